@@ -62,7 +62,7 @@ def exact_translations(precision: str, cache: KVCacheDType, count: int) -> float
         output = engine.step()
         for end in output.finished if output is not None else []:
             text = tokenizer.decode(end.hypotheses[0].token_ids, skip_special_tokens=True)
-            right += text == targets[end.request_id]
+            right += text == targets[end.sequence_id]
     return right / count
 
 

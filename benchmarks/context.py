@@ -83,7 +83,7 @@ def main() -> None:
         model = load(spec, torch.device("cpu"), lambda done, total: None).model
         for rows in given.rows:
             own = curves(model, rows, contexts, given.steps, given.kv_cache_dtypes)
-            found += [{"precision": precision, **one} for one in own]
+            found += [{"precision": precision, **curve} for curve in own]
     print(json.dumps(found))
 
 

@@ -110,11 +110,11 @@ class Report:
             "|---|---|---|---|---|---|---|---|",
         ]
         for stage in self.data["stages"]:
-            for one in stage["results"]:
-                cells = [stage["name"], one["name"], f"{_short(one['value'])} {one['unit']}"]
-                cells += [_cell(one, name, 1e3, "") for name in ("seconds", "floor_seconds")]
-                cells += [_cell(one, name, 100, "%") for name in ("share", "goal")]
-                lines.append(f"| {' | '.join([*cells, one.get('note', '')])} |")
+            for result in stage["results"]:
+                cells = [stage["name"], result["name"], f"{_short(result['value'])} {result['unit']}"]
+                cells += [_cell(result, name, 1e3, "") for name in ("seconds", "floor_seconds")]
+                cells += [_cell(result, name, 100, "%") for name in ("share", "goal")]
+                lines.append(f"| {' | '.join([*cells, result.get('note', '')])} |")
             if stage["status"] != "done":
                 lines.append(f"| {stage['name']} | {stage['status']}: {stage.get('error', '')} | | | | | | |")
         return "\n".join(lines)
@@ -239,9 +239,9 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         run_stage(entry, report, stage_of(name), replace(setup, seconds=min(most, left)), limits)
         print(f"{name}: {entry['status']} {entry.get('error', '')} after {entry['seconds']:.1f} s", flush=True)
-        for one in entry["results"]:
-            share = f", {one['share']:.1%}" if "share" in one else ""
-            print(f"  {one['name']}: {_short(one['value'])} {one['unit']}{share}", flush=True)
+        for result in entry["results"]:
+            share = f", {result['share']:.1%}" if "share" in result else ""
+            print(f"  {result['name']}: {_short(result['value'])} {result['unit']}{share}", flush=True)
     print(f"{os.path.relpath(given.out)}/gpu.md has the table", flush=True)
 
 

@@ -58,8 +58,8 @@ def _generated(engine: Engine, info: ModelInfo) -> NDArray[np.int64]:
     starts = list(info.generation.decoder_start_token_ids)
     rows = [GenerateRow(index + 1, NEW_TOKENS, index, starts) for index in range(len(TEXTS))]
     engine.add(Generate("m", GenerationParams(num_beams=beams), [list(text) for text in TEXTS], rows))
-    tokens = {end.request_id: end.hypotheses[0].token_ids for output in _outputs(engine) for end in output.finished}
-    return np.concatenate([tokens[row.request_id] for row in rows]).astype(np.int64)
+    tokens = {end.sequence_id: end.hypotheses[0].token_ids for output in _outputs(engine) for end in output.finished}
+    return np.concatenate([tokens[row.sequence_id] for row in rows]).astype(np.int64)
 
 
 def _encoded(engine: Engine, task: str) -> NDArray[np.float32]:

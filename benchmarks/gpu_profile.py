@@ -60,7 +60,7 @@ def _kernels_of(name: str, call: Callable[[], object], limits: Limits) -> Iterat
         ((event.self_device_time_total if is_cuda else event.self_cpu_time_total) / STEPS / 1e3, event)
         for event in profiled.key_averages()
     ]
-    times.sort(key=lambda one: -one[0])
+    times.sort(key=lambda timed: -timed[0])
     total = sum(milliseconds for milliseconds, _ in times)
     launches = sum(event.count for _, event in times) / STEPS
     yield Result(f"{name}: all kernels", total, "ms", note=f"{launches:.0f} launches")

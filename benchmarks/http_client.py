@@ -129,7 +129,7 @@ def send_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> t
     """
     waiting = iter(calls)
     responses: list[Response] = []
-    connections = {one.socket.fileno(): one for one in [_Connection(port) for _ in range(in_flight)]}
+    connections = {opened.socket.fileno(): opened for opened in [_Connection(port) for _ in range(in_flight)]}
     try:
         with select.epoll() as epoll:
             open_calls = 0

@@ -128,7 +128,7 @@ def run(contests: list[Contest], options: Options, results: Results, say: Callab
     for number, contest in enumerate(contests):
         results.forget(contest)
         left = ends - time.monotonic()
-        share = left * len(contest.workloads) / sum(len(one.workloads) for one in contests[number:])
+        share = left * len(contest.workloads) / sum(len(later.workloads) for later in contests[number:])
         if left <= 0:
             _note_all(contest, results, "not run: the time budget was used up")
             continue
@@ -243,7 +243,7 @@ def _load(
         else:
             processes[name] = process
             key = {"shape": contest.shape, "precision": contest.precision, "contestant": name}
-            results.loads = [load for load in results.loads if any(load[one] != key[one] for one in key)]
+            results.loads = [load for load in results.loads if any(load[key_name] != key[key_name] for key_name in key)]
             results.loads.append({**key, **found})
         results.write()
     return processes

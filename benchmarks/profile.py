@@ -102,7 +102,7 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
     before = _limits(precision)
     with program.measuring() as measurement, clock.watching():
         outcome = entry.run(work)
-    limits = [(one + other) / 2 for one, other in zip(before, _limits(precision), strict=True)]
+    limits = [(earlier + other) / 2 for earlier, other in zip(before, _limits(precision), strict=True)]
     bandwidth, operations, attention_operations_per_second = limits
     found = measurement.by_name(bandwidth, operations)
     recorded_head = found.pop("output head", (0.0, 0.0))

@@ -77,9 +77,13 @@ def _marian(hf: Mapping[str, Any]) -> dict[str, Shapes]:
         attentions = ("self_attn", "encoder_attn") if side == "decoder" else ("self_attn",)
         for number in range(hf[f"{side}_layers"]):
             middle = hf[f"{side}_ffn_dim"]
-            linears = {f"{one}.{part}_proj": (hidden, hidden) for one in attentions for part in ("q", "k", "v", "out")}
+            linears = {
+                f"{attention}.{part}_proj": (hidden, hidden)
+                for attention in attentions
+                for part in ("q", "k", "v", "out")
+            }
             linears |= {"fc1": (middle, hidden), "fc2": (hidden, middle)}
-            norms = [*(f"{one}_layer_norm" for one in attentions), "final_layer_norm"]
+            norms = [*(f"{attention}_layer_norm" for attention in attentions), "final_layer_norm"]
             prefix = f"model.{side}.layers.{number}"
             for name, shape in linears.items():
                 shapes |= {f"{prefix}.{name}.weight": shape, f"{prefix}.{name}.bias": shape[:1]}

@@ -192,10 +192,10 @@ def _profile(summary: Summary) -> str:
     columns = ["workload", "ms", "products", "their floor", "output head", "its floor", "attention", "its floor"]
     columns += ["small", "selection", "rest"]
     rows += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for one in found:
-        cells = [one["seconds"], *one["products"], *one["head"], *one["attention"], one["small"], one["choice"]]
-        numbers = " | ".join("" if cell is None else f"{cell * 1e3:,.0f}" for cell in [*cells, profile.rest(one)])
-        rows.append(f"| {one['workload']}, {one['shape']}, {one['precision']} | {numbers} |")
+    for row in found:
+        cells = [row["seconds"], *row["products"], *row["head"], *row["attention"], row["small"], row["choice"]]
+        numbers = " | ".join("" if cell is None else f"{cell * 1e3:,.0f}" for cell in [*cells, profile.rest(row)])
+        rows.append(f"| {row['workload']}, {row['shape']}, {row['precision']} | {numbers} |")
     return "\n".join(rows)
 
 

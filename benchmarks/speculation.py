@@ -77,7 +77,7 @@ class Script:
     ) -> tuple[list[int], list[bool]]:
         tokens, alive = self._choose(logits, places, top_k)
         for index, place in enumerate(places):
-            answer = self._answers[place.group.request_id]
+            answer = self._answers[place.group.sequence_id]
             tokens[index] = answer[min(place.num_generated, len(answer) - 1)]
         return tokens, alive
 
@@ -89,13 +89,13 @@ def decode_seconds(engine: Engine, name: str, pairs: Sequence[tuple[list[int], l
     original, selection.choose = selection.choose, script.choose
     try:
         engine.add(Generate(name, GenerationParams(), [prompt for prompt, _ in pairs], rows))
-        waiting, started = {row.request_id for row in rows}, 0.0
+        waiting, started = {row.sequence_id for row in rows}, 0.0
         while engine.has_work:
             output = engine.step()
             if output is not None and output.failed:
                 raise SystemExit(f"a request failed: {output.failed[0].message}")
             if output is not None and waiting:
-                waiting -= {event.request_id for event in output.tokens}
+                waiting -= {event.sequence_id for event in output.tokens}
                 started = time.perf_counter()
     finally:
         selection.choose = original
@@ -111,7 +111,8 @@ def measure(
     name, drafter = loaded.spec.name, NgramDrafter(NGRAM_DRAFT_TOKENS)
     vocab_size = loaded.model.config.vocab_size
     engines = [
-        Engine({name: build(loaded, options, options.kv_cache_bytes, one)[0]}, loaded.device) for one in (None, drafter)
+        Engine({name: build(loaded, options, options.kv_cache_bytes, engine_drafter)[0]}, loaded.device)
+        for engine_drafter in (None, drafter)
     ]
     generation = engines[1].models[name].generation
     assert generation is not None

@@ -102,7 +102,7 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
     params = GenerationParams(suppress_token_ids=[END], end_token_ids=[END])
 
     def run(count: int, new_tokens: int) -> int:
-        sources = [one.astype("<f4").tobytes() for one in frames(count)]
+        sources = [window.astype("<f4").tobytes() for window in frames(count)]
         rows = [GenerateRow(next(ids), new_tokens, place, PREFIX) for place in range(count)]
         engine.add(Generate("m", params, [], rows, frames=sources))
         made = 0
@@ -140,7 +140,7 @@ def peer(directory: Path, precision: str, threads: int) -> Run:
             suppress_tokens=[END],
             suppress_blank=False,
         )
-        return sum(len(one.sequences_ids[0]) for one in found)
+        return sum(len(result.sequences_ids[0]) for result in found)
 
     return run
 
@@ -186,7 +186,7 @@ def main() -> None:
         results[precision] = found
         if arguments.contestant == "ours":
             floor = encoder_floor(precision, arguments.threads)
-            best = min(one["encoder_seconds"] / one["windows"] for one in found)
+            best = min(run["encoder_seconds"] / run["windows"] for run in found)
             print(f"  floor of the encoder: {floor:.2f} s each, {floor / best:.0%} of it reached", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2))

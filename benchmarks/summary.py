@@ -54,7 +54,7 @@ class Summary:
 
         A change in the speed of the machine between rounds affects both rates of a round.
         """
-        ratios = [one / other for one, other in zip(self._rates(*over), self._rates(*under), strict=False)]
+        ratios = [rate / other for rate, other in zip(self._rates(*over), self._rates(*under), strict=False)]
         return statistics.median(ratios) if ratios else None
 
     def rounds(self) -> tuple[int, int]:
@@ -80,9 +80,9 @@ class Summary:
 
         The floor leaves out the products of attention. `benchmarks.profile` measures both.
         """
-        for one in self.sections.get("profile", []):
-            if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
-                return float((one["products"][1] + one["head"][1]) / one["seconds"])
+        for row in self.sections.get("profile", []):
+            if (row["shape"], row["precision"], row["workload"]) == (shape, precision, workload):
+                return float((row["products"][1] + row["head"][1]) / row["seconds"])
         return None
 
     def floor_share_with_attention(self, shape: str, precision: str, workload: str) -> float | None:
@@ -90,9 +90,9 @@ class Summary:
 
         All run at the peak rate. None where the floor of attention is not known.
         """
-        for one in self.sections.get("profile", []):
-            if (one["shape"], one["precision"], one["workload"]) == (shape, precision, workload):
-                products, attention = one["products"][1] + one["head"][1], one["attention"][1]
+        for row in self.sections.get("profile", []):
+            if (row["shape"], row["precision"], row["workload"]) == (shape, precision, workload):
+                products, attention = row["products"][1] + row["head"][1], row["attention"][1]
                 return None if attention is None else float(products / (products + attention))
         return None
 

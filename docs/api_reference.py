@@ -74,12 +74,12 @@ def page() -> str:
 
 def _contents(operation: dict[str, Any]) -> list[dict[str, Any]]:
     content: dict[str, dict[str, Any]] = operation.get("requestBody", {}).get("content", {})
-    return list({str(one["schema"]): one for one in content.values()}.values())
+    return list({str(body["schema"]): body for body in content.values()}.values())
 
 
 def _names(schema: dict[str, Any]) -> list[str]:
     """Names of the schemas that a body may have."""
-    return [one["$ref"].rpartition("/")[2] for one in schema.get("anyOf", [schema]) if "$ref" in one]
+    return [variant["$ref"].rpartition("/")[2] for variant in schema.get("anyOf", [schema]) if "$ref" in variant]
 
 
 def _fields(schema: dict[str, Any]) -> str:
@@ -108,10 +108,14 @@ def _value(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "anyOf" in schema or "oneOf" in schema:
-        kinds = [_value(one) for one in schema.get("anyOf", schema.get("oneOf", ())) if one.get("type") != "null"]
+        kinds = [
+            _value(variant) for variant in schema.get("anyOf", schema.get("oneOf", ())) if variant.get("type") != "null"
+        ]
         return " or ".join(dict.fromkeys(kinds)) or "null"
     if "const" in schema or "enum" in schema:
-        return ", ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in _choices(schema))
+        return ", ".join(
+            str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in _choices(schema)
+        )
     kind = schema.get("type", "any")
     if kind == "array":
         return f"list of {_value(schema.get('items', {}))}"

@@ -149,7 +149,7 @@ def passed(files: Iterable[Path]) -> Mapping[str, Counter[str]]:
     for module, parameters in _passed_tests(files, "tests.clients."):
         parts = parameters.split("-")
         key = "no-key" if "no" in parts else "key"
-        for name in (module, *(f"{module}:{one}" for one in parts)):
+        for name in (module, *(f"{module}:{part}" for part in parts)):
             found.setdefault(name, Counter())[key] += 1
     return found
 

@@ -68,15 +68,15 @@ def decisions() -> list[Decision]:
 def page(listed: list[Decision]) -> str:
     """The text of the index."""
     replaced = defaultdict(list)
-    for one in listed:
-        for number in one.successors:
-            replaced[number].append(one)
+    for decision in listed:
+        for number in decision.successors:
+            replaced[number].append(decision)
     rows = []
-    for one in listed:
-        changes = ", ".join(f"[{old.number}]({old.name})" for old in replaced[one.number])
-        parts = [f"**{one.status}:** {one.note}"] if one.status else []
+    for decision in listed:
+        changes = ", ".join(f"[{old.number}]({old.name})" for old in replaced[decision.number])
+        parts = [f"**{decision.status}:** {decision.note}"] if decision.status else []
         parts += [f"Changes {changes}."] if changes else []
-        rows.append(f"| {one.number} | [{one.title}]({one.name}) | {' '.join(parts)} |")
+        rows.append(f"| {decision.number} | [{decision.title}]({decision.name}) | {' '.join(parts)} |")
     return _HEAD + "\n".join(rows) + "\n"
 
 

@@ -39,9 +39,9 @@ def forbids(contract: Contract, importer: str, imported: str) -> bool:
     """Whether a contract forbids every direct import of `imported`, or of a module inside of it, in `importer`."""
     kind = contract["type"]
     if kind == "layers":
-        layers = {one: index for index, layer in enumerate(layers_of(contract)) for one in layer}
-        above = next((one for one in layers if is_within(importer, one)), None)
-        below = next((one for one in layers if is_within(imported, one)), None)
+        layers = {module: index for index, layer in enumerate(layers_of(contract)) for module in layer}
+        above = next((layer for layer in layers if is_within(importer, layer)), None)
+        below = next((layer for layer in layers if is_within(imported, layer)), None)
         if above is None or below is None or above == below:
             return False
         is_beside = layers[above] == layers[below] and "|" in contract["layers"][layers[above]]
@@ -49,8 +49,8 @@ def forbids(contract: Contract, importer: str, imported: str) -> bool:
     if kind == "forbidden":
         return _is_in(importer, contract["source_modules"]) and _is_in(imported, contract["forbidden_modules"])
     if kind == "protected":
-        protected = [one for one in contract["protected_modules"] if is_within(imported, one)]
-        return any(not is_within(importer, one) for one in protected) and not _is_in(
+        protected = [module for module in contract["protected_modules"] if is_within(imported, module)]
+        return any(not is_within(importer, module) for module in protected) and not _is_in(
             importer, contract["allowed_importers"]
         )
     assert kind == "independence", f"a contract of type {kind}"
@@ -71,22 +71,22 @@ def allowed(rules: Iterable[Contract], importer: str, imported: str) -> tuple[li
         if forbids(contract, importer, imported):
             ignored = [rule.split(" -> ") for rule in contract.get("ignore_imports", ())]
             parts = [target for source, target in ignored if is_within(importer, source.removesuffix(".**"))]
-            parts = [one for one in parts if is_within(one, imported)]
+            parts = [target for target in parts if is_within(target, imported)]
             if not parts:
                 return [], []
         elif contract["type"] == "forbidden" and _is_in(importer, contract["source_modules"]):
-            exceptions += [one for one in contract["forbidden_modules"] if is_within(one, imported)]
+            exceptions += [module for module in contract["forbidden_modules"] if is_within(module, imported)]
     return parts, exceptions
 
 
 def never_reached(rules: Iterable[Contract], roots: Iterable[str], importer: str) -> list[str]:
     """Libraries that a directory never imports, even through other modules."""
     found = [
-        one
+        module
         for contract in rules
         if contract["type"] == "forbidden" and _is_in(importer, contract["source_modules"])
-        for one in contract["forbidden_modules"]
-        if one.partition(".")[0] not in roots
+        for module in contract["forbidden_modules"]
+        if module.partition(".")[0] not in roots
     ]
     return list(dict.fromkeys(found))
 
@@ -114,10 +114,10 @@ def content_of(package: str) -> str:
 def part() -> str:
     """The generated part of the page."""
     roots, rules = contracts()
-    orders = [one for one in rules if one["type"] == "layers"]
-    shared = [one for layer in layers_of(orders[0])[-2:] for one in layer]
+    orders = [rule for rule in rules if rule["type"] == "layers"]
+    shared = [module for layer in layers_of(orders[0])[-2:] for module in layer]
     modules = children("models") + children("server")
-    packages = [one for one in modules if (ROOT / one.replace(".", "/")).is_dir()]
+    packages = [module for module in modules if (ROOT / module.replace(".", "/")).is_dir()]
     rows = ["| directory | content | may import | never, not even indirectly |", "|---|---|---|---|"]
     for package in sorted([*packages, "weights"]):
         libraries = ", ".join(never_reached(rules, roots, package))
@@ -129,7 +129,7 @@ def part() -> str:
         lines += [f"{contract['name']}. The files of a line may import those of the lines below it:", ""]
         for layer, names in zip(contract["layers"], layers_of(contract), strict=True):
             remark = " (also each other)" if ":" in layer else ""
-            lines += [f"1. {', '.join(path_of(one) for one in names)}{remark}"]
+            lines += [f"1. {', '.join(path_of(name) for name in names)}{remark}"]
         lines += [""]
     lines += ["The other contracts:", "", *(f"- {contract['name']}." for contract in rules if contract not in orders)]
     return "\n".join(lines) + "\n"
@@ -140,17 +140,17 @@ def _imports(rules: list[Contract], package: str, shared: list[str]) -> str:
     found: list[str] = []
     exceptions: list[str] = []
     for root in contracts()[0]:
-        inside = [one for one in children(root) if one not in (package, *shared)]
+        inside = [child for child in children(root) if child not in (package, *shared)]
         others = [root] if root == "weights" or (root == "models" and not is_within(package, root)) else inside
-        for other in [one for one in others if not is_within(package, one)]:
+        for other in [unrelated for unrelated in others if not is_within(package, unrelated)]:
             modules, without = allowed(rules, package, other)
             found, exceptions = found + modules, exceptions + without
         if len(others) > 1 and set(others) <= set(found):
-            found = [one for one in found if one not in others] + [root]
-    names = [path_of(one) for one in found]
-    names += ["shared files"] * all(allowed(rules, package, one)[0] for one in shared)
+            found = [module for module in found if module not in others] + [root]
+    names = [path_of(module) for module in found]
+    names += ["shared files"] * all(allowed(rules, package, module)[0] for module in shared)
     text = ", ".join(names) or "nothing of ours"
-    return text + (f"; not {', '.join(path_of(one) for one in exceptions)}" if exceptions else "")
+    return text + (f"; not {', '.join(path_of(exception) for exception in exceptions)}" if exceptions else "")
 
 
 def page(text: str) -> str:

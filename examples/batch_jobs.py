@@ -29,7 +29,7 @@ with ThreadPoolExecutor(4) as pool:
     answers = pool.map(lambda part: post("/embed", part), parts(sentences, 250))
     vectors = [vector for answer in answers for vector in answer]
     answers = pool.map(lambda part: post("/translate", part, source_lang="en", target_lang="fr"), parts(texts, 50))
-    translations = [one["text"] for answer in answers for one in answer["translations"]]
+    translations = [translation["text"] for answer in answers for translation in answer["translations"]]
 
 print(len(vectors), "vectors of", len(vectors[0]), "numbers")
 print(len(translations), "translations:", translations[0], "...", translations[-1])

@@ -9,6 +9,6 @@ model = os.environ.get("TRIPTYCH_MODEL")  # None: the first loaded model with a 
 
 body = {"model": model, "inputs": ["The old sailor slept.", "The sailor was old."]}
 first, second = httpx.post(f"{url}/embed_sparse", json=body, timeout=60).raise_for_status().json()
-weights = {one["index"]: one["value"] for one in second}
+weights = {term["index"]: term["value"] for term in second}
 print(f"weights above zero: {len(first)} and {len(second)}")
-print(f"dot product: {sum(one['value'] * weights.get(one['index'], 0.0) for one in first):.3f}")
+print(f"dot product: {sum(term['value'] * weights.get(term['index'], 0.0) for term in first):.3f}")

@@ -12,7 +12,7 @@ model = client.models.retrieve(os.environ.get("TRIPTYCH_MODEL", "sentence-encode
 print(f"{model.id} reads {model.max_model_len} tokens")
 
 texts = ["The dog chased the cat.", "The cat was chased by the dog.", "The king gave the queen a book."]
-first, *others = (one.embedding for one in client.embeddings.create(model=model.id, input=texts).data)
+first, *others = (item.embedding for item in client.embeddings.create(model=model.id, input=texts).data)
 for text, vector in zip(texts[1:], others, strict=True):
     cosine = sum(a * b for a, b in zip(first, vector, strict=True))
     print(f"{cosine:.3f}: {text}")

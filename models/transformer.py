@@ -277,7 +277,7 @@ class Transformer(nn.Module):
         """What ran eagerly so far although its device has compiled programs, and why, as texts for the operator."""
         stacks = {"encoder": self.encoder, "decoder": self.decoder}
         found = {name: self._executors[stack].eager_part for name, stack in stacks.items() if stack is not None}
-        return tuple(f"{one[0]} of the {name} ({one[1]})" for name, one in found.items() if one is not None)
+        return tuple(f"{eager[0]} of the {name} ({eager[1]})" for name, eager in found.items() if eager is not None)
 
     @property
     def execution(self) -> str:
@@ -386,7 +386,7 @@ class Transformer(nn.Module):
         return tuple(layer.attention for layer in layers if layer.attention is not None)
 
     def mixers(self) -> Mapping[int, MixerConfig]:
-        """Mixers of the decoder by the number of their layer; empty without mixers."""
+        """Mixers of the decoder by the index of their layer; empty without mixers."""
         return {} if self.config.decoder is None else self.config.decoder.mixers
 
     def cross_attention_layers(self) -> tuple[AttentionConfig, ...]:

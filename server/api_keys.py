@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import StartError
-from server.key_limits import KeyLimits
+from server.limits.key_limits import KeyLimits
 
 log = logging.getLogger("triptych.keys")
 

@@ -174,10 +174,10 @@ def _fill_bench(parser: _Parser) -> None:
 
 
 def _fill_quantize(parser: _Parser) -> None:
-    from server import quantize_command
+    from server.commands import quantize
 
-    quantize_command.add_arguments(parser)
-    parser.set_defaults(run=lambda arguments, worker: _table(quantize_command.run(arguments)))
+    quantize.add_arguments(parser)
+    parser.set_defaults(run=lambda arguments, worker: _table(quantize.run(arguments)))
 
 
 COMMANDS: dict[str, tuple[str, Callable[[_Parser], None]]] = {
@@ -277,7 +277,7 @@ def _server_starter(
     """Starts a server in this process for a client command."""
 
     def start(model: str, flags: Mapping[str, str]) -> AbstractContextManager[tuple[str, str]]:
-        from server.in_process import serve_in_process
+        from server.commands.in_process import serve_in_process
         from server.log_format import start_logging
 
         start_logging("critical", "text")  # the command itself reports a failure
@@ -351,7 +351,7 @@ def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
     _table(rows)
     if arguments.profile:
-        from server import step_profile
+        from server.commands import step_profile
 
         _table(step_profile.profile(arguments.path, settings, device))
 

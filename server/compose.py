@@ -274,11 +274,11 @@ def _model_problem(name: str, directory: Path) -> str | None:
     Returns None for a supported model, and for a `config.json` that does not name a type of model.
     """
     from models.checkpoint.checkpoint_heads import read_files
-    from models.checkpoint.json_file import json_object
+    from models.checkpoint.settings_files import read_settings
     from models.config import ConfigError
 
     try:
-        config = json_object(directory, "config.json")
+        config = read_settings(directory, "config.json")
         if config is not None and "model_type" not in config:
             return None
         read_files(directory).config()
@@ -327,7 +327,10 @@ def families() -> list[tuple[str, str]]:
     wrapped = [(kind, f"{wrapper.architecture} (generate)") for kind, wrapper in WRAPPERS.items()]
     families = {family.name: family for family in FAMILIES.values()}
     named = [
-        (name, ", ".join(f"{one} ({', '.join(tasks)})" for one, tasks in family.architectures.items()))
+        (
+            name,
+            ", ".join(f"{architecture} ({', '.join(tasks)})" for architecture, tasks in family.architectures.items()),
+        )
         for name, family in families.items()
     ]
     return sorted([*named, *wrapped])

@@ -19,7 +19,7 @@
         ├── MethodNotAllowed        405  method_not_allowed
         ├── BodyTimeout             408  body_timeout
         ├── BodyTooLarge            413  body_too_large
-        ├── Overloaded              429  overloaded       (Retry-After; `server.refusals` has its reasons)
+        ├── Overloaded              429  overloaded       (Retry-After; `server.limits.refusals` has its reasons)
         ├── EngineFailure           500  engine_error
         ├── NotReady                503  not_ready        (Retry-After)
         │   └── ServerFailed        503  failed
@@ -42,7 +42,7 @@ MAX_MESSAGE = 2000
 def one_line(message: str) -> str:
     """A message with names from foreign files, as one line for a terminal: without control characters, and cut."""
     text = " ".join(message.split())
-    text = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 
@@ -211,7 +211,7 @@ class BodyTooLarge(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The limit for which a server refuses a request. `server.refusals` has all reasons.
+    """The limit for which a server refuses a request. `server.limits.refusals` has all reasons.
 
     reason: name of the limit, in the body of the error, in the metric and in the access log.
     limit: its value.

@@ -108,7 +108,7 @@ def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, 
         name, _, prompt = entry.partition("=")
         if name not in models:
             raise StartError(f"rerank_prompts: no model is named {name!r}, only {', '.join(models)}")
-        if any(name in (one.partition("=")[0], one.rpartition("draft:")[2]) for one in settings.speculative):
+        if any(name in (pair.partition("=")[0], pair.rpartition("draft:")[2]) for pair in settings.speculative):
             raise StartError(f"rerank_prompts: {name!r} generates no text, so it cannot be named in speculative")
         try:
             found[name] = read_prompt(prompt)

@@ -175,7 +175,7 @@ class _Cutter:
 
     def gap(self, choices: Sequence[str] = _GAPS) -> str:
         """White space that occurs in no other answer."""
-        free = next((one for one in choices if self._is_free(one)), None)
+        free = next((choice for choice in choices if self._is_free(choice)), None)
         if free is None:
             raise ValueError("the scripts have too many calls: no white space is left that occurs once")
         return self.use(free)

@@ -51,7 +51,9 @@ def test_every_workload_of_triptych_completes(tiny_run: Path) -> None:
     assert {("A", "ours"), ("A", "http"), ("start", "http"), ("D-beam", "ours"), ("E", "ours")} <= set(ours)
     for key, entry in ours.items():
         assert "error" not in entry, (key, entry["error"])
-        assert all(one["seconds"] > 0 and one["units"] > 0 for one in entry["runs"]) and entry["runs"], key
+        assert (
+            all(run_entry["seconds"] > 0 and run_entry["units"] > 0 for run_entry in entry["runs"]) and entry["runs"]
+        ), key
 
 
 def test_every_token_is_timed(tiny_run: Path) -> None:
@@ -117,7 +119,7 @@ def test_prompt_of_a_given_length() -> None:
     work = workloads.job("C-512", "llama-1b")
     assert work.units == len(work.inputs[0]) == 512 and work.new_tokens == [1]
     contests = plan.select(plan.full(), ["llama-1b/C-512"], ["llama.cpp"])
-    assert {(one.precision, *one.contestants) for one in contests} == {
+    assert {(contest.precision, *contest.contestants) for contest in contests} == {
         (precision, *plan.OURS, "llama.cpp") for precision in plan.LARGE_PRECISIONS
     }
 
@@ -180,9 +182,9 @@ def test_rounds_differ_in_ids_but_not_in_lengths() -> None:
 
 def test_selection_by_workload_shape_and_precision() -> None:
     chosen = plan.select(plan.full(), ["llama-135m/int8/B", "F"], ["transformers"])
-    found = {(one.shape, one.precision, workload) for one in chosen for workload in one.workloads}
-    assert found == {("llama-135m", "int8", "B")} | {("bert-base", one, "F") for one in plan.PRECISIONS}
-    (llama,) = (one for one in chosen if one.shape == "llama-135m")
+    found = {(contest.shape, contest.precision, workload) for contest in chosen for workload in contest.workloads}
+    assert found == {("llama-135m", "int8", "B")} | {("bert-base", precision, "F") for precision in plan.PRECISIONS}
+    (llama,) = (contest for contest in chosen if contest.shape == "llama-135m")
     assert set(llama.contestants) == {*plan.OURS, "transformers"}
 
 
@@ -224,8 +226,8 @@ def test_openvino_converts_a_model_to_the_format_of_int4(tmp_path: Path) -> None
         for precision in ("bfloat16", "int8", "int4")
     }
     made = {precision: openvino_files.exported(subject) for precision, subject in subjects.items()}
-    assert [one.name for one in made.values()] == ["openvino-fp32", "openvino-int8", "openvino-int4"]
-    options = {precision: (one / "openvino_model.xml").read_text() for precision, one in made.items()}
+    assert [path.name for path in made.values()] == ["openvino-fp32", "openvino-int8", "openvino-int4"]
+    options = {precision: (path / "openvino_model.xml").read_text() for precision, path in made.items()}
     assert "--weight-format int4 --sym --group-size 128 --ratio 1.0" in options["int4"]
     assert "--sym" not in options["int8"] + options["bfloat16"] and "--all-layers" not in options["int4"]
     assert "INFERENCE_PRECISION_HINT" not in openvino_files.properties(subjects["int4"])
@@ -235,10 +237,14 @@ def test_openvino_converts_a_model_to_the_format_of_int4(tmp_path: Path) -> None
 
 def test_large_models_are_compared_with_llama_cpp() -> None:
     chosen = plan.select(plan.full(), ["moe-1b"], [])
-    assert {one.precision for one in chosen} == set(plan.LARGE_PRECISIONS)
-    assert all({"A", "B"} <= set(one.workloads) and "llama.cpp" in one.contestants for one in chosen)
-    assert [one.precision for one in chosen if "llama.cpp-k" in one.contestants] == ["int4"]
-    assert {one.shape for one in plan.full() if one.precision == "int4" and "openvino-genai" in one.contestants} == {
+    assert {contest.precision for contest in chosen} == set(plan.LARGE_PRECISIONS)
+    assert all({"A", "B"} <= set(contest.workloads) and "llama.cpp" in contest.contestants for contest in chosen)
+    assert [contest.precision for contest in chosen if "llama.cpp-k" in contest.contestants] == ["int4"]
+    assert {
+        contest.shape
+        for contest in plan.full()
+        if contest.precision == "int4" and "openvino-genai" in contest.contestants
+    } == {
         "llama-135m",
         "llama-1b",
         "moe-1b",

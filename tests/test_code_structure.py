@@ -34,7 +34,7 @@ def imported(tree: ast.Module, names: Mapping[str, object]) -> Iterator[str]:
         else:
             continue
         for name in found:
-            yield from (one for one in (name, f"{name}.__init__") if one in names)
+            yield from (candidate for candidate in (name, f"{name}.__init__") if candidate in names)
 
 
 def cycle_of(imports: Mapping[str, set[str]]) -> list[str]:

@@ -24,31 +24,33 @@ def test_the_index_is_current():
 
 
 def test_numbers_are_those_of_the_file_names_and_no_two_pages_share_one():
-    assert [one.number for one in LISTED] == [int(one.name[:4]) for one in LISTED]
-    assert len({one.number for one in LISTED}) == len(LISTED) > 80
+    assert [decision.number for decision in LISTED] == [int(decision.name[:4]) for decision in LISTED]
+    assert len({decision.number for decision in LISTED}) == len(LISTED) > 80
 
 
 def test_a_superseded_page_links_newer_pages_that_exist():
-    numbers = {one.number for one in LISTED}
-    superseded = [one for one in LISTED if one.status]
+    numbers = {decision.number for decision in LISTED}
+    superseded = [decision for decision in LISTED if decision.status]
     assert len(superseded) > 10
-    for one in superseded:
-        assert one.successors and set(one.successors) <= numbers, one.name
-        assert min(one.successors) > one.number, one.name
+    for decision in superseded:
+        assert decision.successors and set(decision.successors) <= numbers, decision.name
+        assert min(decision.successors) > decision.number, decision.name
 
 
 def test_every_status_is_read():
     """A status with a spelling or a place that the index does not read would be missing in it."""
-    for one in LISTED:
-        text = (decisions_index.DECISIONS / one.name).read_text()
-        assert len(re.findall(r"^\W*superseded", text, re.MULTILINE | re.IGNORECASE)) == bool(one.status), one.name
+    for decision in LISTED:
+        text = (decisions_index.DECISIONS / decision.name).read_text()
+        assert len(re.findall(r"^\W*superseded", text, re.MULTILINE | re.IGNORECASE)) == bool(decision.status), (
+            decision.name
+        )
 
 
 def test_links_between_decisions_lead_to_pages():
-    names = {one.name for one in LISTED}
-    for one in LISTED:
-        text = (decisions_index.DECISIONS / one.name).read_text()
-        assert set(re.findall(r"\]\((\d{4}-[^)]*)\)", text)) <= names, one.name
+    names = {decision.name for decision in LISTED}
+    for decision in LISTED:
+        text = (decisions_index.DECISIONS / decision.name).read_text()
+        assert set(re.findall(r"\]\((\d{4}-[^)]*)\)", text)) <= names, decision.name
 
 
 def test_title_status_and_note_of_a_page():

@@ -33,9 +33,11 @@ def test_all_stages_run_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [(stage["name"], stage["status"]) for stage in data["stages"]] == [(name, "done") for name in gpu.STAGES], (
         (tmp_path / "errors.txt").read_text() if (tmp_path / "errors.txt").exists() else data
     )
-    results = {one["name"]: one for stage in data["stages"] for one in stage["results"]}
+    results = {result["name"]: result for stage in data["stages"] for result in stage["results"]}
     assert all(
-        one["share"] > 0 and one["floor_seconds"] > 0 for one in results.values() if "seconds" in one and "share" in one
+        result["share"] > 0 and result["floor_seconds"] > 0
+        for result in results.values()
+        if "seconds" in result and "share" in result
     )
     passed = results["tests that passed"]
     assert (passed["value"], passed["unit"]) == (1, "of 2") and "failed: tests/a.py::test_c" in passed["note"]
@@ -103,7 +105,7 @@ def test_a_stage_whose_process_dies_does_not_stop_the_run(entry_of) -> None:
 def test_stages_without_time_are_listed(tmp_path: Path) -> None:
     gpu.main(["--device", "cpu", "--tiny", "--out", str(tmp_path), "--budget", "1", "--only", "decode-1b", "http-8b"])
     stages = json.loads((tmp_path / "gpu.json").read_text())["stages"]
-    assert [(one["name"], one["status"]) for one in stages] == [("decode-1b", "not run"), ("http-8b", "not run")]
+    assert [(stage["name"], stage["status"]) for stage in stages] == [("decode-1b", "not run"), ("http-8b", "not run")]
 
 
 def test_a_decode_step_reads_each_weight_once_and_the_keys_and_values_of_its_rows() -> None:
@@ -122,10 +124,12 @@ def test_a_tied_head_is_read_and_cross_attention_reads_its_cache() -> None:
     model = random_model(config_of("t5-large", tiny=True), torch.float32, torch.device("cpu"))
     assert model.decoder is not None
     named = dict(model.decoder.named_parameters())
-    cross = [one for name, one in named.items() if "cross_attention.key" in name or "cross_attention.value" in name]
+    cross = [
+        tensor for name, tensor in named.items() if "cross_attention.key" in name or "cross_attention.value" in name
+    ]
     assert len(cross) == 4
     table = model.decoder.tokens.weight
-    without = sum(one.nbytes for one in named.values()) - sum(one.nbytes for one in cross) - table.nbytes
+    without = sum(tensor.nbytes for tensor in named.values()) - sum(tensor.nbytes for tensor in cross) - table.nbytes
     assert layers_cost(model, model.decoder, 1, 1, 0).bytes == without
     assert layers_cost(model, model.decoder, 1, 1, 1).bytes == without + table.nbytes
 

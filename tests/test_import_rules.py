@@ -30,16 +30,20 @@ def test_the_page_is_current():
 def test_every_file_and_package_has_a_layer(package: str):
     """A new file without a layer would have no rule."""
     layers = [
-        one for rule in RULES if rule["type"] == "layers" for layer in import_rules.layers_of(rule) for one in layer
+        module
+        for rule in RULES
+        if rule["type"] == "layers"
+        for layer in import_rules.layers_of(rule)
+        for module in layer
     ]
-    inside = [one for one in layers if one.rpartition(".")[0] == package]
+    inside = [layer for layer in layers if layer.rpartition(".")[0] == package]
     assert sorted(inside) == sorted(import_rules.children(package))
 
 
 def test_the_rules_allow_every_import_of_the_code():
     """The page reads the contracts as import-linter does: it forbids no import that `make check` accepts."""
     graph = grimp.build_graph(*ROOTS, cache_dir=None)
-    imports = [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+    imports = [(module, other) for module in graph.modules for other in graph.find_modules_directly_imported_by(module)]
     assert len(imports) > 2000
     ignored = [rule.split(" -> ") for contract in RULES for rule in contract.get("ignore_imports", ())]
     for importer, imported in imports:

@@ -31,7 +31,7 @@ def has_built_the_kernels(command: str) -> bool:
     """Whether the installation compiled all sources, as they are now, with this compiler."""
     compiler = compile_kernels.find_compiler()
     is_same = Path(str(shutil.which(command))).resolve() == Path(str(shutil.which(compiler.command[0]))).resolve()
-    return is_same and all(compile_kernels.object_file(compiler, one).exists() for one in compile_kernels.SOURCES)
+    return is_same and all(compile_kernels.object_file(compiler, source).exists() for source in compile_kernels.SOURCES)
 
 
 @pytest.mark.parametrize("command", installed_compilers())

@@ -13,9 +13,9 @@ import yaml
 
 from server.api_keys import load_keys
 from server.errors import StartError
+from server.limits.refusals import LIMITS
 from server.metrics import Metrics
 from server.operations.pools import Pools
-from server.refusals import LIMITS
 from server.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -51,8 +51,8 @@ def test_slices_belong_to_one_text() -> None:
 
 def test_windows_are_of_one_length_and_of_all_kinds() -> None:
     windows = texts.windows(load_tokenizer(HOME / "story"), 8 * texts.WINDOW)
-    assert [len(one) for one in windows] == [texts.WINDOW] * 8
-    assert len({tuple(one) for one in windows}) == 8
+    assert [len(window) for window in windows] == [texts.WINDOW] * 8
+    assert len({tuple(window) for window in windows}) == 8
     assert len(texts.sentences(300)) == 300
 
 

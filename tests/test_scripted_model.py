@@ -101,6 +101,6 @@ def test_texts_with_equal_ends_are_told_apart() -> None:
     cutter = scripted_model._Cutter(set())
     texts = ["abcd-efgh-ijkl", "zzzz-efgh-ijkl", "efgh-ijkl"]
     pieces = [list(cutter.tokens([("text", text)])) for text in texts]
-    assert ["".join(one) for one in pieces] == texts
-    together = [piece for one in pieces for piece in one]
+    assert ["".join(piece) for piece in pieces] == texts
+    together = [piece for group in pieces for piece in group]
     assert len(set(together)) == len(together)

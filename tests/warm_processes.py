@@ -118,9 +118,6 @@ def _forking_process() -> socket.socket:
 
 def _main(descriptor: int) -> None:
     """Fork for each request, and write the exit status of each fork to its pipe, until the channel is closed."""
-    import server.compose
-    import server.engine.process.service
-    import server.in_process  # noqa: F401
 
     gc.collect()
     gc.freeze()

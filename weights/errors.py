@@ -11,7 +11,7 @@ from __future__ import annotations
 def shown(name: str, most: int = 80) -> str:
     """A name from a file, for a message: control characters are escaped, and it is cut to `most` characters."""
     text = name if len(name) <= most else f"{name[: most - 3]}..."
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 class ResolveError(ValueError):

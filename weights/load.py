@@ -150,7 +150,7 @@ def load_weights(
             plan.compare_copies(stored)
         plan.raise_faults()
         layouts = {name: source.layout for name, source in plan.sources.items()}
-        kept = keep_quantized({name: one for name, one in layouts.items() if isinstance(one, QuantizedMatrix)})
+        kept = keep_quantized({name: layout for name, layout in layouts.items() if isinstance(layout, QuantizedMatrix)})
         loaded = _Loaded(dtype, device, keep_float32, kept)
         sizes = {name: stored[name].nbytes for name in {source.name for source in plan.sources.values()}}
         done_bytes = 0

@@ -107,7 +107,9 @@ class QuantizedMatrix:
         return (
             self.shape == other.shape
             and self.has_layout_of(other)
-            and all(torch.equal(one, two) for one, two in zip(self._parts(), other._parts(), strict=True))
+            and all(
+                torch.equal(part, other_part) for part, other_part in zip(self._parts(), other._parts(), strict=True)
+            )
         )
 
     def has_layout_of(self, other: QuantizedMatrix) -> bool:

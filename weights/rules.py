@@ -44,12 +44,12 @@ class Rule:
 
     pattern: regular expression for the full name. `names` may use its groups as `\\1`, `\\2` and so on.
     names: names in the model, one for each tensor after the last layout change; empty to ignore the tensor.
-    steps: layout changes, in order.
+    changes: layout changes, in order.
     """
 
     pattern: str
     names: tuple[str, ...]
-    steps: tuple[LayoutChange, ...] = ()
+    changes: tuple[LayoutChange, ...] = ()
 
     def __post_init__(self) -> None:
         groups = re.compile(self.pattern).groups
@@ -73,8 +73,8 @@ class Rule:
         """
         tensors: Sequence[Tensor] = [tensor]
         try:
-            for step in self.steps:
-                tensors = step(tensors)
+            for change in self.changes:
+                tensors = change(tensors)
         except (ValueError, RuntimeError, IndexError):
             raise ValueError(f"shape {list(tensor.shape)} cannot be rearranged") from None
         if len(tensors) != len(self.names):
@@ -111,7 +111,7 @@ def split(parts: int | Sequence[int] = 3, dim: int = 0, groups: int = 1) -> Layo
         GPT-NeoX and Falcon store the query, key and value of one head (or group of heads) after another.
     """
 
-    def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def change(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         results: list[Tensor] = []
         for tensor in tensors:
             width, left_over = divmod(tensor.shape[dim], groups)
@@ -122,25 +122,25 @@ def split(parts: int | Sequence[int] = 3, dim: int = 0, groups: int = 1) -> Layo
             results += [part.flatten(dim, dim + 1) for part in grouped.split(sizes, dim + 1)]
         return results
 
-    return step
+    return change
 
 
 def skip(start: int, dim: int = 0) -> LayoutChange:
     """Leave out the first `start` entries of a dimension. RoBERTa and BART number positions from 2."""
 
-    def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def change(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return [tensor.narrow(dim, start, tensor.shape[dim] - start) for tensor in tensors]
 
-    return step
+    return change
 
 
 def repeat_rows(times: int) -> LayoutChange:
     """Repeat each row of a matrix: [rows, in] to [rows * times, in]. LFM3 has one gate for all features of a head."""
 
-    def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def change(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return [tensor.repeat_interleave(times, 0) for tensor in tensors]
 
-    return step
+    return change
 
 
 def block_diagonal(groups: int) -> LayoutChange:
@@ -149,17 +149,17 @@ def block_diagonal(groups: int) -> LayoutChange:
     The matrix has one block per group on its diagonal, and zeros elsewhere (SqueezeBERT).
     """
 
-    def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def change(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         results: list[Tensor] = []
         for tensor in tensors:
             blocks = tensor.flatten(1).unflatten(0, (groups, tensor.shape[0] // groups))
             matrix = blocks.new_zeros((groups, blocks.shape[1], groups, blocks.shape[2]))
-            for number, block in enumerate(blocks):
-                matrix[number, :, number] = block
+            for index, block in enumerate(blocks):
+                matrix[index, :, index] = block
             results.append(matrix.flatten(2).flatten(0, 1))
         return results
 
-    return step
+    return change
 
 
 # ------------------------------------------------------------------------------------------------------------- rules

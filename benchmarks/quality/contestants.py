@@ -62,7 +62,7 @@ def quantized_file(file: Path, packages: Path, name: str) -> Path:
     if made.exists():
         return made
     tensors = read_gguf(file).tensors
-    layers = 1 + max(int(one.split(".")[1]) for one in tensors if one.startswith("blk."))
+    layers = 1 + max(int(tensor_name.split(".")[1]) for tensor_name in tensors if tensor_name.startswith("blk."))
 
     def encode(tensor: str, weights: Tensor) -> Any:
         kind = type_of(name, tensor, weights.shape[-1], layers, "output.weight" in tensors)

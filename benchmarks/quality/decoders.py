@@ -47,7 +47,9 @@ class Decoder:
         found, texts = [], max(1, _TOKENS_TOGETHER // max(map(len, windows)))
         for first in range(0, len(windows), texts):
             part = windows[first : first + texts]
-            batch = EncoderBatch(torch.tensor([token for one in part for token in one]), tuple(map(len, part)))
+            batch = EncoderBatch(
+                torch.tensor([token for text_ids in part for token in text_ids]), tuple(map(len, part))
+            )
             with torch.inference_mode():
                 found.append(self.loaded.transformer.encode(batch).clone())
         return torch.cat(found)
@@ -55,4 +57,4 @@ class Decoder:
 
 def next_tokens(windows: Sequence[list[int]]) -> Tensor:
     """The token after each token of the texts; -1 after the last one of a text. Returns [tokens], int64."""
-    return torch.tensor([token for one in windows for token in (*one[1:], -1)])
+    return torch.tensor([token for window in windows for token in (*window[1:], -1)])

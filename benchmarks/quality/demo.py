@@ -30,7 +30,7 @@ def compare(model: str, names: Sequence[str]) -> Iterator[Row]:
             yield {"name": name, "by": "triptych", "exact": exact, "tokens": _SENTENCES}
         return
     encoded = load_tokenizer(HOME / model).encode(stories.held_out_stories(_STORIES), offsets=False)
-    windows = [one.ids for one in encoded]
+    windows = [encoding.ids for encoding in encoded]
     following = next_tokens(windows)
     reference = Decoder(HOME / model, windows, torch.float32)
     for name in names:

@@ -28,8 +28,8 @@ def embed(path: Path, texts: Sequence[str], name: str = "float32") -> Tensor:
     tokenizer, model = load_tokenizer(path), load_model(path, dtype, CPU, quantization=quantization).transformer
     found = []
     for first in range(0, len(texts), _TEXTS_TOGETHER):
-        encoded = [one.ids for one in tokenizer.encode(texts[first : first + _TEXTS_TOGETHER], offsets=False)]
-        tokens = torch.tensor([token for one in encoded for token in one])
+        encoded = [encoding.ids for encoding in tokenizer.encode(texts[first : first + _TEXTS_TOGETHER], offsets=False)]
+        tokens = torch.tensor([token for ids in encoded for token in ids])
         batch = EncoderBatch(tokens, tuple(map(len, encoded)))
         with torch.inference_mode():
             found.append(normalize(pool(model.encode(batch), batch, "mean")).float())

@@ -31,8 +31,8 @@ def matrices(file: Path) -> Iterator[tuple[str, tuple[int, ...], str]]:
 
 def bits_per_weight(file: Path) -> float:
     """Bits of a file for each weight of a matrix, the token table and the head included."""
-    tensors = [one for one in read_gguf(file).tensors.values() if len(one.shape) > 1]
-    return 8 * sum(one.nbytes for one in tensors) / sum(torch.Size(one.shape).numel() for one in tensors)
+    tensors = [tensor for tensor in read_gguf(file).tensors.values() if len(tensor.shape) > 1]
+    return 8 * sum(tensor.nbytes for tensor in tensors) / sum(torch.Size(tensor.shape).numel() for tensor in tensors)
 
 
 def as_float32(name: str, weights: Tensor) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:

@@ -47,7 +47,7 @@ def sentences(count: int) -> list[str]:
     """Different sentences of the prose and of the documentation, 40 to 300 characters each."""
     texts = _texts()
     lines = " ".join((texts["prose"] + " " + texts["documentation"]).split()).split(". ")
-    found = [one for one in dict.fromkeys(lines) if 40 <= len(one) <= 300]
+    found = [fromkey for fromkey in dict.fromkeys(lines) if 40 <= len(fromkey) <= 300]
     if len(found) < count:
         raise ValueError(f"the texts have {len(found)} sentences, and {count} were asked for")
     step = len(found) / count

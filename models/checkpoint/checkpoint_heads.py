@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint.gliner_files import GlinerFiles, read_gliner
-from models.checkpoint.json_file import json_object
 from models.checkpoint.late_interaction_files import (
     check_attention,
     has_token_heads,
@@ -25,6 +24,7 @@ from models.checkpoint.sentence_files import (
     vocabulary_weights,
     without_pooling,
 )
+from models.checkpoint.settings_files import read_settings
 from models.config import (
     ConfigError,
     EmbeddingConfig,
@@ -37,7 +37,7 @@ from models.config.entities import LabelledSpansConfig
 from models.config.late_interaction import LateInteractionConfig
 from models.config.sentence import AnswerLogits, Pooling, SentenceConfig, VocabularyWeights
 from models.families import family_of
-from models.families.shared.family import Family, Task
+from models.families.shared.family import CheckpointTask, Family
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class CheckpointHeads:
     vocabulary: VocabularyWeights | None = None
     answer: AnswerLogits | None = None
     answers: bool = False
-    tasks: tuple[Task, ...] | None = None
-    more_tasks: tuple[Task, ...] = ()
+    tasks: tuple[CheckpointTask, ...] | None = None
+    more_tasks: tuple[CheckpointTask, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class CheckpointFiles:
 
 def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
     """Add the settings of quantization that older checkpoints of Model Optimizer have in a file of their own."""
-    settings = (json_object(directory, "hf_quant_config.json") or {}).get("quantization")
+    settings = (read_settings(directory, "hf_quant_config.json") or {}).get("quantization")
     if hf.get("quantization_config") or not isinstance(settings, dict) or settings.get("quant_algo") is None:
         return hf
     return {**hf, "quantization_config": {**settings, "quant_method": "modelopt"}}
@@ -111,7 +111,7 @@ def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
 def read_files(directory: Path) -> CheckpointFiles:
     """Read the files of a checkpoint. Raises ConfigError."""
     gliner = read_gliner(directory)
-    hf = json_object(directory, "config.json") if gliner is None else dict(gliner.encoder)
+    hf = read_settings(directory, "config.json") if gliner is None else dict(gliner.encoder)
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")
     hf = _with_quantization(directory, hf)

@@ -21,9 +21,9 @@ def gguf_config(gguf: Gguf) -> dict[str, Any]:
         raise GgufError(f"{gguf.name!r} is not a model: 'general.type' is {str(gguf.get('general.type'))[:40]!r}")
     of = Metadata(gguf)
     families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
-    readers = [one for one in families.values() if of.architecture in one.settings and one.applies(of)]
+    readers = [reader for reader in families.values() if of.architecture in reader.settings and reader.applies(of)]
     if not readers:
-        names = sorted({name for one in families.values() for name in one.settings})
+        names = sorted({name for reader in families.values() for name in reader.settings})
         nearest = get_close_matches(of.architecture, names, 1, cutoff=0.0)[0]
         raise GgufError(
             f"{gguf.name!r}: architecture {of.architecture[:40]!r} is not supported in GGUF files; "

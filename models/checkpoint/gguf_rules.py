@@ -76,7 +76,9 @@ def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
 
 def _rules_of_heads(stack: StackConfig, layer: str, norm: Callable[[str, str], Rule]) -> Sequence[Rule]:
     """Rules that depend on the heads of attention, for a stack in which some layer has attention."""
-    attention = next((one.attention for one in stack.layers if one.attention is not None), None)
+    attention = next(
+        (layer_config.attention for layer_config in stack.layers if layer_config.attention is not None), None
+    )
     if attention is None:
         return ()
     width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
@@ -105,7 +107,7 @@ def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
     """Rules for mixtures of experts. One tensor holds a matrix of all experts; the first files had one per expert."""
     stack = model.decoder or model.encoder
     assert stack is not None
-    kinds = [one.feed_forward for one in stack.layers]
+    kinds = [layer_config.feed_forward for layer_config in stack.layers]
     mixed = [kind.parts[1][0] for kind in kinds if isinstance(kind, FeedForwardSumConfig)]
     experts = next((kind.num_experts for kind in (*mixed, *kinds) if isinstance(kind, MixtureOfExpertsConfig)), 0)
     inside = f"{layer}feed_forward.{'parts.1.' if mixed else ''}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.json_file import json_object
+from models.checkpoint.settings_files import read_settings
 from models.config import ConfigError
 from models.config.entities import LabelledSpansConfig
 from models.families.shared.fields import Fields, short
@@ -39,7 +39,7 @@ class GlinerFiles:
 
 def read_gliner(directory: Path) -> GlinerFiles | None:
     """The configuration of a GLiNER checkpoint; None for another checkpoint. Raises ConfigError."""
-    settings = None if is_gguf(directory) else json_object(directory, FILE)
+    settings = None if is_gguf(directory) else read_settings(directory, FILE)
     if settings is None:
         return None
     for name, meaning in _UNSUPPORTED.items():
@@ -81,7 +81,7 @@ def read_gliner(directory: Path) -> GlinerFiles | None:
 
 def encoder_rules(rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """Rules for the encoder inside a GLiNER checkpoint. rules: those of the encoder's family."""
-    inside = (Rule(f"{ENCODER_PREFIX}(?:{rule.pattern})", rule.names, rule.steps) for rule in rules)
+    inside = (Rule(f"{ENCODER_PREFIX}(?:{rule.pattern})", rule.names, rule.changes) for rule in rules)
     return (*inside, Drop(rf"(?!{ENCODER_PREFIX}).*"))
 
 

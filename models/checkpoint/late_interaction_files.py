@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint.json_file import json_object
 from models.checkpoint.sentence_files import module_list, token_dense
+from models.checkpoint.settings_files import read_settings
 from models.config import AttentionConfig, ConfigError, ModelConfig
 from models.config.late_interaction import LateInteractionConfig, QueryExpansion, TextSide
 from models.config.sentence import DenseConfig
@@ -51,7 +51,7 @@ def is_colbert(hf: Mapping[str, Any]) -> bool:
 
 def is_multi_vector(directory: Path) -> bool:
     """Whether a checkpoint with `modules.json` makes a vector per token and none per text."""
-    settings = json_object(directory, _ROOT_SETTINGS) or {}
+    settings = read_settings(directory, _ROOT_SETTINGS) or {}
     return settings.get("model_type") in ("MultiVectorEncoder", "ColBERT") or bool(_PYLATE_SETTINGS & settings.keys())
 
 
@@ -143,7 +143,7 @@ def _multi_vector(directory: Path, hidden_size: int) -> LateInteractionConfig:
         if kind == "Dense":
             dense.append(token_dense(directory, folder, width))
             width = dense[-1].out_features
-    settings = json_object(directory, _ROOT_SETTINGS) or {}
+    settings = read_settings(directory, _ROOT_SETTINGS) or {}
     if settings.get("model_type") == "MultiVectorEncoder" and not _PYLATE_SETTINGS & settings.keys():
         return _sentence_transformers(directory, settings, modules, tuple(dense))
     return _pylate(settings, tuple(dense))
@@ -172,7 +172,7 @@ def _pylate(settings: Mapping[str, Any], dense: tuple[DenseConfig, ...]) -> Late
 def _sentence_transformers(
     directory: Path, settings: Mapping[str, Any], modules: list[tuple[str, str]], dense: tuple[DenseConfig, ...]
 ) -> LateInteractionConfig:
-    transformer = Fields(json_object(directory, "sentence_bert_config.json") or {})
+    transformer = Fields(read_settings(directory, "sentence_bert_config.json") or {})
     root = Fields(settings)
     root.refuse_unless("similarity_fn_name", "maxsim", "meanmaxsim")
     prompts = settings.get("prompts") or {}
@@ -181,9 +181,9 @@ def _sentence_transformers(
     mask: Mapping[str, Any] = {}
     for kind, folder in modules:
         if kind == "MultiVectorMask":
-            mask = json_object(directory, f"{folder}/config.json") or {}
+            mask = read_settings(directory, f"{folder}/config.json") or {}
         if kind == "Normalize":
-            Fields(json_object(directory, f"{folder}/config.json") or {}).refuse_unless(
+            Fields(read_settings(directory, f"{folder}/config.json") or {}).refuse_unless(
                 "module_input_name", "token_embeddings"
             )
     Fields(mask).refuse_unless("keep_only_token_ids", [])

@@ -16,10 +16,10 @@ from models.checkpoint.checkpoint_heads import CheckpointFiles, CheckpointHeads,
 from models.checkpoint.expected_tensors import expected_tensors
 from models.checkpoint.gguf_rules import gguf_rules
 from models.checkpoint.gliner_files import encoder_rules
-from models.checkpoint.json_file import json_object
 from models.checkpoint.kept_quantized import kept_quantized
 from models.checkpoint.load_heads import load_sentence_head, load_token_heads
 from models.checkpoint.pack_weights import WeightPacker
+from models.checkpoint.settings_files import read_settings
 from models.checkpoint.stored_size import check_count, check_size
 from models.config import (
     ClassificationHead,
@@ -29,7 +29,7 @@ from models.config import (
     ModelConfig,
     TokenClassificationHead,
 )
-from models.families.shared.family import Family, Task
+from models.families.shared.family import CheckpointTask, Family
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.layers.linear import set_parameter
 from models.layers.sentence_head import SentenceHead
@@ -74,7 +74,7 @@ class LoadedModel:
     config: ModelConfig
     family: str
     architecture: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[CheckpointTask, ...]
     generation: GenerationDefaults
     labels: tuple[str, ...]
     problem_type: str | None
@@ -137,7 +137,7 @@ def load_model(
     heads = read_heads(files, config, answers)
     limits = [limit for limit in (config.max_positions, heads.sentence.max_tokens) if limit is not None]
     context_tokens = min(limits, default=None)
-    generation_config = json_object(directory, "generation_config.json")
+    generation_config = read_settings(directory, "generation_config.json")
     generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
     decoder_start = family.decoder_start if generates_from_source else None
     generation = generation_defaults(generation_config, hf, config.vocab_size, decoder_start)
@@ -178,8 +178,8 @@ def load_model(
         sentence=load_sentence_head(directory, heads.sentence, device),
         heads=token_heads,
         head_settings=heads,
-        parameters=report.parameters + sum(one.numel() for one in token_heads.parameters()),
-        weight_bytes=weight_bytes + sum(one.nbytes for one in token_heads.parameters()),
+        parameters=report.parameters + sum(parameter.numel() for parameter in token_heads.parameters()),
+        weight_bytes=weight_bytes + sum(parameter.nbytes for parameter in token_heads.parameters()),
         context_tokens=context_tokens,
         source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
         adapters=loaded_adapters,
@@ -318,7 +318,7 @@ def _is_own(directory: Path, base: Path, hf: Mapping[str, Any]) -> bool:
 
 
 def _adapter_settings(directory: Path) -> Mapping[str, Any]:
-    settings = json_object(directory, "adapter_config.json")
+    settings = read_settings(directory, "adapter_config.json")
     if settings is None:
         raise ConfigError("the directory has no adapter_config.json")
     return settings
@@ -346,7 +346,7 @@ def tensor_rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
     return (Drop(r"linear\.weight"), *rules) if files.is_colbert else rules
 
 
-def _tasks(tasks: tuple[Task, ...], head: HeadConfig, heads: CheckpointHeads) -> tuple[Task, ...]:
+def _tasks(tasks: tuple[CheckpointTask, ...], head: HeadConfig, heads: CheckpointHeads) -> tuple[CheckpointTask, ...]:
     """Tasks of a checkpoint: those of its architecture and its heads, and `rerank` for a classifier with one label."""
     if heads.tasks is not None:
         return heads.tasks

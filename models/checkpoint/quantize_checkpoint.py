@@ -85,10 +85,10 @@ def quantize_checkpoint(
             raise ConfigError(f"{taken.name!r} exists already; remove it or choose another name")
     files = _read(directory)
     with open_checkpoint(directory) as stored:
-        tensors = {name: one for name, one in stored.items() if isinstance(one, StoredTensor)}
+        tensors = {name: tensor for name, tensor in stored.items() if isinstance(tensor, StoredTensor)}
         layouts = _rounded_layouts(files, tensors, precision)
-        others = [_module(name) for name, one in tensors.items() if name not in layouts and _is_matrix(name, one)]
-        settings = quantization_config({_module(name): one for name, one in layouts.items()}, others)
+        others = [_module(name) for name, tensor in tensors.items() if name not in layouts and _is_matrix(name, tensor)]
+        settings = quantization_config({_module(name): matrix for name, matrix in layouts.items()}, others)
         config = {**files.hf, "quantization_config": settings}
         _check_config(files, config)
         partial.mkdir(parents=True)
@@ -111,7 +111,7 @@ def quantize_checkpoint(
         architecture=files.name,
         description=written.description,
         matrices=len(layouts),
-        weights=sum(one.numel() for one in layouts.values()),
+        weights=sum(matrix.numel() for matrix in layouts.values()),
         others=len(others),
         bytes_before=sum(tensor.nbytes for tensor in tensors.values()),
         bytes_after=size,
@@ -161,7 +161,7 @@ def _rounded_layouts(
             if reason:
                 raise _refusal(files, name, reason)
             layouts[name] = _layout(tensor.shape, precision)
-    rounded: dict[str, Stored] = {name: _matrix(stored[name], one) for name, one in layouts.items()}
+    rounded: dict[str, Stored] = {name: _matrix(stored[name], matrix) for name, matrix in layouts.items()}
     expected = expected_tensors(transformer, files.family, rules, stored)
     plan = plan_load({**stored, **rounded}, rules, expected.shapes)
     plan.raise_faults()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from models.checkpoint.json_file import json_object
+from models.checkpoint.settings_files import read_settings
 from models.config import Activation, ConfigError
 from models.config.sentence import (
     AnswerLogits,
@@ -80,7 +80,7 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
             _settings(directory, folder).refuse_unless("dimension", width)
             layers.append(VectorNormConfig(folder, width))
         else:
-            _refuse_other_vectors(Fields(json_object(directory, f"{folder}/config.json") or {}))
+            _refuse_other_vectors(Fields(read_settings(directory, f"{folder}/config.json") or {}))
     return SentenceConfig(
         pooling,
         include_prompt,
@@ -93,7 +93,7 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
 
 def _dimensions(directory: Path, width: int, normalize: bool) -> int | None:
     """Number of first components that the checkpoint keeps of its vectors; None for all."""
-    settings = Fields(json_object(directory, "config_sentence_transformers.json") or {})
+    settings = Fields(read_settings(directory, "config_sentence_transformers.json") or {})
     dimensions = settings.optional_integer("truncate_dim")
     if dimensions is None or dimensions >= width:
         return None
@@ -127,7 +127,7 @@ def vocabulary_weights(directory: Path) -> VocabularyWeights | None:
         return None
     if len(kinds) != 2 or kinds[0] not in ("Transformer", "MLMTransformer"):
         raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, SpladePooling")
-    fields = Fields(json_object(directory, f"{modules[1][1]}/config.json") or {})
+    fields = Fields(read_settings(directory, f"{modules[1][1]}/config.json") or {})
     fields.refuse_unless("pooling_strategy", "max", "sum")
     fields.refuse_unless("activation_function", "relu", "log1p_relu")
     return VocabularyWeights(
@@ -144,7 +144,7 @@ def answer_logits(directory: Path) -> AnswerLogits | None:
         return None
     if kinds != ["Transformer", "LogitScore"]:
         raise ConfigError(f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, LogitScore")
-    fields = Fields(json_object(directory, f"{modules[1][1]}/config.json") or {})
+    fields = Fields(read_settings(directory, f"{modules[1][1]}/config.json") or {})
     fields.refuse_unless("module_input_name", "causal_logits")
     has_negative = fields.raw("false_token_id") is not None
     negative = fields.integer("false_token_id", least=0) if has_negative else None
@@ -172,7 +172,7 @@ def _adds_generation_prompt(directory: Path) -> bool:
 
 def is_cross_encoder(directory: Path) -> bool:
     """Whether a checkpoint with `modules.json` uses the head of its architecture."""
-    settings = json_object(directory, "config_sentence_transformers.json") or {}
+    settings = read_settings(directory, "config_sentence_transformers.json") or {}
     return settings.get("model_type") == "CrossEncoder" and [kind for kind, _ in module_list(directory) or []] == [
         "Transformer"
     ]
@@ -185,7 +185,7 @@ def without_pooling(directory: Path, default_pooling: Pooling) -> SentenceConfig
 
 def _pooling(directory: Path, folder: str, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
     name = f"{folder}/config.json"
-    settings = json_object(directory, name) or {}
+    settings = read_settings(directory, name) or {}
     fields = Fields(settings)
     for key in ("embedding_dimension", "word_embedding_dimension"):
         fields.refuse_unless(key, hidden_size)
@@ -215,7 +215,7 @@ def token_dense(directory: Path, folder: str, width: int) -> DenseConfig:
 
 
 def _settings(directory: Path, folder: str) -> Fields:
-    settings = json_object(directory, f"{folder}/config.json")
+    settings = read_settings(directory, f"{folder}/config.json")
     if settings is None:
         raise ConfigError(f"'{folder}/config.json' is missing")
     return Fields(settings)
@@ -246,11 +246,11 @@ def _max_tokens(directory: Path) -> int | None:
     stated = _transformer_settings(directory).optional_integer("max_seq_length")
     if stated is not None:
         return stated
-    limit = (json_object(directory, "tokenizer_config.json") or {}).get("model_max_length")
+    limit = (read_settings(directory, "tokenizer_config.json") or {}).get("model_max_length")
     return int(limit) if isinstance(limit, int | float) and 0 < limit <= _MAX_MODEL_LENGTH else None
 
 
 def _transformer_settings(directory: Path) -> Fields:
     """The settings of the transformer, from the first of their files that exists."""
-    found = (json_object(directory, name) for name in SETTINGS_FILES)
+    found = (read_settings(directory, name) for name in SETTINGS_FILES)
     return Fields(next((settings for settings in found if settings), {}))

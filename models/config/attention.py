@@ -58,7 +58,7 @@ class AttentionConfig:
     values_of_keys: bool = False
     """The values are the keys before their norm and rotation, so that they have no projection (Gemma 4)."""
     key_value_layer: int | None = None
-    """Number of an earlier layer whose keys and values this layer reads, so that it has none of its own (Brandon et al.
+    """Index of an earlier layer whose keys and values this layer reads, so that it has none of its own (Brandon et al.
     2024, arXiv:2405.12981). None: its own."""
     query_scale: QueryScale | None = None
     """Factor of the queries that grows with their position. None for no such factor."""

@@ -41,7 +41,7 @@ class StackConfig:
 
     score_bias: bias of the attention scores by relative position, shared by all layers unless it is
         `per_layer`.
-    sharing: for each layer, the number of the layer whose weights it uses, its own or an earlier one (Lan et al. 2020,
+    sharing: for each layer, the index of the layer whose weights it uses, its own or an earlier one (Lan et al. 2020,
         arXiv:1909.11942, section 3.1). Empty: every layer has its own weights.
     distances: vectors of distances, for layers with disentangled attention.
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
@@ -96,7 +96,7 @@ class StackConfig:
 
     @property
     def key_value_layers(self) -> frozenset[int]:
-        """Numbers of the layers whose keys and values later layers read."""
+        """Indices of the layers whose keys and values later layers read."""
         found = (layer.attention.key_value_layer for layer in self.layers if layer.attention is not None)
         return frozenset(index for index in found if index is not None)
 
@@ -132,8 +132,8 @@ class StackConfig:
 
     @cached_property
     def mixers(self) -> Mapping[int, MixerConfig]:
-        """Mixers by the number of their layer; empty without mixers."""
-        return {number: layer.mixer for number, layer in enumerate(self.layers) if layer.mixer is not None}
+        """Mixers by the index of their layer; empty without mixers."""
+        return {index: layer.mixer for index, layer in enumerate(self.layers) if layer.mixer is not None}
 
     @property
     def ropes(self) -> frozenset[RopeConfig]:
@@ -145,7 +145,7 @@ class StackConfig:
     def query_scales(self) -> frozenset[QueryScale]:
         """All factors of queries by position."""
         attentions = (layer.attention for layer in self.layers if layer.attention is not None)
-        return frozenset(one.query_scale for one in attentions if one.query_scale is not None)
+        return frozenset(attention.query_scale for attention in attentions if attention.query_scale is not None)
 
     @property
     def first_attention(self) -> AttentionConfig:

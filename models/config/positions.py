@@ -52,8 +52,8 @@ class Llama3Scaling:
 class YarnScaling:
     """YaRN (Peng et al. 2023, arXiv:2309.00071).
 
-    Frequencies with fewer than `beta_slow` turns over the original length are divided by `factor`. Those with more than
-    `beta_fast` turns are unchanged. Dimensions in between are interpolated linearly.
+    Frequencies with fewer than `beta_slow` rotations over the original length are divided by `factor`. Those with more
+    than `beta_fast` rotations are unchanged. Dimensions in between are interpolated linearly.
     truncate: the limits of the interpolation are rounded to whole dimensions.
     magnitude: factor of cosines and sines.
     """

@@ -100,7 +100,7 @@ class AlternatingLayerConfig(LayerInputConfig):
     of attention plus a low-rank projection of it is added to the result of attention, and the sum is divided by the
     square root of two. The vector of the token is added to all streams but the first.
 
-    streams: number of streams. active: number of the stream that the layer computes.
+    streams: number of streams. active: index of the stream that the layer computes.
     rank: rank of the projection. router_norm: norm of the router's input and of the projection.
     scales_correction: whether the corrected active stream is scaled, by a learned factor for each of its features,
         before the vector of the token is computed from it.

@@ -317,17 +317,21 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
         return wrapped, _architecture(wrapped, hf)
     if not isinstance(kind, str) or kind not in FAMILIES:
         classes: dict[str, str] = {}
-        for name, one in FAMILIES.items():
+        for name, known in FAMILIES.items():
             # The first family with a class is its own; a few others run as it.
-            classes = {**dict.fromkeys(one.architectures, name), **classes}
+            classes = {**dict.fromkeys(known.architectures, name), **classes}
         raise ConfigError(why_not_served(kind, {**FAMILIES, **WRAPPERS}, classes, hf.get("architectures")))
-    family = next((one for one in FAMILIES.values() if _is_published_as(one, kind, hf)), FAMILIES[kind])
+    family = next((known for known in FAMILIES.values() if _is_published_as(known, kind, hf)), FAMILIES[kind])
     return family, _architecture(family, hf)
 
 
 def _architecture(family: Family, hf: Mapping[str, Any]) -> str:
     named = hf.get("architectures") or [next(iter(family.architectures))]
-    if isinstance(named, list) and named[1:] and all(one in tuple(family.architectures) for one in named):
+    if (
+        isinstance(named, list)
+        and named[1:]
+        and all(architecture in tuple(family.architectures) for architecture in named)
+    ):
         named = named[:1] if family.architectures[named[0]] == ("embed",) else named
     if not isinstance(named, list) or len(named) != 1 or named[0] not in tuple(family.architectures):
         served = ", ".join(family.architectures)

@@ -24,7 +24,7 @@ _PREFIX = r"(?:albert\.)?"
 
 
 def _layers_by_weights(hf: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:
-    """Numbers of the layers that share weights, by (group, place in the group)."""
+    """Indices of the layers that share weights, by (group, place in the group)."""
     fields = Fields(hf)
     layers, groups = fields.integer("num_hidden_layers", 12), fields.integer("num_hidden_groups", 1)
     inner = fields.integer("inner_group_num", 1)

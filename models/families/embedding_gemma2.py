@@ -75,7 +75,11 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
     layers = tuple(layer(window, *shape) for window, shape in zip(windows, shapes, strict=True))
     vocab, positions = fields.integer("vocab_size"), fields.integer("max_position_embeddings", 262144)
-    ropes = [one.attention.rope for one in layers if one.attention is not None and one.attention.rope is not None]
+    ropes = [
+        layer_config.attention.rope
+        for layer_config in layers
+        if layer_config.attention is not None and layer_config.attention.rope is not None
+    ]
     return ModelConfig(
         hidden,
         vocab,

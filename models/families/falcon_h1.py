@@ -123,10 +123,12 @@ def _multipliers(fields: Fields, name: str, count: int) -> list[float]:
     """A list of factors; all one if the file does not have it."""
     value = fields.raw(name)
     value = [1.0] * count if value is None else value
-    good = isinstance(value, list) and all(isinstance(one, int | float) and not isinstance(one, bool) for one in value)
+    good = isinstance(value, list) and all(
+        isinstance(factor, int | float) and not isinstance(factor, bool) for factor in value
+    )
     if not good or len(value) != count:
         raise ConfigError(f"{name!r} must be a list of {count} numbers")
-    return [float(one) for one in value]
+    return [float(factor) for factor in value]
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

@@ -96,7 +96,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
             per_layer=PerLayerEmbeddingConfig(fields.integer("vocab_size_per_layer_input", 262144), input_width, norm),
             streams=StreamsConfig(streams),
         ),
-        max_positions=min(scaled_max_positions(one.rope, positions) for one in attentions if one.rope is not None),
+        max_positions=min(
+            scaled_max_positions(attention_config.rope, positions)
+            for attention_config in attentions
+            if attention_config.rope is not None
+        ),
     )
 
 
@@ -158,9 +162,9 @@ def _sparsities(fields: Fields) -> list[float]:
         sparse = 10 if layers > 10 else 0
         return [0.95] * sparse + [0.0] * (layers - sparse)
     shares = pattern if isinstance(pattern, list) else [pattern]
-    if len(shares) != layers or not all(isinstance(one, int | float) and 0 <= one < 1 for one in shares):
+    if len(shares) != layers or not all(isinstance(share, int | float) and 0 <= share < 1 for share in shares):
         raise ConfigError(f"'activation_sparsity_pattern' must have a number from 0 to 1 for each of {layers} layers")
-    return [float(one) for one in shares]
+    return [float(share) for share in shares]
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:

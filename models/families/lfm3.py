@@ -54,7 +54,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         full.refuse_unless("attention_bias", False)
     head_dim, norm = head_dim_of(full, 128), NormConfig("rms", full.number("norm_eps", 1e-5), bias=False)
     feed_forward = FeedForwardConfig(full.integer("intermediate_size", 7680), "silu", gated=True, bias=False)
-    ropes = {kind: rope_config(one, head_dim) for kind, one in fields.items()}
+    ropes = {kind: rope_config(layer_fields, head_dim) for kind, layer_fields in fields.items()}
     mixer = ShortConvolutionConfig(
         full.integer("hidden_size"), full.integer("conv_L_cache", 7, least=2), full.flag("conv_bias", False)
     )

@@ -109,14 +109,14 @@ def _rotating_layers(fields: Fields, layers: int) -> list[bool]:
         return [(index + 1) % interval != 0 for index in range(layers)]
     if len(stated) < layers or max(stated) > 1:
         raise ConfigError(f"'no_rope_layers' must have 0 or 1 for each of {layers} layers")
-    return [bool(one) for one in stated[:layers]]
+    return [bool(flag) for flag in stated[:layers]]
 
 
 def _chunks(fields: Fields, rotating: Sequence[bool]) -> list[int | None]:
     """Attention chunk size of each layer, in tokens. None for a layer with attention to the whole text."""
     kinds = fields.raw("layer_types")
     if kinds is None:
-        kinds = ["chunked_attention" if one else "full_attention" for one in rotating]
+        kinds = ["chunked_attention" if has_rope else "full_attention" for has_rope in rotating]
     if not isinstance(kinds, list) or len(kinds) != len(rotating) or any(kind not in _KINDS for kind in kinds):
         raise ConfigError(f"'layer_types' must name {' or '.join(_KINDS)} for each of {len(rotating)} layers")
     size = fields.optional_integer("attention_chunk_size", absent=8192)
@@ -126,7 +126,7 @@ def _chunks(fields: Fields, rotating: Sequence[bool]) -> list[int | None]:
 
 
 def _mixture_layers(fields: Fields, layers: int) -> Sequence[int]:
-    """Numbers of the layers with experts."""
+    """Indices of the layers with experts."""
     stated = fields.integers("moe_layers")
     if stated is not None:
         return stated

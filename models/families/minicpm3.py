@@ -41,7 +41,9 @@ _DEFAULTS = {
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    width, heads = (Fields(hf, _PUBLISHED, _DEFAULTS).integer(one) for one in ("hidden_size", "num_attention_heads"))
+    width, heads = (
+        Fields(hf, _PUBLISHED, _DEFAULTS).integer(setting) for setting in ("hidden_size", "num_attention_heads")
+    )
     fields = Fields(hf, _PUBLISHED, {**_DEFAULTS, "v_head_dim": head_width(width, heads)})
     rope, norm = rope_config(fields, fields.integer("qk_rope_head_dim")), rms_norm(fields)
     layers = fields.integer("num_hidden_layers")

@@ -134,9 +134,13 @@ def _experts(fields: Fields) -> MixtureOfExpertsConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None
     layer, ours = r"(?:model|backbone)\.layers\.(\d+)\.", r"decoder.layers.\1."
-    narrow = [str(index) for index, one in enumerate(model.decoder.layers) if one.feed_forward is not None]
+    narrow = [
+        str(index) for index, layer_config in enumerate(model.decoder.layers) if layer_config.feed_forward is not None
+    ]
     mixtures = [
-        one.feed_forward for one in model.decoder.layers if isinstance(one.feed_forward, MixtureOfExpertsConfig)
+        layer_config.feed_forward
+        for layer_config in model.decoder.layers
+        if isinstance(layer_config.feed_forward, MixtureOfExpertsConfig)
     ]
     experts = range(mixtures[0].num_experts if mixtures else 0)
     feed_forward = ours + "feed_forward."
@@ -200,7 +204,7 @@ def gguf_settings(of: Metadata) -> Settings:
         "conv_kernel": of.integer("ssm.conv_kernel"),
         "use_bias": has_bias(of, "ssm_in"),
         "use_conv_bias": has_bias(of, "ssm_conv1d"),
-        "mlp_bias": any(has_bias(of, f"ffn_{one}") for one in ("up", "up_shexp", "latent_down")),
+        "mlp_bias": any(has_bias(of, f"ffn_{module}") for module in ("up", "up_shexp", "latent_down")),
         "layer_norm_epsilon": of.number(eps, of.number("attention.layer_norm_epsilon", 1e-5)),
         **{name: value for name, value in experts.items() if value is not None},
     }
@@ -217,7 +221,9 @@ def _gguf_kinds(of: Metadata) -> list[str]:
 
 def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
     assert model.decoder is not None
-    narrow = [str(index) for index, one in enumerate(model.decoder.layers) if one.feed_forward is not None]
+    narrow = [
+        str(index) for index, layer_config in enumerate(model.decoder.layers) if layer_config.feed_forward is not None
+    ]
     layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
     return (
         prediction_layers(model),

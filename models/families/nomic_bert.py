@@ -89,7 +89,9 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     after, bias = NormSlots(residual=layer_norm), fields.flag("qkv_proj_bias", False)
     attention = AttentionConfig(heads, heads, head_dim, head_dim**-0.5, False, bias, bias, bias, bias, rope=rope)
     count = fields.integer("num_hidden_layers", 12)
-    layers = tuple(LayerConfig(attention, after, one, after) for one in _feed_forwards(fields, activation, count))
+    layers = tuple(
+        LayerConfig(attention, after, feed_forward, after) for feed_forward in _feed_forwards(fields, activation, count)
+    )
     positions = fields.integer("n_positions", fields.integer("max_position_embeddings", 2048))
     if fields.optional_positive("rotary_scaling_factor") is not None:
         # Longer texts would need scaled rotary frequencies.
@@ -175,7 +177,7 @@ def _expert_rules(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
         layer.feed_forward for layer in model.encoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)
     ]
     experts = range(mixtures[0].num_experts if mixtures else 0)
-    up, down = (tuple(f"{ours}experts.{one}.{part}.weight" for one in experts) for part in ("up", "down"))
+    up, down = (tuple(f"{ours}experts.{expert}.{part}.weight" for expert in experts) for part in ("up", "down"))
     return (
         Rename(theirs + r"router\.layer\.weight", ours + "router.weight"),
         Rule(theirs + r"experts\.mlp\.w1", up, (split(len(experts)),)),

@@ -70,9 +70,9 @@ def _rotating_layers(fields: Fields) -> list[bool]:
     if flags is None:
         every = fields.integer("no_rope_layer_interval")
         return [(index + 1) % every != 0 for index in range(layers)]
-    if not isinstance(flags, list) or len(flags) < layers or any(one not in (0, 1) for one in flags):
+    if not isinstance(flags, list) or len(flags) < layers or any(flag not in (0, 1) for flag in flags):
         raise ConfigError(f"'no_rope_layers' must be 0 or 1 for each of {layers} layers")
-    return [bool(one) for one in flags[:layers]]
+    return [bool(flag) for flag in flags[:layers]]
 
 
 def _windows(fields: Fields, rotates: list[bool]) -> list[int | None]:

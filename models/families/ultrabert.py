@@ -85,7 +85,7 @@ def _by_type(hf: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError("'attention_windows' must be a list with one width, and 0 or null for full attention")
         if widths:
             settings["sliding_window"] = widths.pop()
-        kinds = ["sliding_attention" if one else "full_attention" for one in windows]
+        kinds = ["sliding_attention" if window else "full_attention" for window in windows]
         settings["layer_types"] = hf.get("layer_types") or kinds
     bases = settings.pop("rope_theta", None)
     if bases is not None and hf.get("rope_parameters") is None:

@@ -42,7 +42,7 @@ class Streams(nn.Module):
 
     def merged(self, x: Tensor) -> Tensor:
         """The mean of all streams: [tokens, streams * hidden] -> [tokens, hidden]."""
-        first, *others = (one.contiguous() for one in x.chunk(self.count, 1))
+        first, *others = (stream.contiguous() for stream in x.chunk(self.count, 1))
         total = first
         for linear, other in zip(self.merge, others, strict=True):
             total = total + _with_magnitude_of(linear(other), first)
@@ -83,7 +83,9 @@ class AlternatingLayer(LayerWithInput):
         hidden = self.attention_norms.norm_input(active)
         low_rank = hidden + self.low_rank_norm(self.up(self.down(hidden)))
         attended = step.self_attention(self.index, self.attention, hidden)
-        predictions, active, low_rank = (step.select_rows(self.index, one) for one in (predictions, active, low_rank))
+        predictions, active, low_rank = (
+            step.select_rows(self.index, tensor) for tensor in (predictions, active, low_rank)
+        )
         mixed = (self.attention_norms.add_residual(active, attended) + low_rank) / math.sqrt(2)
         result = self.feed_forward(self.feed_forward_norms.norm_input(mixed))
         corrected = self._corrected(predictions, self.feed_forward_norms.add_residual(mixed, result))

@@ -38,7 +38,7 @@ class BottleneckLayer(Layer):
         narrow = self.down_norm(self.down(x))
         reads_input = isinstance(self.attention, BottleneckAttention)
         attended = step.self_attention(self.index, self.attention, x if reads_input else narrow)
-        x, narrow = (step.select_rows(self.index, one) for one in (x, narrow))
+        x, narrow = (step.select_rows(self.index, tensor) for tensor in (x, narrow))
         narrow = self.attention_norms.add_residual(narrow, attended)
         feed_forwards = zip(
             (*self.stacked, self.feed_forward), (*self.stacked_norms, self.feed_forward_norms), strict=True

@@ -20,7 +20,7 @@ class GlobalVectorsLayer(Layer):
 
     The vectors attend to the whole text. `step.global_vectors` carries them from layer to layer. In the input of
     projections and feed-forward they come before the tokens of all texts. Adapters cannot change these linears, because
-    adapters find their rows by the number of a token.
+    adapters find their rows by the index of a token.
 
     global_norm: norm of the global vectors before attention.
     forward: as `Layer.forward`, but for whole texts only.

@@ -47,7 +47,7 @@ from models.steps.step_inputs.base import StepInputs
 class Layer(nn.Module):
     """One layer of a stack.
 
-    index: number of the layer in its stack; selects its keys and values in a cache.
+    index: index of the layer in its stack; selects its keys and values in a cache.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype. The last layer may return only the output rows of the
         step.
     """

@@ -74,7 +74,7 @@ def concatenate(linears: list[Linear]) -> tuple[Tensor | QuantizedMatrix, Tensor
     weight: Tensor | QuantizedMatrix
     if not quantized:
         weight = concatenate_rows([weight for weight in weights if isinstance(weight, Tensor)])
-    elif len(quantized) == len(weights) and all(quantized[0].has_layout_of(one) for one in quantized):
+    elif len(quantized) == len(weights) and all(quantized[0].has_layout_of(matrix) for matrix in quantized):
         weight = QuantizedMatrix.concatenated(quantized)
     else:
         return None

@@ -105,8 +105,8 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
     """Keep the high frequencies, divide the low ones by the factor, and interpolate between them."""
-    turns = scaling.original_max_positions * frequencies / (2 * math.pi)
-    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    rotations = scaling.original_max_positions * frequencies / (2 * math.pi)
+    share = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     share = share.clamp(0, 1)
     return share * frequencies + (1 - share) * frequencies / scaling.factor
 
@@ -114,9 +114,9 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tensor:
     """Keep the high frequencies, divide the low ones by the factor, and interpolate between them."""
 
-    def dimension(turns: float) -> float:
-        """Index of the dimension whose angle makes this number of full turns over the original length."""
-        span = scaling.original_max_positions / (turns * 2 * math.pi)
+    def dimension(rotations: float) -> float:
+        """Index of the dimension whose angle makes this number of full rotations over the original length."""
+        span = scaling.original_max_positions / (rotations * 2 * math.pi)
         return config.dim * math.log(span) / (2 * math.log(config.theta))
 
     first, last = dimension(scaling.beta_fast), dimension(scaling.beta_slow)

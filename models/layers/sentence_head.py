@@ -52,7 +52,7 @@ class SentenceHead(nn.Module):
     def __init__(self, config: SentenceConfig) -> None:
         super().__init__()
         self.config = config
-        layers = (Dense(one) if isinstance(one, DenseConfig) else VectorNorm(one) for one in config.dense)
+        layers = (Dense(layer) if isinstance(layer, DenseConfig) else VectorNorm(layer) for layer in config.dense)
         self.dense = nn.Sequential(*layers)
 
     def forward(self, hidden: Tensor, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> Tensor:

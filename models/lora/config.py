@@ -68,7 +68,7 @@ class LoraConfig:
     rslora: divide alpha by the square root of the rank instead of the rank.
     targets: module names or their last parts; or one regular expression for full names; or `all-linear`.
     excluded: like `targets`; empty for none.
-    layers: layers whose modules may be targets, by number, if `targets` is a list of names; empty for all layers.
+    layers: layers whose modules may be targets, by index, if `targets` is a list of names; empty for all layers.
     layers_pattern: names of the module lists that hold the layers; empty for any.
     rank_pattern, alpha_pattern: pairs of a pattern and a value, for modules whose names end with the pattern.
     """
@@ -152,7 +152,7 @@ def _names(hf: Mapping[str, Any], name: str) -> str | tuple[str, ...]:
     if isinstance(value, str):
         _compile(value, name)
         return value
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise ConfigError(f"{name!r} must be a regular expression or a list of names")
     return tuple(value)
 
@@ -168,7 +168,7 @@ def _layers(hf: Mapping[str, Any]) -> tuple[int, ...]:
     value = hf.get("layers_to_transform")
     layers = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(layer, int) and not isinstance(layer, bool) and layer >= 0 for layer in layers):
-        raise ConfigError("'layers_to_transform' must be a layer number or a list of layer numbers")
+        raise ConfigError("'layers_to_transform' must be the index of a layer or a list of such indices")
     return tuple(layers)
 
 

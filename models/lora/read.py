@@ -153,14 +153,14 @@ def read_own_lora(
                 factors.setdefault(match[1], {})[match[2]] = tensor
         for module, pair in factors.items():
             match_of = first_match(rules, f"{module}.weight")
-            if len(pair) != 2 or match_of is None or any(one.shape[0] <= index for one in pair.values()):
+            if len(pair) != 2 or match_of is None or any(factor.shape[0] <= index for factor in pair.values()):
                 raise ConfigError(f"{module!r} lacks the factors of {name!r}")
             rule, paths = match_of
             down, up = (pair[side].read()[index].to(device, torch.float32) for side in "AB")
             if any(path.startswith(_EMBEDDING) for path in paths):
                 down, up = down.T, up.T
             parts = rule.change(up * scale) if paths else ()
-            for path, part in zip((one.removesuffix(".weight") for one in paths), parts, strict=True):
+            for path, part in zip((weight_path.removesuffix(".weight") for weight_path in paths), parts, strict=True):
                 if path not in linears or (len(part), down.shape[1]) != linears[path] or len(down) != rank:
                     raise ConfigError(f"{module!r} has factors of other shapes than the model")
                 if not (is_finite(down) and is_finite(part)):
@@ -211,7 +211,7 @@ def _updates(
     rule, names = match
     scaled: Tensor = up.read().to(device, torch.float32) * config.scale_of(module)
     try:
-        parts = rule.change(scaled.T if transpose in rule.steps else scaled) if names else ()
+        parts = rule.change(scaled.T if transpose in rule.changes else scaled) if names else ()
     except ValueError as error:
         raise ConfigError(f"{module!r}: {error}") from None
     shared = down.read().to(device, torch.float32, copy=True)

@@ -83,7 +83,7 @@ def _wave(batch: DecoderBatch, rows: Sequence[int]) -> Wave:
 def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateMemory, waves: Sequence[Wave]) -> Tensor:
     """Compute a mixer's outputs for all rows of a step, one wave after another, and update the states of the rows.
 
-    layer: number of the mixer's layer.
+    layer: index of the mixer's layer.
     projections: results of the mixer's input projections, for all tokens of the step.
     Returns the inputs of its output projection: [tokens, width], model dtype.
     """
@@ -94,8 +94,10 @@ def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateM
         for row in wave.chunked:
             own = [tensor[row.slot] for tensor in states]
             mixed[row.start : row.end] = mixer.chunked(tuple(each[row.start : row.end] for each in projections), own)
-        for one in wave.stepped:
-            mixed[one.tokens] = mixer.step(tuple(each[one.tokens] for each in projections), states, one.slots)
+        for stepped in wave.stepped:
+            mixed[stepped.tokens] = mixer.step(
+                tuple(each[stepped.tokens] for each in projections), states, stepped.slots
+            )
     return mixed
 
 

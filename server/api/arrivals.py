@@ -8,8 +8,8 @@ If one of several models is full, the body says whether the request is for that 
 (a key in a field of the body, a traced request, another error format, a page of another origin) and those under another
 ASGI server are refused by `RequestMiddleware` and by the operations.
 
-Requests that arrive at the same time are started over several turns of the event loop, so that a thousand of them do
-not delay all other work. Requests that have not started yet count as in progress.
+Requests that arrive at the same time are started over several iterations of the event loop, so that a thousand of
+them do not delay all other work. Requests that have not started yet count as in progress.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ LOG_SECONDS = 1.0
 MAX_BODY_BYTES = 1 << 14
 """A larger body is not read here, because reading it would take longer than a refusal may take."""
 BURST_STARTS = 64
-"""Requests that start in one turn of the event loop of an idle server, so that the first step has the whole burst."""
-STARTS_PER_TURN = 8
-"""Requests that start in one turn while others are in progress. This takes 10 ms; refusals are sent between turns."""
+"""Requests that start in one iteration of the event loop of an idle server, so that the first step has the burst."""
+STARTS_PER_ITERATION = 8
+"""Requests that start in one iteration while others are in progress. This takes 10 ms; refusals are sent in between."""
 
 
 class _Body(msgspec.Struct):
@@ -96,13 +96,13 @@ class Arrivals:
                 return self._refusal(error, {**scope, "path": path}, headers, began)
         if not self._models:
             self._preparing.enter_context(self._state.runtime.client.preparing())
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._start_next)
         self._models[model] += 1
         self._waiting.append((model, start))
         return None
 
-    def _turn(self) -> None:
-        """Start the next requests. By now, `Door` and admission have counted the requests of the last turn."""
+    def _start_next(self) -> None:
+        """Start the next requests. By now, `Door` and admission have counted the requests of the last iteration."""
         for model in self._started:
             self._models[model] -= 1
         self._started.clear()
@@ -110,8 +110,8 @@ class Arrivals:
             self._models.clear()
             self._preparing.close()
             return
-        asyncio.get_running_loop().call_soon(self._turn)
-        most = STARTS_PER_TURN if self._state.door.requests else BURST_STARTS
+        asyncio.get_running_loop().call_soon(self._start_next)
+        most = STARTS_PER_ITERATION if self._state.door.requests else BURST_STARTS
         for _ in range(min(len(self._waiting), most)):
             model, start = self._waiting.popleft()
             self._started.append(model)

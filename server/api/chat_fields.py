@@ -102,7 +102,7 @@ def tool_choice(named: type[BaseModel], form: str, *others: type[BaseModel]) -> 
     named: schema of the choice of one function. form: how an error describes it. others: schemas of other choices,
     which have a `type` of their own.
     """
-    schemas = {str(get_args(one.model_fields["type"].annotation)[0]): one for one in others}
+    schemas = {str(get_args(other.model_fields["type"].annotation)[0]): other for other in others}
 
     def check(value: Any) -> Any:
         if value is None or (isinstance(value, str) and value in ("none", "auto", "required")):

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from server.errors import EngineFailure, NotFound, Overloaded, RequestError, RequestTooLarge
+from server.limits.refusals import DOCUMENTS
 from server.log_format import fault_place
-from server.refusals import DOCUMENTS
 
 log = logging.getLogger("triptych.documents")
 
@@ -143,7 +143,7 @@ class DocumentJobs:
     def tidy(self) -> None:
         """Drop the documents whose time is over."""
         now = time.monotonic()
-        for job in [one for one in self._jobs.values() if one.expires <= now]:
+        for job in [known for known in self._jobs.values() if known.expires <= now]:
             self.drop(job)
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """Limit of requests in progress and of the bytes of their bodies, checked before a body is read.
 
 These limits are the first ones. Admission by cost follows when the body is known (`server.operations.admission`), and
-the queue of the engine when the texts are tokenized (`server.ipc.client.queue`). `server.refusals` lists all limits.
+the queue of the engine when the texts are tokenized (`server.ipc.client.queue`). `server.limits.refusals` lists
+all limits.
 
 The body of a recording is large, and the memory for bodies holds few of them. It waits for room, unread
 (`Door.wait_for_body`), instead of being refused.
@@ -18,9 +19,9 @@ from starlette.types import Scope
 from server.errors import Overloaded, Refusal
 from server.ipc.client.release_rate import ReleaseRate
 from server.ipc.wire.time_limits import TimeLimits
+from server.limits.refusals import BODY_MEMORY, CONNECTIONS, REQUESTS
 from server.operations.turnstile import Turnstile
 from server.operations.waiting import Waiting
-from server.refusals import BODY_MEMORY, CONNECTIONS, REQUESTS
 
 OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 """Key of the scope: the limit of connections, for a request whose connection is above it; else 0."""

@@ -49,7 +49,9 @@ def _place(schema: Any, location: tuple[Part, ...], definitions: Mapping[str, An
         return Place()
     kind, first, rest = schema["type"], location[0], location[1:]
     if kind == "definitions":
-        return _place(schema["schema"], location, {one["ref"]: one for one in schema["definitions"]})
+        return _place(
+            schema["schema"], location, {definition["ref"]: definition for definition in schema["definitions"]}
+        )
     if kind == "definition-ref":
         return _place(definitions[schema["schema_ref"]], location, definitions)
     if kind == "model-fields":
@@ -76,15 +78,15 @@ def _place(schema: Any, location: tuple[Part, ...], definitions: Mapping[str, An
 
 def _field(fields: Mapping[str, Any], name: Part) -> Any:
     """The schema of a field by its name on the wire, or None."""
-    return next((one for key, one in fields.items() if one.get("validation_alias", key) == name), None)
+    return next((field for key, field in fields.items() if field.get("validation_alias", key) == name), None)
 
 
 def _members(
     schema: Mapping[str, Any], label: Part, rest: tuple[Part, ...], definitions: Mapping[str, Any]
 ) -> Iterator[Place]:
     """The place inside each member of a union that has it; those whose class has the label come first."""
-    members = [one[0] if isinstance(one, tuple) else one for one in schema["choices"]]
-    members.sort(key=lambda one: getattr(one.get("cls"), "__name__", None) != label)
+    members = [choice[0] if isinstance(choice, tuple) else choice for choice in schema["choices"]]
+    members.sort(key=lambda choice: getattr(choice.get("cls"), "__name__", None) != label)
     for member in members:
         found = _place(member, rest, definitions)
         if found is not None:

@@ -26,11 +26,11 @@ KIND = "x-kind"
 
 def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
     """Whether a value is null or equals one of `neutral`, with the same type."""
-    return value is None or any(type(value) is type(one) and value == one for one in neutral)
+    return value is None or any(type(value) is type(allowed) and value == allowed for allowed in neutral)
 
 
 def _spelled(values: tuple[Any, ...]) -> str:
-    return " or ".join(orjson.dumps(one).decode() for one in values)
+    return " or ".join(orjson.dumps(value).decode() for value in values)
 
 
 def _marked(schema: JsonSchemaValue, kind: Kind, text: str) -> JsonSchemaValue:

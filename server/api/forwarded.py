@@ -22,7 +22,7 @@ class ForwardedMiddleware:
 
     def __init__(self, app: ASGIApp, proxies: Iterable[str]) -> None:
         self.app = app
-        self._networks = [ip_network(one, strict=False) for one in proxies]
+        self._networks = [ip_network(proxy, strict=False) for proxy in proxies]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

@@ -73,10 +73,10 @@ def weight(value: Any, limit: int) -> int:
     else:
         return 1
     total = 1
-    for one in inner:
+    for part in inner:
         if total >= limit:
             break
-        total += weight(one, limit - total)
+        total += weight(part, limit - total)
     return total
 
 
@@ -84,9 +84,9 @@ def _parts(value: Any) -> Iterator[bytes]:
     if weight(value, BATCH_WEIGHT) < BATCH_WEIGHT:
         yield dump(value)
     elif isinstance(value, dict):
-        for index, (name, one) in enumerate(value.items()):
+        for index, (name, part) in enumerate(value.items()):
             yield (b"," if index else b"{") + orjson.dumps(name) + b":"
-            yield from _parts(one)
+            yield from _parts(part)
         yield b"}"
     elif isinstance(value, np.ndarray):
         yield from _list(value if value.ndim > 1 else _slices(value))
@@ -121,18 +121,18 @@ def _list(items: Iterable[Any]) -> Iterator[bytes]:
 
     batch: list[Any] = []
     total = 0
-    for one in items:
-        own = BATCH_WEIGHT if isinstance(one, _Items) else weight(one, BATCH_WEIGHT)
+    for item in items:
+        own = BATCH_WEIGHT if isinstance(item, _Items) else weight(item, BATCH_WEIGHT)
         if batch and total + own >= BATCH_WEIGHT:
             yield begin() + dump(batch)[1:-1]
             batch, total = [], 0
-        if isinstance(one, _Items):
-            yield begin() + dump(one[0])[1:-1]
+        if isinstance(item, _Items):
+            yield begin() + dump(item[0])[1:-1]
         elif own >= BATCH_WEIGHT:
             yield begin()
-            yield from _parts(one)
+            yield from _parts(item)
         else:
-            batch.append(one)
+            batch.append(item)
             total += own
     if batch:
         yield begin() + dump(batch)[1:-1]

@@ -36,7 +36,7 @@ from server.ipc.client.call import Call
 from server.operations.cost import Cost
 from server.operations.generating.generation_run import Run, check_complete
 from server.operations.runtime import Runtime, ServedModel
-from server.system.turns import next_turn
+from server.system.loop_iterations import next_iteration
 
 
 class Spec(Protocol):
@@ -156,7 +156,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             spec = await self.specify(request, state, call, body, self.parse)
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
-                    await next_turn()
+                    await next_iteration()
                     result = await self.run(state.runtime, call, spec)
         except BaseException:
             call.close()
@@ -221,16 +221,16 @@ class StreamingRoute(
             spec = await self.specify(request, state, call, body, self.parse)
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
-                    await next_turn()
+                    await next_iteration()
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
                         # The deadline's timer would keep the request in memory after its answer.
                         with call:
                             await run.complete()
-                            await next_turn()
+                            await next_iteration()
                             self.check_time(run)
-                            await next_turn()
+                            await next_iteration()
                             pool = state.runtime.pools.render
                             answer = await json_answer(
                                 lambda: renderer.whole(run.result()), run.answer_size, pool, call

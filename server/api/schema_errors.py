@@ -76,7 +76,7 @@ def describe_errors(body: Mapping[str, Any], errors: Sequence[Any], schema: type
 
     errors: `ValidationError.errors()` with their context. schema: the schema of the body.
     """
-    found = [_error(body, one, schema) for one in errors[:_MAX_COMPARED]]
+    found = [_error(body, error, schema) for error in errors[:_MAX_COMPARED]]
     first = _in_member(found)
     kind, fields = first.kind, first.place.fields
     field = _name(fields[0]) if fields else None
@@ -109,11 +109,11 @@ def _in_member(errors: Sequence[_Error]) -> _Error:
     while depth < len(chosen.place.unions):
         at = chosen.place.unions[depth][0]
         by_member: dict[object, list[_Error]] = {}
-        for one in errors:
-            before = one.place.fields[:at], one.place.unions[:depth]
-            if before == (chosen.place.fields[:at], chosen.place.unions[:depth]) and len(one.place.unions) > depth:
-                by_member.setdefault(one.place.unions[depth], []).append(one)
-        fitting = [found for found in by_member.values() if any(len(one.place.fields) > at for one in found)]
+        for error in errors:
+            before = error.place.fields[:at], error.place.unions[:depth]
+            if before == (chosen.place.fields[:at], chosen.place.unions[:depth]) and len(error.place.unions) > depth:
+                by_member.setdefault(error.place.unions[depth], []).append(error)
+        fitting = [found for found in by_member.values() if any(len(error.place.fields) > at for error in found)]
         chosen = min(fitting, key=len)[0] if fitting else chosen
         depth += 1
     return chosen
@@ -125,12 +125,12 @@ def _text(first: _Error, errors: Sequence[_Error]) -> str:
     if kind == "value_error":
         return str(context["error"])
     if kind in _BOUNDS:
-        numbers = {name: f"{one:g}" if isinstance(one, float) else one for name, one in context.items()}
+        numbers = {name: f"{number:g}" if isinstance(number, float) else number for name, number in context.items()}
         if "discriminator" in context:
             numbers["discriminator"] = f"`{context['discriminator'].strip(chr(39))}`"
         return _BOUNDS[kind].format_map(numbers)
     if kind in _TYPES or kind == "literal_error":
-        allowed = [_allowed(one) for one in errors if one.place.fields == first.place.fields]
+        allowed = [_allowed(error) for error in errors if error.place.fields == first.place.fields]
         return "must be " + " or ".join(dict.fromkeys(filter(None, allowed)))
     return first.message if kind not in _OF_PYDANTIC else "has an invalid value"
 

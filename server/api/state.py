@@ -26,7 +26,7 @@ from server.settings import Settings
 if TYPE_CHECKING:
     from server.api.tracing import Tracing
 
-_BODY_SHARE = 3
+_BODY_DIVISOR = 3
 """The bodies of the requests in progress may have a third of the memory for requests."""
 
 
@@ -71,7 +71,7 @@ class State:
 
     def __post_init__(self) -> None:
         settings, memory = self.settings, self.runtime.admission.memory_bytes
-        self.door = Door(settings.max_requests, memory // _BODY_SHARE, settings.max_body_bytes)
+        self.door = Door(settings.max_requests, memory // _BODY_DIVISOR, settings.max_body_bytes)
         self.page_check = PageCheck(settings.allowed_hosts, settings.cors_origins)
         self.responses = StoredResponses(settings.responses_memory, settings.responses_ttl_seconds)
         self.suggestions = Suggestions(settings.suggestions)

@@ -176,9 +176,9 @@ class Shelf:
     def find(self, record_ids: Iterable[str]) -> list[StoredResponse]:
         """Those of several records that are there. It counts as a use of them."""
         with self._lock:
-            found = [one for one in record_ids if self._is_current(one)]
+            found = [record_id for record_id in record_ids if self._is_current(record_id)]
             self._use(found)
-            return [self._unpack(one) for one in found]
+            return [self._unpack(found_id) for found_id in found]
 
     def chain(self, record_id: str) -> list[StoredResponse] | None:
         """A record after all records that it continues, the oldest one first; None if any of them is not there."""
@@ -187,7 +187,7 @@ class Shelf:
             if not found or self._parents[found[0]] is not None:
                 return None
             self._use(found)
-            return [self._unpack(one) for one in found]
+            return [self._unpack(found_id) for found_id in found]
 
     def add(self, record: StoredResponse) -> bool:
         """Store a record, in place of those that were used longest ago if the share is full.
@@ -228,7 +228,7 @@ class Shelf:
 
     def _oldest(self, kept: Collection[str]) -> str | None:
         """The record that was used longest ago, apart from those in `kept`."""
-        return next((one for one in self._packed if one not in kept), None)
+        return next((record_id for record_id in self._packed if record_id not in kept), None)
 
     def _lineage(self, record_id: str | None) -> list[str]:
         """A record after the records that it continues, back to the first one that is not there."""
@@ -240,24 +240,24 @@ class Shelf:
 
     def _use(self, record_ids: Iterable[str]) -> None:
         now = self._now()
-        for one in record_ids:
-            self._packed.move_to_end(one)
-            self._used_at[one] = now
+        for record_id in record_ids:
+            self._packed.move_to_end(record_id)
+            self._used_at[record_id] = now
 
     def _insert(self, record: StoredResponse) -> None:
         """Add a record, and its parts where no equal ones are held."""
         self._remove(record.id)
-        for one in record.parts:
-            if one.digest not in self._texts:
-                self._texts[one.digest] = one.data
-                self._num_holders[one.digest] = 0
-                self.num_bytes += PART_BYTES + len(one.data)
-            self._num_holders[one.digest] += 1
+        for part in record.parts:
+            if part.digest not in self._texts:
+                self._texts[part.digest] = part.data
+                self._num_holders[part.digest] = 0
+                self.num_bytes += PART_BYTES + len(part.data)
+            self._num_holders[part.digest] += 1
         packed: _Packed = (
             [(item.id, item.part.digest) for item in record.inputs],
             [(item.id, item.part.digest) for item in record.outputs],
             record.head,
-            {name: one.digest for name, one in record.shared.items()},
+            {name: part.digest for name, part in record.shared.items()},
         )
         self._packed[record.id] = msgspec.msgpack.encode(packed)
         self._parents[record.id] = record.parent_id

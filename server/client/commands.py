@@ -21,7 +21,7 @@ from server.client.interrupts import interruptible
 from server.client.options import add_flags, add_format_flags, fields, response_format
 from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, is_cut, read_records, remaining
 from server.client.target import StartServer, add_target_flags, target
-from server.client.tasks import TASKS, Task, groups, send
+from server.client.tasks import TASKS, TextTask, groups, send
 
 EXAMPLES = {
     "generate": """\
@@ -109,7 +109,7 @@ class CommandRun:
     body: fields of every request.
     """
 
-    task: Task
+    task: TextTask
     arguments: argparse.Namespace
     records: Sequence[Record]
     total: int

@@ -47,7 +47,7 @@ def _early_stopping(text: str) -> bool | str:
 
 
 def _protected(text: str) -> bool | list[str]:
-    return {"true": True, "false": False}.get(text, [one.strip() for one in text.split(",") if one.strip()])
+    return {"true": True, "false": False}.get(text, [kind.strip() for kind in text.split(",") if kind.strip()])
 
 
 def _token(text: str) -> int | str:
@@ -210,7 +210,7 @@ def fields(arguments: argparse.Namespace, options: Sequence[Option]) -> dict[str
         if option.repeated and isinstance(value[0], list):
             value = [item for part in value for item in part]
         elif option.repeated and isinstance(value[0], dict):
-            value = {name: one for part in value for name, one in part.items()}
+            value = {name: entry for part in value for name, entry in part.items()}
         sent[option.name] = value
     return sent
 

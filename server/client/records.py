@@ -129,7 +129,7 @@ def _parse(name: str, number: int, line: str, field: str) -> Record:
     id = fields.pop("id", None)
     if id is not None and (isinstance(id, bool) or not isinstance(id, str | int)):
         raise CommandError(f"{name} line {number}: `id` must be a string or an integer")
-    names = [one for one in (field, "text") if one in fields]
+    names = [key for key in (field, "text") if key in fields]
     if len(names) != 1:
         raise CommandError(
             f"{name} line {number}: write the text as `{field}`"

@@ -17,7 +17,7 @@ FATAL_STATUSES = frozenset({401, 403, 404, 405, 429, 502, 503})
 
 
 @dataclass(frozen=True)
-class Task:
+class TextTask:
     """A command that sends texts to one route.
 
     path: the route. field: its field for the text. options: its other fields.
@@ -49,19 +49,19 @@ def _generated(answer: Any, record: Record) -> str:
 
 
 def _translated(answer: Any, record: Record) -> str:
-    return "\n".join([answer["text"], *(one["text"] for one in answer["alternatives"])])
+    return "\n".join([answer["text"], *(alternative["text"] for alternative in answer["alternatives"])])
 
 
 def _labels(answer: Any, record: Record) -> str:
     text = record.item if isinstance(record.item, str) else json.dumps(record.item, ensure_ascii=False)
-    return "\n".join(f"{one['label']}\t{one['score']:.4f}\t{text}" for one in answer)
+    return "\n".join(f"{label['label']}\t{label['score']:.4f}\t{text}" for label in answer)
 
 
 TASKS = {
     task.name: task
     for task in (
-        Task("generate", "/generate", "prompt", GENERATION, True, 1, "text", lambda answer: [answer], _generated),
-        Task(
+        TextTask("generate", "/generate", "prompt", GENERATION, True, 1, "text", lambda answer: [answer], _generated),
+        TextTask(
             "translate",
             "/translate",
             "inputs",
@@ -72,10 +72,10 @@ TASKS = {
             lambda answer: list(answer["translations"]),
             _translated,
         ),
-        Task(
+        TextTask(
             "embed", "/embed", "inputs", EMBEDDING, False, 32, "lines", list, lambda answer, record: json.dumps(answer)
         ),
-        Task("classify", "/classify", "inputs", CLASSIFICATION, False, 32, "lines", list, _labels),
+        TextTask("classify", "/classify", "inputs", CLASSIFICATION, False, 32, "lines", list, _labels),
     )
 }
 
@@ -91,7 +91,9 @@ def groups(records: Sequence[Record], size: int) -> list[list[Record]]:
     return divided
 
 
-async def send(connection: Connection, task: Task, group: Sequence[Record], fields: dict[str, Any]) -> list[Outcome]:
+async def send(
+    connection: Connection, task: TextTask, group: Sequence[Record], fields: dict[str, Any]
+) -> list[Outcome]:
     """Send some inputs in one request. If the server refuses it, each input is sent alone, so that each fails alone.
 
     Raises RequestFailed for a failure that further inputs would share, Unreachable without a server.
@@ -106,8 +108,8 @@ async def send(connection: Connection, task: Task, group: Sequence[Record], fiel
             return [outcome for record in group for outcome in await send(connection, task, [record], fields)]
         return [Outcome(group[0], error=error.error or {"message": str(error)})]
     return [
-        Outcome(record, one, error=_error_of(one), truncated=place in answer.truncated)
-        for place, (record, one) in enumerate(zip(group, answers, strict=True))
+        Outcome(record, value, error=_error_of(value), truncated=place in answer.truncated)
+        for place, (record, value) in enumerate(zip(group, answers, strict=True))
     ]
 
 
@@ -117,7 +119,7 @@ def _error_of(answer: Any) -> Any:
     return next((part["error"] for part in parts if "error" in part), None)
 
 
-def _split(task: Task, answer: Any, count: int) -> list[Any]:
+def _split(task: TextTask, answer: Any, count: int) -> list[Any]:
     try:
         answers = task.split(answer)
     except (LookupError, TypeError):

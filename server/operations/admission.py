@@ -18,9 +18,7 @@ from typing import Protocol
 from server.errors import Overloaded, Refusal, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.client.release_rate import ReleaseRate
-from server.operations.cost import LOG_PROBABILITIES, Cost
-from server.operations.waiting import Waiting
-from server.refusals import (
+from server.limits.refusals import (
     KEY_MEMORY,
     KEY_REQUESTS,
     KEY_TOKENS,
@@ -28,6 +26,8 @@ from server.refusals import (
     MODEL_REQUESTS,
     REQUEST_MEMORY,
 )
+from server.operations.cost import LOG_PROBABILITIES, Cost
+from server.operations.waiting import Waiting
 
 DEFAULT_MEMORY_BYTES = 384 << 20
 """With the process itself, one long text in the tokenizer and one recording, this stays below 1 GB."""
@@ -189,7 +189,7 @@ class Admission:
         """Raise RequestTooLarge for a request that could not run even alone. param: as for `admit`."""
         if cost.memory_bytes <= self.memory_bytes:
             return
-        measure, count, each = max(cost.measures(), key=lambda one: one[1] * one[2])
+        measure, count, each = max(cost.measures(), key=lambda part: part[1] * part[2])
         if measure == LOG_PROBABILITIES and cost.scored_param:
             param = cost.scored_param
         raise RequestTooLarge(

@@ -13,7 +13,7 @@ from server.ipc.client.call import Call, request_error
 from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed
 from server.operations.runtime import Runtime, ServedModel
-from server.system.turns import next_turn
+from server.system.loop_iterations import next_iteration
 from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import TruncationSide, truncate
 from server.text.tokens.windows import TokenWindow
@@ -77,7 +77,7 @@ async def prompted_items(
             "vector",
             "truncation_direction",
         )
-    items = [EncodeItem(one.token_ids, one.token_type_ids, prompt_tokens=count) for one in found.items]
+    items = [EncodeItem(item.token_ids, item.token_type_ids, prompt_tokens=count) for item in found.items]
     return InputItems(items, found.truncated)
 
 
@@ -174,20 +174,20 @@ async def encoded_items(call: Call, message: Encode) -> list[Encoded]:
                 raise request_error(event)
             if isinstance(event, Encoded):
                 answers[event.index] = event
-    await next_turn()
+    await next_iteration()
     return [answer for answer in answers if answer is not None]
 
 
 async def matrices(call: Call, message: Encode) -> list[Numbers]:
     """Submit a message and return [rows, width] of each item, in order. Every item has a row."""
     encoded = await encoded_items(call, message)
-    return [np.frombuffer(one.values, dtype="<f4").reshape(one.rows, -1) for one in encoded]
+    return [np.frombuffer(item.values, dtype="<f4").reshape(item.rows, -1) for item in encoded]
 
 
 async def encoded_rows(call: Call, message: Encode, width: int) -> list[Numbers]:
     """Submit a message and return [rows, width] of each item, in order. An item may have no rows."""
     encoded = await encoded_items(call, message)
-    return [np.frombuffer(one.values, dtype="<f4").reshape(-1, width) for one in encoded]
+    return [np.frombuffer(item.values, dtype="<f4").reshape(-1, width) for item in encoded]
 
 
 async def vectors(call: Call, message: Encode) -> Numbers:

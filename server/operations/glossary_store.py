@@ -122,7 +122,10 @@ class GlossaryStore:
     def all(self, salt: str) -> list[StoredGlossary]:
         """The glossaries of an API key, oldest first."""
         owner = self._owners.get(salt)
-        return sorted((one for one in self._glossaries.values() if one.owner == owner), key=lambda one: one.created)
+        return sorted(
+            (glossary for glossary in self._glossaries.values() if glossary.owner == owner),
+            key=lambda glossary: glossary.created,
+        )
 
     def get(self, salt: str, glossary_id: str) -> StoredGlossary:
         """A glossary of an API key. Raises NotFound."""
@@ -198,7 +201,9 @@ class GlossaryStore:
 
 def _from_file(glossary_id: str, value: Any) -> StoredGlossary:
     dictionaries = {
-        language_pair(one["source_lang"], one["target_lang"]): check_entries(list(one["entries"].items()))
-        for one in value["dictionaries"]
+        language_pair(dictionary["source_lang"], dictionary["target_lang"]): check_entries(
+            list(dictionary["entries"].items())
+        )
+        for dictionary in value["dictionaries"]
     }
     return StoredGlossary(str(value["owner"]), str(value["name"]), dictionaries, glossary_id, str(value["created"]))

@@ -82,7 +82,7 @@ def _refusal(grammar: str) -> str | None:
 def _reason(error: str) -> str:
     """The first line of the library's message that states the error."""
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["unknown reason"]
-    line = next((one.removeprefix("error: ") for one in lines if one.startswith("error: ")), lines[0])
+    line = next((text.removeprefix("error: ") for text in lines if text.startswith("error: ")), lines[0])
     return line[:MAX_REASON_CHARACTERS]
 
 

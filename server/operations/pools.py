@@ -18,8 +18,8 @@ from typing import TypeVar
 from server.errors import Overloaded
 from server.ipc.client.call import Call
 from server.ipc.wire.time_limits import TimeLimits
+from server.limits.refusals import pool_limit
 from server.operations.waiting import Waiting
-from server.refusals import pool_limit
 
 TOKENIZER_THREADS = 2
 MAX_RETRY_SECONDS = 60

@@ -30,7 +30,7 @@ from server.operations.pools import Pools
 from server.operations.side_tokens import NoSuchToken, sides_of
 from server.operations.stages import stage
 from server.operations.turnstile import Turnstile
-from server.system.turns import next_turn
+from server.system.loop_iterations import next_iteration
 from server.text.chats.chat import ChatError, ChatRenderer
 from server.text.chats.tool_formats import TemplateTools
 from server.text.checkpoint_text import CheckpointText
@@ -355,7 +355,7 @@ class Runtime:
             RequestTooLarge: a text may become too many tokens.
             Overloaded: too many requests wait for the tokenizer.
         """
-        await next_turn()
+        await next_iteration()
         every = (*texts, *(pairs or ()))
         self.check_characters(every, param)
         self.check_tokens(tokenizer, every, param)
@@ -384,7 +384,7 @@ class Runtime:
             found.update(zip(places, map(convert, encodings), strict=True))
 
         small, large = _pieces(
-            [sum(map(tokenizer.token_bound, one)) for one in zip(texts, pairs or [""] * len(texts), strict=True)]
+            [sum(map(tokenizer.token_bound, pair)) for pair in zip(texts, pairs or [""] * len(texts), strict=True)]
         )
         started = time.perf_counter()
         with self.client.preparing(), stage("tokenize"):
@@ -393,7 +393,7 @@ class Runtime:
             if large:
                 await self.pools.tokenize_large.run_pieces([partial(encode, piece) for piece in large], call)
         self.metrics.tokenize_seconds.observe(time.perf_counter() - started)
-        await next_turn()
+        await next_iteration()
         return [found[place] for place in range(len(texts))]
 
 

@@ -64,7 +64,7 @@ async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[Seq
         offsets=True,
         call=call,
     )
-    return [_tokens(model.tokenizer, *one) for one in zip(spec.inputs, encodings, strict=True)]
+    return [_tokens(model.tokenizer, *pair) for pair in zip(spec.inputs, encodings, strict=True)]
 
 
 async def detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list[str]:

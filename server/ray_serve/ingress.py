@@ -22,12 +22,12 @@ from server.api.dialects.registry import error_shape, is_chat
 from server.api.form import is_form
 from server.api.sse import dumps
 from server.errors import ClientGone, NotReady, Overloaded, RequestError
+from server.limits.refusals import REPLICAS
 from server.log_format import start_logging
 from server.metrics import CONTENT_TYPE
 from server.ray_serve.arguments import read
 from server.ray_serve.gathered_metrics import gather
 from server.ray_serve.messages import portable_scope
-from server.refusals import REPLICAS
 from server.settings import Settings
 
 log = logging.getLogger("triptych.ray")

@@ -1,1 +1,1 @@
-"""The machine below: processor cores, memory, garbage collection, helper processes, turns of the event loop."""
+"""The machine below: processor cores, memory, garbage collection, helper processes, iterations of the event loop."""

@@ -52,5 +52,5 @@ def _is_cheap() -> bool:
     objects = gc.get_objects(generation=2)
     if len(objects) > MAX_OBJECTS:
         return False
-    items = sum(len(one) for one in objects if type(one) is list)
+    items = sum(len(tracked) for tracked in objects if type(tracked) is list)
     return len(objects) + items // ITEMS_PER_OBJECT <= MAX_OBJECTS

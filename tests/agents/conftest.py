@@ -59,10 +59,10 @@ def take(
         turns = [turn_of(program, name, mode) for name in program.turns for mode in program.modes]
         with recording(server.url) as recorder:
             finished = run_driver(program, turns, recorder.url, tmp_path_factory.mktemp(program.id))
-        for turn, one in zip(turns, finished, strict=True):
+        for turn, driven in zip(turns, finished, strict=True):
             # The text of the task tells the requests of the turns apart.
             own = [exchange for exchange in recorder.exchanges if f"({turn.name}, {turn.mode})" in str(exchange.body)]
-            kept[program.id, turn.name, turn.mode] = Taken(one, own)
+            kept[program.id, turn.name, turn.mode] = Taken(driven, own)
 
     def take(program: Program, name: str, mode: str) -> Taken:
         if not program.driver:

@@ -26,13 +26,15 @@ def sections() -> dict[str, list[Block]]:
     found = {}
     for part in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
         blocks = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL)
-        found[part.partition("\n")[0]] = [Block(*one) for one in blocks]
+        found[part.partition("\n")[0]] = [Block(*fields) for fields in blocks]
     return found
 
 
 def block(section: str, language: str, name: str = "") -> str:
     """The code of one block. Raises LookupError if the page has none, or several."""
-    fitting = [one.code for one in sections()[section] if (one.language, one.name) == (language, name)]
+    fitting = [
+        candidate.code for candidate in sections()[section] if (candidate.language, candidate.name) == (language, name)
+    ]
     if len(fitting) != 1:
         raise LookupError(f"docs/agents.md has {len(fitting)} blocks `{language} {name}` in section {section}")
     return fitting[0]

@@ -44,9 +44,9 @@ class Recorded:
 def trimmed(value: Any, replaced: dict[str, str]) -> Any:
     """A value of a request without private data. replaced: texts to replace, and by what."""
     if isinstance(value, dict):
-        return {_replace(key, replaced): trimmed(one, replaced) for key, one in value.items()}
+        return {_replace(key, replaced): trimmed(part, replaced) for key, part in value.items()}
     if isinstance(value, list):
-        return [trimmed(one, replaced) for one in value]
+        return [trimmed(part, replaced) for part in value]
     return _cut(_replace(value, replaced)) if isinstance(value, str) else value
 
 
@@ -78,15 +78,18 @@ def record(program: str, turn: str, exchanges: Iterable[Exchange], replaced: dic
 
     It has everything: tools, calls, results, and reasoning that the program sends back.
     """
-    *earlier, last = (one for one in exchanges if one.method == "POST")
+    *earlier, last = (exchange for exchange in exchanges if exchange.method == "POST")
     refers = any(word in json.dumps(last.body) for word in ("item_reference", "previous_response_id"))
-    before = [(trimmed(one.body, replaced), item_ids(one.answer)) for one in earlier if refers]
+    before = [(trimmed(exchange.body, replaced), item_ids(exchange.answer)) for exchange in earlier if refers]
     headers = {name: value for name, value in last.headers.items() if _KEPT_HEADERS.fullmatch(name)}
     found = Recorded(turn, last.path, headers, trimmed(last.body, replaced), before)
     file = FOLDER / f"{program}.json"
-    others = [one for one in read(file) if one.turn != turn] if file.exists() else []
+    others = [recorded for recorded in read(file) if recorded.turn != turn] if file.exists() else []
     FOLDER.mkdir(exist_ok=True)
-    lines = [json.dumps(asdict(one), ensure_ascii=False) for one in sorted([*others, found], key=lambda one: one.turn)]
+    lines = [
+        json.dumps(asdict(recorded), ensure_ascii=False)
+        for recorded in sorted([*others, found], key=lambda recorded: recorded.turn)
+    ]
     file.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
@@ -97,4 +100,4 @@ def item_ids(answer: str) -> list[str]:
 
 def read(file: Path) -> list[Recorded]:
     """The requests in a file."""
-    return [Recorded(**one) for one in json.loads(file.read_text())]
+    return [Recorded(**fields) for fields in json.loads(file.read_text())]

@@ -90,11 +90,11 @@ def run_command(
     def adapt(code: str) -> str:
         return pointed(code, url, model, turn.task)
 
-    for one in sections()[program.section]:
-        if one.name:
-            file = home / one.name[2:] if one.name.startswith("~/") else project / one.name
+    for section in sections()[program.section]:
+        if section.name:
+            file = home / section.name[2:] if section.name.startswith("~/") else project / section.name
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(adapt(one.code))
+            file.write_text(adapt(section.code))
     command = block(program.section, "sh").rstrip() + " " + program.arguments.get(turn.mode, "")
     return Finished(*_run(["bash", "-c", adapt(command)], environment(home), project, timeout_seconds))
 

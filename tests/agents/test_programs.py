@@ -36,7 +36,7 @@ def test_turn(
     finished, report = taken.finished, taken.finished.report
     for exchange in taken.exchanges:
         print(exchange)
-    refused = [str(one) for one in taken.exchanges if one.status >= 400 and one.path not in _PROBES]
+    refused = [str(seen) for seen in taken.exchanges if seen.status >= 400 and seen.path not in _PROBES]
     assert not refused
     assert finished.code == 0, finished.output[-4000:]
     steps = scripts(project)[script_of(program, turn)]

@@ -52,9 +52,11 @@ def test_a_turn_with_real_weights(program: Program, real_server: RunningServer, 
             finished = run_command(program, turn, recorder.url, tmp_path, project, MODEL, TIMEOUT_SECONDS)
     for exchange in recorder.exchanges:
         print(exchange)
-    if any("does not fit" in one.answer or "context" in one.answer for one in recorder.exchanges if one.status == 400):
+    if any(
+        "does not fit" in seen.answer or "context" in seen.answer for seen in recorder.exchanges if seen.status == 400
+    ):
         pytest.skip("the prompt does not fit into the context of 8,192 tokens")
     assert finished.code == 0, finished.output[-4000:]
-    assert any(one.method == "POST" and one.status == 200 for one in recorder.exchanges)
+    assert any(seen.method == "POST" and seen.status == 200 for seen in recorder.exchanges)
     if finished.report is not None:
         assert finished.report.get("text"), finished.report

@@ -63,8 +63,8 @@ _HUB = {"options": {"use_cache": True}}
 _OLLAMA_OPTIONS = {"options": {"temperature": 0.5}}
 
 SAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "GenerateBody": [{"prompt": "a", "response_format": one} for one in _FORMATS],
-    "TranslateBody": [{"inputs": "a", "target_lang": "de", "response_format": one} for one in _FORMATS],
+    "GenerateBody": [{"prompt": "a", "response_format": format_} for format_ in _FORMATS],
+    "TranslateBody": [{"inputs": "a", "target_lang": "de", "response_format": format_} for format_ in _FORMATS],
     "SimilarityBody": [{"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {"truncate": True}}],
     "TgiBody": [
         {"inputs": "a", "parameters": {"grammar": {"type": "json", "value": SCHEMA}}},
@@ -113,8 +113,8 @@ SAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
             },
         },
         *(
-            {"messages": [USER], "response_format": one}
-            for one in (
+            {"messages": [USER], "response_format": format_}
+            for format_ in (
                 *_FORMATS[:2],
                 {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
                 *_FORMATS[3:],

@@ -40,8 +40,8 @@ async def test_model_and_tokens_of_a_request(
     posted = asyncio.create_task(http.post("/generate?api_key=hidden", json=body, headers={"x-request-id": "mine"}))
     message = await bench.sent_generate()
     for row in message.rows:
-        bench.output(tokens=[Tokens(row.request_id, [100, 101])])
-        bench.output(finished=[Finished(row.request_id, [Hypothesis([100, 101, 102], "stop")], 0.0, 0.0, 0.0)])
+        bench.output(tokens=[Tokens(row.sequence_id, [100, 101])])
+        bench.output(finished=[Finished(row.sequence_id, [Hypothesis([100, 101, 102], "stop")], 0.0, 0.0, 0.0)])
     answer = await posted
     (record,) = records()
     logged = fields(record)
@@ -75,7 +75,7 @@ async def test_the_tokens_of_all_hypotheses_count(bench: Bench, http: httpx.Asyn
     posted = asyncio.create_task(http.post("/generate", json=body))
     (row,) = await bench.sent_rows()
     hypotheses = [Hypothesis([100, 101], "stop", None, -1.0), Hypothesis([100, 101, 102], "stop", None, -2.0)]
-    bench.output(finished=[Finished(row.request_id, hypotheses, 0.0, 0.0, 0.0)])
+    bench.output(finished=[Finished(row.sequence_id, hypotheses, 0.0, 0.0, 0.0)])
     assert (await posted).json()["usage"]["completion_tokens"] == 5
     assert fields(records()[-1])["completion_tokens"] == 5
 
@@ -119,10 +119,10 @@ async def test_why_the_answers_have_ended(
     posted = asyncio.create_task(http.post("/generate", json=body))
     rows = await bench.sent_rows()
     for row, (reason, tokens) in zip(rows, [("length", [100]), ("timeout", [100]), ("length", [101])], strict=False):
-        bench.output(tokens=[Tokens(row.request_id, [100])])
-        bench.output(finished=[Finished(row.request_id, [Hypothesis([100, *tokens], reason)], 0.0, 0.0, 0.0)])
+        bench.output(tokens=[Tokens(row.sequence_id, [100])])
+        bench.output(finished=[Finished(row.sequence_id, [Hypothesis([100, *tokens], reason)], 0.0, 0.0, 0.0)])
     for letter in "xy":
-        bench.output(tokens=[Tokens(rows[3].request_id, [FIRST_BYTE + ord(letter)])])
+        bench.output(tokens=[Tokens(rows[3].sequence_id, [FIRST_BYTE + ord(letter)])])
     await posted
     record = records()[-1]
     assert fields(record)["finish"] == "length,timeout,stop" and " finish=length,timeout,stop " in record.getMessage()
@@ -135,9 +135,9 @@ async def test_a_stream_that_fails_is_logged_with_the_failure(
     bench.become_ready()
     posted = asyncio.create_task(http.post("/v1/completions", json={"prompt": "a", "model": "decoder", "stream": True}))
     (row,) = await bench.sent_rows()
-    bench.output(tokens=[Tokens(row.request_id, [100])])
+    bench.output(tokens=[Tokens(row.sequence_id, [100])])
     while not bench.metrics.streams_open._value.get():
         await asyncio.sleep(0)
-    bench.output(failed=[Failed(row.request_id, "engine_error", "a fault")])
+    bench.output(failed=[Failed(row.sequence_id, "engine_error", "a fault")])
     assert (await posted).status_code == 200
     assert fields(records()[-1])["finish"] == "engine_error"

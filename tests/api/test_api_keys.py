@@ -14,7 +14,7 @@ import pytest
 from server.api import background
 from server.api_keys import ApiKeys, KeyFileWatcher, load_keys
 from server.errors import StartError
-from server.key_limits import KeyLimits
+from server.limits.key_limits import KeyLimits
 from server.settings import Settings, load
 from tests.api.conftest import Bench
 

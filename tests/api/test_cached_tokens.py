@@ -25,7 +25,7 @@ async def ask(bench: Bench, http: httpx.AsyncClient, key: str = "", **fields: ob
 def finish(bench: Bench, message: Generate, cached: list[int]) -> None:
     ends = [Hypothesis([100], "length")]
     found = zip(message.rows, cached, strict=True)
-    bench.output(finished=[Finished(row.request_id, ends, 0.0, 0.0, 0.0, count) for row, count in found])
+    bench.output(finished=[Finished(row.sequence_id, ends, 0.0, 0.0, 0.0, count) for row, count in found])
 
 
 async def test_a_prompt_counts_once_for_all_of_its_rows(bench: Bench, http: httpx.AsyncClient) -> None:
@@ -39,7 +39,7 @@ async def test_a_prompt_counts_once_for_all_of_its_rows(bench: Bench, http: http
 async def test_cached_tokens_are_reported_after_a_stop_string(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     message, posted = await ask(bench, http, stop=["d"])
-    bench.output(tokens=[Tokens(message.rows[0].request_id, [ord("d") + 3], None, 2)])
+    bench.output(tokens=[Tokens(message.rows[0].sequence_id, [ord("d") + 3], None, 2)])
     answer = (await posted).json()
     assert answer["choices"][0]["finish_reason"] == "stop" and answer["usage"]["cached_tokens"] == 2
 

@@ -15,7 +15,7 @@ from tests.api.conftest import Bench
 
 def open_calls() -> int:
     gc.collect()
-    return sum(type(one) is Call for one in gc.get_objects())
+    return sum(type(tracked) is Call for tracked in gc.get_objects())
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -25,8 +25,8 @@ async def test_an_answered_request_leaves_no_call(bench: Bench, http: httpx.Asyn
     body = {"prompt": "abc", "model": "decoder", "stream": stream}
     posted = asyncio.create_task(http.post("/generate", json=body))
     (row,) = await bench.sent_rows()
-    bench.output(tokens=[Tokens(row.request_id, [100])])
-    bench.output(finished=[Finished(row.request_id, [Hypothesis([100, 101], "length")], 0.5, 0.1, 0.1, 2)])
+    bench.output(tokens=[Tokens(row.sequence_id, [100])])
+    bench.output(finished=[Finished(row.sequence_id, [Hypothesis([100, 101], "length")], 0.5, 0.1, 0.1, 2)])
     assert (await posted).status_code == 200
     del posted
     await asyncio.sleep(0)

@@ -60,7 +60,7 @@ async def answered(bench: Bench, http: httpx.AsyncClient, path: str, text: str, 
     assert not posted.done() or posted.result().status_code == 200, posted.result().text
     message = await bench.sent_generate()
     ends = [Hypothesis([100], "stop")]
-    bench.output(finished=[Finished(row.request_id, ends, 0.0, 0.0, 0.0, 0) for row in message.rows])
+    bench.output(finished=[Finished(row.sequence_id, ends, 0.0, 0.0, 0.0, 0) for row in message.rows])
     assert (await posted).status_code == 200
     return message
 

@@ -74,8 +74,8 @@ async def post_until_the_deadline(
         first = pack([TokenLogprob(found[0], -0.5, [])]) if scored else None
         logprobs = pack([TokenLogprob(token, -0.5, []) for token in found]) if scored else None
         ended = Hypothesis(found, "timeout", None, None, logprobs)
-        bench.output(tokens=[Tokens(row.request_id, found[:1], first)])
-        bench.output(finished=[Finished(row.request_id, [ended] * message.params.num_return_sequences, 0, 0, 0)])
+        bench.output(tokens=[Tokens(row.sequence_id, found[:1], first)])
+        bench.output(finished=[Finished(row.sequence_id, [ended] * message.params.num_return_sequences, 0, 0, 0)])
     return await posted
 
 
@@ -133,7 +133,7 @@ async def test_the_native_translation_reports_it(bench: Bench, http: httpx.Async
     bench.become_ready()
     body = {"inputs": ["abc", "def"], "source_lang": "en", "target_lang": "de"}
     answer = await post_until_the_deadline(bench, http, "/translate", body)
-    assert [one["finish_reason"] for one in answer.json()["translations"]] == ["timeout", "timeout"]
+    assert [translation["finish_reason"] for translation in answer.json()["translations"]] == ["timeout", "timeout"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ async def test_the_limits_of_a_request(tmp_path: Path, settings: Any, sent: Any,
         else:
             assert message.deadline is not None and 0 <= message.deadline - before - seconds < 60
         (row,) = message.rows
-        bench.output(finished=[Finished(row.request_id, [Hypothesis([100], "stop")], 0, 0, 0)])
+        bench.output(finished=[Finished(row.sequence_id, [Hypothesis([100], "stop")], 0, 0, 0)])
         assert (await posted).status_code == 200
         limits = (await http.get("/info")).json()["limits"]
     default = settings.get("default_timeout_seconds")

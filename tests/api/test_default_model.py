@@ -25,7 +25,7 @@ async def test_a_decoder_answers_before_an_encoder_decoder(ready: Bench, http: h
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "ab"}))
     message = await ready.sent_generate()
     assert message.model == "decoder"
-    ready.output(finished=[Finished(message.rows[0].request_id, [Hypothesis([100], "stop")], 0.0, 0.0, 0.0)])
+    ready.output(finished=[Finished(message.rows[0].sequence_id, [Hypothesis([100], "stop")], 0.0, 0.0, 0.0)])
     assert (await posted).json()["model"] == "decoder"
 
 

@@ -39,5 +39,5 @@ async def test_a_client_that_leaves_during_tokenizing_never_reaches_the_engine(b
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
     scope |= {"http_version": "1.1", "scheme": "http", "root_path": "", "client": None, "server": None}
     await bench.app(scope, receive, send)
-    assert bench.sent == [] and bench.client.open_requests == 0
+    assert bench.sent == [] and bench.client.num_open_sequences == 0
     assert sent[0]["status"] == 499

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from server.api.arrivals import BURST_STARTS, MAX_BODY_BYTES, STARTS_PER_TURN, Arrivals
+from server.api.arrivals import BURST_STARTS, MAX_BODY_BYTES, STARTS_PER_ITERATION, Arrivals
 from server.api.door import OVER_CONNECTION_LIMIT, Door
 from server.api.protocol import DirectHttpProtocol
 from server.api_keys import load_keys
@@ -204,11 +204,11 @@ async def test_a_refusal_is_logged_and_counted_with_its_limit_and_its_route(
                 await http.post(path, headers={key[0].decode(): key[1].decode(), "x-request-id": "mine"})
     bench.runtime.pools.close()
     logged = [vars(record)["fields"] for record in caplog.records if record.name == "triptych.access"]
-    assert [one.pop("path") for one in logged] == ["/generate", "/models/decoder/detokenize", "unmatched"]
-    for one in logged:
-        assert one.pop("milliseconds") >= 0
+    assert [entry.pop("path") for entry in logged] == ["/generate", "/models/decoder/detokenize", "unmatched"]
+    for entry in logged:
+        assert entry.pop("milliseconds") >= 0
         expected = {"client": "1.2.3.4", "method": "POST", "status": 429, "key": "setting-1", "reason": "requests"}
-        assert one == expected | {"request_id": "mine"}
+        assert entry == expected | {"request_id": "mine"}
     assert " 429 " in caplog.messages[0] and " key=setting-1 reason=requests mine" in caplog.messages[0]
     text = bench.metrics.render().decode()
     assert 'triptych_requests_rejected_total{reason="requests"} 3.0' in text
@@ -317,7 +317,7 @@ async def test_requests_that_arrive_at_once_start_in_turns_and_count_before(benc
         starts.append(started - 1)
         await asyncio.sleep(0)
         bench.state.door.requests = 1
-    beside = range(BURST_STARTS, 3 * BURST_STARTS, STARTS_PER_TURN)
+    beside = range(BURST_STARTS, 3 * BURST_STARTS, STARTS_PER_ITERATION)
     assert starts == [0, *beside], "fewer start in a turn beside requests in progress"
     bench.state.door.requests = 0
     await asyncio.sleep(0)

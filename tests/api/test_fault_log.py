@@ -52,11 +52,11 @@ async def test_a_fault_in_a_stream(
     body = {"prompt": "ab", "model": "decoder", "stream": True}
     posted = asyncio.create_task(http.post("/generate", json=body, headers={"x-request-id": "mine"}))
     (row,) = await bench.sent_rows()
-    bench.output(tokens=[Tokens(row.request_id, [100])])
+    bench.output(tokens=[Tokens(row.sequence_id, [100])])
     for _ in range(20):
         await asyncio.sleep(0)
     monkeypatch.setattr(generated_text.GeneratedText, "push", fail)
-    bench.output(tokens=[Tokens(row.request_id, [101])])
+    bench.output(tokens=[Tokens(row.sequence_id, [101])])
     await asyncio.gather(posted, return_exceptions=True)
     check(caplog)
 

@@ -42,7 +42,7 @@ def bodies(path: str) -> list[dict[str, Any]]:
     A list is shortened until the body is within the limit of bytes.
     """
     found: dict[bytes, dict[str, Any]] = {}
-    for route, *flags in itertools.product([one for one in ROUTES if one.path == path], *[(False, True)] * 3):
+    for route, *flags in itertools.product([known for known in ROUTES if known.path == path], *[(False, True)] * 3):
         long_texts, long_lists, counts = flags
         body = {key: value for key, value in route.example[0].items() if key != "model"}
         for key in [key for key in body if key in TEXTS]:

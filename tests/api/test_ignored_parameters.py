@@ -71,7 +71,7 @@ def test_refused_fields_name_their_neutral_values() -> None:
 
 def test_the_schema_names_the_kinds() -> None:
     schemas = Body.model_json_schema()
-    kinds = {name: one.get(KIND) for name, one in schemas["properties"].items()}
+    kinds = {name: field.get(KIND) for name, field in schemas["properties"].items()}
     assert kinds == {"messages": None, "user": "hint", "tier": "wish", "effort": "refused", "tools": None}
     assert schemas["$defs"]["Message"]["properties"]["reasoning"][KIND] == "wish"
 

@@ -32,9 +32,9 @@ def random_value(chance: random.Random, depth: int) -> Any:
 def lazy(value: Any, chance: random.Random) -> Any:
     """The value with iterators in place of some lists."""
     if isinstance(value, dict):
-        return {name: lazy(one, chance) for name, one in value.items()}
+        return {name: lazy(part, chance) for name, part in value.items()}
     if isinstance(value, list):
-        inner = [lazy(one, chance) for one in value]
+        inner = [lazy(part, chance) for part in value]
         return iter(inner) if chance.random() < 0.5 else inner
     return value
 
@@ -54,7 +54,7 @@ def test_small_items_are_those_of_the_list(count: int) -> None:
     value = {"first": [1, 2], "items": items, "lists": [items[:2], items[:700]]}
 
     def lazy_items() -> dict[str, Any]:
-        lists = [small_items(iter(one)) for one in value["lists"]]
+        lists = [small_items(iter(part)) for part in value["lists"]]
         return value | {"items": small_items(iter(items)), "lists": iter(lists)}
 
     assert dump(lazy_items()) == b"".join(pieces(lazy_items())) == orjson.dumps(value)

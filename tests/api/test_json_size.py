@@ -33,7 +33,7 @@ def count(value: Any) -> tuple[int, int, int, int]:
     if not isinstance(value, list | dict):
         return 0, 0, 0, int(isinstance(value, str))
     inner = list(map(count, value.values() if isinstance(value, dict) else value))
-    commas, keys, containers, strings = (sum(one[index] for one in inner) for index in range(4))
+    commas, keys, containers, strings = (sum(counts[index] for counts in inner) for index in range(4))
     own_keys = len(value) if isinstance(value, dict) else 0
     return commas + max(len(value) - 1, 0), keys + own_keys, containers + 1, strings + own_keys
 

@@ -53,9 +53,9 @@ async def metrics_after_events(bench: Bench, http: httpx.AsyncClient) -> str:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "model": "decoder"}))
     (row,) = await bench.sent_rows()
-    bench.output(tokens=[Tokens(row.request_id, [100])])
-    bench.output(tokens=[Tokens(row.request_id, [101])])
-    whole = Finished(row.request_id, [Hypothesis([100, 101, 102], "length")], 0.5, 0.1, 0.1, 2)
+    bench.output(tokens=[Tokens(row.sequence_id, [100])])
+    bench.output(tokens=[Tokens(row.sequence_id, [101])])
+    whole = Finished(row.sequence_id, [Hypothesis([100, 101, 102], "length")], 0.5, 0.1, 0.1, 2)
     bench.output(finished=[whole])
     await posted
     await http.post("/generate", json={"prompt": "abc", "n": "x"})

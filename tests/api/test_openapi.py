@@ -62,18 +62,18 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
         has_body = path in registry.OPERATION_PATHS and method == "post"
         statuses = {401, 404, 408, 413, 415, 422, 429, 500, 503, 504} if has_body else {401, 404, 500, 503}
         assert answers.keys() >= {done, *(str(route.errors.statuses.get(status, status)) for status in statuses)}
-        sharing = [one for one in registry.ROUTES if path in (one.path, *one.aliases)] or [route]
-        assert "422" not in answers or any(422 not in one.errors.statuses for one in sharing)
+        sharing = [other for other in registry.ROUTES if path in (other.path, *other.aliases)] or [route]
+        assert "422" not in answers or any(422 not in other.errors.statuses for other in sharing)
         if has_body:
             is_form = route.media_type == "multipart/form-data"
             media = operation["requestBody"]["content"][route.media_type]
             body = resolve(document, media["schema"]) if "$ref" in media["schema"] else None
             assert media["example"]
-            for one in (
+            for status in (
                 [] if body is None else [resolve(document, option) for option in body.get("anyOf", ())] or [body]
             ):
-                assert ("file" in one["properties"]) is is_form
-                assert one["additionalProperties"] is False
+                assert ("file" in status["properties"]) is is_form
+                assert status["additionalProperties"] is False
 
 
 def test_errors_are_described_in_the_shape_of_their_dialect(document: dict[str, Any]) -> None:
@@ -82,7 +82,7 @@ def test_errors_are_described_in_the_shape_of_their_dialect(document: dict[str, 
         answer = document["paths"][route.path]["post"]["responses"][unauthorized]
         schema = answer["content"]["application/json"]["schema"]
         schemas = schema.get("anyOf", [schema])
-        assert route.errors.answer.__name__ in {resolve(document, one)["title"] for one in schemas}
+        assert route.errors.answer.__name__ in {resolve(document, member)["title"] for member in schemas}
 
 
 def test_every_reference_resolves(document: dict[str, Any]) -> None:

@@ -81,7 +81,7 @@ def test_every_import_is_a_served_module_that_exports_the_names(name: str) -> No
         path = "/".join(parts)
         assert f"/playground/{path}" in PAGE.files
         exported = re.findall(r"^export (?:async )?(?:const|class|function\*?) (\w+)", source(path), re.MULTILINE)
-        assert {one.strip() for one in names.split(",") if one.strip()} <= set(exported)
+        assert {imported_name.strip() for imported_name in names.split(",") if imported_name.strip()} <= set(exported)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -111,7 +111,7 @@ async def test_a_request_is_freed_without_the_garbage_collector() -> None:
         await request(app, lambda reader: reader.read())
         for _ in range(100):
             await asyncio.sleep(0)
-        assert [one() for one in kept] == [None]
+        assert [reference() for reference in kept] == [None]
     finally:
         gc.enable()
 

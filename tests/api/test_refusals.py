@@ -12,9 +12,9 @@ from server.api.dialects.registry import GET_ROUTES, OWNED_ROUTES, ROUTES
 from server.api.error_shape import ErrorShape
 from server.errors import InvalidRequest, Overloaded, Refusal
 from server.ipc.client.queue import Queue
-from server.key_limits import KeyLimits
+from server.limits.key_limits import KeyLimits
+from server.limits.refusals import LIMITS
 from server.operations.pools import Pools
-from server.refusals import LIMITS
 from tests.api.conftest import Bench
 
 SHAPES = {id(route.errors): route.errors for route in (*ROUTES, *GET_ROUTES, *OWNED_ROUTES)}

@@ -71,13 +71,13 @@ async def failed_after_the_first_byte(bench: Bench, http: httpx.AsyncClient, *fa
     body = {"prompt": ["abc", "xyz"], "stream": True, "model": "decoder"}
     posted = asyncio.create_task(http.post("/generate", json=body, headers={"x-request-id": "mine"}))
     rows = await bench.sent_rows()
-    bench.output(tokens=[Tokens(rows[0].request_id, [100])])
+    bench.output(tokens=[Tokens(rows[0].sequence_id, [100])])
     for _ in range(100):
         await asyncio.sleep(0)  # gives the stream time to begin
-    bench.output(failed=[replace(failure, request_id=rows[failure.request_id].request_id) for failure in failures])
+    bench.output(failed=[replace(failure, sequence_id=rows[failure.sequence_id].sequence_id) for failure in failures])
     events = parse_events((await posted).text)
-    rest = set(range(2)) - {failure.request_id for failure in failures}
-    assert bench.sent == [Abort(rows[number].request_id) for number in rest]
+    rest = set(range(2)) - {failure.sequence_id for failure in failures}
+    assert bench.sent == [Abort(rows[number].sequence_id) for number in rest]
     return events
 
 
@@ -110,8 +110,8 @@ async def test_tokens_that_arrive_before_the_stream_begins_form_one_event(
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc", "stream": True}))
     (row,) = await bench.sent_rows()
     for token in (100, 101, 102):
-        bench.output(tokens=[Tokens(row.request_id, [token])])
-    bench.output(finished=[Finished(row.request_id, [Hypothesis([100, 101, 102], "length")], 0.0, 0.0, 0.0)])
+        bench.output(tokens=[Tokens(row.sequence_id, [token])])
+    bench.output(finished=[Finished(row.sequence_id, [Hypothesis([100, 101, 102], "length")], 0.0, 0.0, 0.0)])
     events = parse_events((await posted).text)
     assert [(name, data.get("text")) for name, data in events] == [("token", "abc"), ("done", None)]
 
@@ -134,7 +134,7 @@ async def test_a_deadline_before_the_first_token_is_a_504(bench: Bench, http: ht
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "abc"}))
     (row,) = await bench.sent_rows()
-    bench.output(finished=[Finished(row.request_id, [Hypothesis([], "timeout")], 0.0, 0.0, 0.0)])
+    bench.output(finished=[Finished(row.sequence_id, [Hypothesis([], "timeout")], 0.0, 0.0, 0.0)])
     assert (await posted).status_code == 504
 
 
@@ -146,9 +146,9 @@ async def test_a_stop_string_aborts_the_sequence_and_is_not_in_the_answer(
     posted = asyncio.create_task(http.post("/generate", json=body))
     (row,) = await bench.sent_rows()
     for token in (100, 101, 102):
-        bench.output(tokens=[Tokens(row.request_id, [token])])
+        bench.output(tokens=[Tokens(row.sequence_id, [token])])
     answer = (await asyncio.wait_for(posted, 30)).json()
-    assert bench.sent == [Abort(row.request_id)]
+    assert bench.sent == [Abort(row.sequence_id)]
     (choice,) = answer["choices"]
     assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("a", "stop", "bc")
     assert answer["timings"]["queue_ms"] is None and answer["usage"]["completion_tokens"] == 3

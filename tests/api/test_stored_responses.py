@@ -73,9 +73,9 @@ def test_a_chain_is_complete_or_not_there() -> None:
     shelf = store().shelf("a")
     for name, parent in (("r", None), ("s", "r"), ("t", "s"), ("u", "s")):
         assert shelf.add(record(name, parent))
-    assert [one.id for one in shelf.chain("t")] == ["r", "s", "t"]
+    assert [link.id for link in shelf.chain("t")] == ["r", "s", "t"]
     assert shelf.delete("s")
-    assert shelf.chain("t") is None and shelf.chain("s") is None and [one.id for one in shelf.chain("r")] == ["r"]
+    assert shelf.chain("t") is None and shelf.chain("s") is None and [link.id for link in shelf.chain("r")] == ["r"]
     assert shelf.get("t") is not None, "it can still be read"
 
 
@@ -127,7 +127,7 @@ def test_a_record_never_takes_the_place_of_those_that_it_continues() -> None:
     assert shelf.add(record("s", "r", size=10_000))
     assert shelf.add(record("t", "s", size=10_000)) and ids(shelf, "orst") == "rst"
     assert not shelf.add(record("u", "t", size=10_000)), "it does not fit beside its own conversation"
-    assert [one.id for one in shelf.chain("t")] == ["r", "s", "t"] and shelf.num_bytes <= 40_000
+    assert [link.id for link in shelf.chain("t")] == ["r", "s", "t"] and shelf.num_bytes <= 40_000
     assert not shelf.add(record("v", size=50_000))
 
 
@@ -147,7 +147,7 @@ def test_records_are_dropped_when_their_time_is_over() -> None:
     clock.seconds = 60
     shelf.add(record("s", "r"))
     clock.seconds = 110
-    assert shelf.get("o") is None and [one.id for one in shelf.chain("s")] == ["r", "s"]
+    assert shelf.get("o") is None and [link.id for link in shelf.chain("s")] == ["r", "s"]
     clock.seconds = 209
     assert shelf.find("rs") and not made.tidy() and ids(shelf, "ors") == "rs", "a tidy store has no old ones"
     clock.seconds = 309
@@ -253,21 +253,21 @@ ACTIONS = st.lists(
 def test_any_sequence_of_actions_stays_within_the_bounds(actions: list[tuple[str, int, int, int]]) -> None:
     made = store(20_000)
     shelf, clock, limit = made.shelf("a"), made._clock, 20_000
-    for step, (action, one, other, size) in enumerate(actions):
+    for step, (action, record_id, other, size) in enumerate(actions):
         if action == "add":
-            parent = f"r{other}" if other < one else None
+            parent = f"r{other}" if other < record_id else None
             before = shelf.chain(parent) if parent is not None else []
-            added = shelf.add(record(f"r{one}", parent, size, text=str(size % 3)))
-            assert added == (f"r{one}" in shelf._packed)
-            if before is not None and f"r{one}" not in {each.id for each in before}:
+            added = shelf.add(record(f"r{record_id}", parent, size, text=str(size % 3)))
+            assert added == (f"r{record_id}" in shelf._packed)
+            if before is not None and f"r{record_id}" not in {each.id for each in before}:
                 assert parent is None or shelf.chain(parent) == before
         elif action == "chain":
-            found = shelf.chain(f"r{one}")
+            found = shelf.chain(f"r{record_id}")
             assert found is None or [each.parent_id for each in found] == [None, *(each.id for each in found[:-1])]
         elif action == "get":
-            shelf.get(f"r{one}")
+            shelf.get(f"r{record_id}")
         elif action == "delete":
-            shelf.delete(f"r{one}")
+            shelf.delete(f"r{record_id}")
         elif action == "resize":
             limit = 5_000 + size * 5
             shelf.max_bytes = limit
@@ -275,7 +275,7 @@ def test_any_sequence_of_actions_stays_within_the_bounds(actions: list[tuple[str
         else:
             clock.seconds += step * 3
             assert not made.tidy()
-        held = Counter(one.digest for name in shelf._packed for one in shelf._unpack(name).parts)
+        held = Counter(part.digest for name in shelf._packed for part in shelf._unpack(name).parts)
         assert shelf._num_holders == held and shelf._texts.keys() == held.keys()
         assert shelf.num_bytes == sum(RECORD_BYTES + len(packed) for packed in shelf._packed.values()) + sum(
             PART_BYTES + len(text) for text in shelf._texts.values()

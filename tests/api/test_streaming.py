@@ -64,8 +64,8 @@ async def begin(bench: Bench, count: int, has_connection: bool = True) -> tuple[
     streams, ids = [], []
     for _ in range(count):
         streams.append(Stream(bench, has_connection))
-        ids += [row.request_id for row in await bench.sent_rows()]
-    bench.output(tokens=[Tokens(request_id, [100]) for request_id in ids])
+        ids += [row.sequence_id for row in await bench.sent_rows()]
+    bench.output(tokens=[Tokens(sequence_id, [100]) for sequence_id in ids])
     while not all(stream.ids() for stream in streams):
         await asyncio.sleep(0)
     for _ in range(3):
@@ -73,15 +73,15 @@ async def begin(bench: Bench, count: int, has_connection: bool = True) -> tuple[
     return streams, ids
 
 
-def finished(request_id: int, *tokens: int) -> Finished:
-    return Finished(request_id, [Hypothesis(list(tokens), "length")], 0.0, 0.0, 0.0)
+def finished(sequence_id: int, *tokens: int) -> Finished:
+    return Finished(sequence_id, [Hypothesis(list(tokens), "length")], 0.0, 0.0, 0.0)
 
 
 async def test_a_step_is_written_to_all_streams_at_once(bench: Bench) -> None:
     streams, ids = await begin(bench, 3)
-    bench.output(tokens=[Tokens(request_id, [101]) for request_id in ids])
+    bench.output(tokens=[Tokens(sequence_id, [101]) for sequence_id in ids])
     assert [stream.ids() for stream in streams] == [[100, 101]] * 3  # in the same iteration of the event loop
-    bench.output(finished=[finished(request_id, 100, 101) for request_id in ids])
+    bench.output(finished=[finished(sequence_id, 100, 101) for sequence_id in ids])
     await asyncio.gather(*(stream.task for stream in streams))
     assert all(stream.events()[-1][0] == "done" for stream in streams)
 
@@ -92,12 +92,12 @@ async def test_a_slow_client_gets_all_events_in_order_and_delays_no_other(bench:
     slow, other = streams
     slow.has_room = False
     for token in (101, 102, 103):
-        bench.output(tokens=[Tokens(request_id, [token]) for request_id in ids])
+        bench.output(tokens=[Tokens(sequence_id, [token]) for sequence_id in ids])
         if has_connection:
             assert other.ids()[-1] == token and slow.ids() == [100]
     slow.has_room = True
-    bench.output(tokens=[Tokens(request_id, [104]) for request_id in ids])
-    bench.output(finished=[finished(request_id, 100, 101, 102, 103, 104) for request_id in ids])
+    bench.output(tokens=[Tokens(sequence_id, [104]) for sequence_id in ids])
+    bench.output(finished=[finished(sequence_id, 100, 101, 102, 103, 104) for sequence_id in ids])
     await asyncio.gather(slow.task, other.task)
     assert slow.ids() == other.ids() == [100, 101, 102, 103, 104]
     (*_, (name, done)) = slow.events()

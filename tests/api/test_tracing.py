@@ -79,9 +79,9 @@ async def test_a_generation(
     posted = asyncio.create_task(http.post("/generate", json=body))
     (row,) = await bench.sent_rows()
     await asyncio.sleep(0.08)  # longer than the stages below take together
-    bench.output(tokens=[Tokens(row.request_id, [100])])
+    bench.output(tokens=[Tokens(row.sequence_id, [100])])
     hypothesis = Hypothesis([100, 101, 102], "length")
-    bench.output(finished=[Finished(row.request_id, [hypothesis], 0.01, 0.02, 0.03)])
+    bench.output(finished=[Finished(row.sequence_id, [hypothesis], 0.01, 0.02, 0.03)])
     await posted
     root, stages = tree(spans)
     assert (root.name, root.kind, root.status.status_code) == ("POST /generate", SpanKind.SERVER, StatusCode.UNSET)
@@ -116,7 +116,7 @@ async def test_an_embedding(bench: Bench, http: httpx.AsyncClient, spans: InMemo
     while not bench.sent:
         await asyncio.sleep(0)
     width = bench.infos["embedder"].hidden_size
-    bench.output(encoded=[Encoded(bench.sent[0].request_id, 0, b"\0\0\x80\x3f" * width, 1)])
+    bench.output(encoded=[Encoded(bench.sent[0].sequence_id, 0, b"\0\0\x80\x3f" * width, 1)])
     assert (await posted).status_code == 200
     root, stages = tree(spans)
     assert set(stages) == {"tokenize", "encode"}
@@ -127,10 +127,10 @@ async def test_a_failure_in_the_engine(bench: Bench, http: httpx.AsyncClient, sp
     body = {"prompt": "SECRET", "model": "decoder", "stream": True}
     posted = asyncio.create_task(http.post("/generate", json=body))
     (row,) = await bench.sent_rows()
-    bench.output(tokens=[Tokens(row.request_id, [100])])
+    bench.output(tokens=[Tokens(row.sequence_id, [100])])
     for _ in range(20):
         await asyncio.sleep(0)
-    bench.output(failed=[Failed(row.request_id, "engine_error", "SECRET")])
+    bench.output(failed=[Failed(row.sequence_id, "engine_error", "SECRET")])
     assert (await posted).status_code == 200
     root, stages = tree(spans)
     assert root.status.status_code == StatusCode.ERROR and not root.status.description and not root.events

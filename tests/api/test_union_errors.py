@@ -25,7 +25,7 @@ from tests.api.test_schema_errors import BODIES as ROUTES
 from tests.api.test_schema_errors import PYDANTIC, message_of
 
 Path = tuple[str | int, ...]
-HUB = {one.__name__: one for one in get_args(HubTaskBody.model_fields["root"].annotation)}
+HUB = {member.__name__: member for member in get_args(HubTaskBody.model_fields["root"].annotation)}
 """The bodies of the route that answers any task by its model."""
 BODIES: dict[str, type[BaseModel]] = {name: route.body for name, route in ROUTES.items()} | HUB
 WRONG: tuple[Any, ...] = (5, "x", [5], {"zz": 5}, True)
@@ -47,8 +47,8 @@ def members(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]
     inner = schema.get("anyOf") or schema.get("oneOf")
     if inner is None:
         return [schema]
-    found = [one for each in inner for one in members(each, root)]
-    return [one for one in found if one.get("type") != "null"]
+    found = [member for each in inner for member in members(each, root)]
+    return [member for member in found if member.get("type") != "null"]
 
 
 def smallest(schema: dict[str, Any], root: dict[str, Any]) -> Any:
@@ -75,13 +75,13 @@ def unions(schema: Any, root: dict[str, Any], path: Path = (), depth: int = 0) -
     if depth > DEPTH:
         return
     found = members(schema, root)
-    for one in found:
+    for row in found:
         if len(found) > 1:
-            yield path, one
-        for name, inner in one.get("properties", {}).items():
+            yield path, row
+        for name, inner in row.get("properties", {}).items():
             yield from unions(inner, root, (*path, name), depth + 1)
-        if one.get("type") == "array" and "items" in one:
-            yield from unions(one["items"], root, (*path, 0), depth + 1)
+        if row.get("type") == "array" and "items" in row:
+            yield from unions(row["items"], root, (*path, 0), depth + 1)
 
 
 def put(value: Any, path: Path, new: Any, schema: Any, root: dict[str, Any]) -> Any:
@@ -90,11 +90,11 @@ def put(value: Any, path: Path, new: Any, schema: Any, root: dict[str, Any]) -> 
         return new
     first, rest = path[0], path[1:]
     if isinstance(first, int):
-        fitting = [one for one in members(schema, root) if one.get("type") == "array"]
+        fitting = [member for member in members(schema, root) if member.get("type") == "array"]
         inner = value[0] if isinstance(value, list) and value else None
         return [put(inner, rest, new, fitting[0]["items"], root)]
-    fitting = [one for one in members(schema, root) if first in one.get("properties", {})]
-    own = next((one for one in fitting if not rest or leads(one["properties"][first], rest, root)), fitting[0])
+    fitting = [member for member in members(schema, root) if first in member.get("properties", {})]
+    own = next((member for member in fitting if not rest or leads(member["properties"][first], rest, root)), fitting[0])
     base = copy.deepcopy(value) if isinstance(value, dict) and fits(value, own) else smallest(own, root)
     return {**base, first: put(base.get(first), rest, new, own["properties"][first], root)}
 
@@ -104,15 +104,19 @@ def leads(schema: Any, path: Path, root: dict[str, Any]) -> bool:
     if not path:
         return True
     if isinstance(path[0], int):
-        return any(leads(one.get("items", {}), path[1:], root) for one in members(schema, root) if "items" in one)
-    found = [one["properties"][path[0]] for one in members(schema, root) if path[0] in one.get("properties", {})]
-    return any(leads(one, path[1:], root) for one in found)
+        return any(
+            leads(member.get("items", {}), path[1:], root) for member in members(schema, root) if "items" in member
+        )
+    found = [
+        member["properties"][path[0]] for member in members(schema, root) if path[0] in member.get("properties", {})
+    ]
+    return any(leads(member, path[1:], root) for member in found)
 
 
 def fits(value: dict[str, Any], schema: dict[str, Any]) -> bool:
     """Whether a value has the constants of a member of a union, and its required fields."""
-    constants = {name: one["const"] for name, one in schema.get("properties", {}).items() if "const" in one}
-    return all(value.get(name) == one for name, one in constants.items()) and value.keys() >= set(
+    constants = {name: field["const"] for name, field in schema.get("properties", {}).items() if "const" in field}
+    return all(value.get(name) == constant for name, constant in constants.items()) and value.keys() >= set(
         schema.get("required", [])
     )
 
@@ -177,7 +181,7 @@ def broken_requests(name: str) -> Iterator[tuple[dict[str, Any], Path, Path]]:
             for wrong in WRONG:
                 yield put(example, union, {**given, field: wrong}, root, root), (*union, field), union
         for field in member.get("required", []):
-            less = {key: one for key, one in given.items() if key != field}
+            less = {key: kept for key, kept in given.items() if key != field}
             yield put(example, union, less, root, root), (*union, field), union
         yield put(example, union, {**given, "zz": 1}, root, root), union, union
         for wrong in WRONG:
@@ -194,7 +198,7 @@ def test_a_wrong_value_in_a_member_of_a_union_is_named(name: str) -> None:
 def test_the_walk_finds_unions_and_exact_fields() -> None:
     """Control: the test above would pass if it broke nothing."""
     exact = {
-        name: sum(check(*one, name, set()) for one in broken_requests(name))
+        name: sum(check(*case, name, set()) for case in broken_requests(name))
         for name in ("AnthropicMessagesBody", "CohereChatBody", "ResponsesBody", "GenerateBody", "JinaRerankBody")
     }
     assert min(exact.values()) >= 5 and exact["AnthropicMessagesBody"] > 40, exact

@@ -95,19 +95,20 @@ def main() -> int:
                     runs[promise.bug_conditions].append((promise, bug))
     for phase in PHASES:
         with ExitStack() as stack:
-            pools = [(stack.enter_context(ThreadPoolExecutor(LANES[one])), one) for one in phase]
-            tasks = [pool.submit(check, *found, one) for pool, one in pools for found in runs[one]]
+            pools = [(stack.enter_context(ThreadPoolExecutor(LANES[lane])), lane) for lane in phase]
+            tasks = [pool.submit(check, *found, lane) for pool, lane in pools for found in runs[lane]]
             for task in tasks:
                 task.result()
     if arguments.report is not None:
         write_report(arguments.report, results)
-    caught = all(is_caught(control) for one in results.values() for control in one["controls"].values())
-    return int(not (caught and all(one["record"]["passed"] for one in results.values())))
+    caught = all(is_caught(control) for entry in results.values() for control in entry["controls"].values())
+    return int(not (caught and all(entry["record"]["passed"] for entry in results.values())))
 
 
 def _line(name: str, record: dict[str, Any]) -> str:
     measures = [
-        f"{one['what']} {one['worst']:.4g} {one['unit']} (limit {one['limit']:g})" for one in record["measures"]
+        f"{measure['what']} {measure['worst']:.4g} {measure['unit']} (limit {measure['limit']:g})"
+        for measure in record["measures"]
     ]
     passed = "pass" if record["passed"] else "FAIL"
     details = "; ".join([*measures, *record["failures"]])

@@ -61,13 +61,13 @@ def _processor_time() -> Iterator[None]:
     clock = SimpleNamespace(monotonic=time.thread_time)
     modules = (engine, generation_engine, encoder_engine)
     patches = [patch.object(module, "time", clock) for module in modules]
-    for one in patches:
-        one.start()
+    for replaced in patches:
+        replaced.start()
     try:
         yield
     finally:
-        for one in patches:
-            one.stop()
+        for replaced in patches:
+            replaced.stop()
         torch.set_num_threads(threads)
 
 
@@ -85,8 +85,8 @@ def _once(made: Engine, number: int, streams: int, texts: int, context: int) -> 
     began = time.thread_time()
     disturbed = _gaps(made, range(first, first + streams), last, until=first + streams + 1)
     seconds = time.thread_time() - began
-    for request_id in range(first, first + streams):
-        made.abort(request_id)
+    for sequence_id in range(first, first + streams):
+        made.abort(sequence_id)
     while made.has_work:
         made.step()
     return p99(alone), p99(disturbed), p99(disturbed) / p99(alone), texts / seconds
@@ -104,11 +104,11 @@ def _gaps(
         steps -= 1
         output = made.step()
         now = time.thread_time()
-        for one in output.tokens if output is not None else ():
-            if one.request_id in wanted:
-                if one.request_id in last:
-                    gaps.append(1000 * (now - last[one.request_id]))
-                last[one.request_id] = now
+        for event in output.tokens if output is not None else ():
+            if event.sequence_id in wanted:
+                if event.sequence_id in last:
+                    gaps.append(1000 * (now - last[event.sequence_id]))
+                last[event.sequence_id] = now
     return gaps
 
 

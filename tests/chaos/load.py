@@ -80,7 +80,7 @@ class Load:
         self.address = parts.hostname, parts.port
         head = "POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         contents = [json.dumps(body) for body in bodies]
-        self._requests = itertools.cycle([(head % (path, len(one)) + one).encode() for one in contents])
+        self._requests = itertools.cycle([(head % (path, len(content)) + content).encode() for content in contents])
         self.outcome = Outcome()
         self._epoll = select.epoll()
         self._clients: dict[int, _Client] = {}

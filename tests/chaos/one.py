@@ -38,7 +38,7 @@ def send_record(results: Connection, number: int, scale: str, bug: str | None, b
 
 
 def _record(number: int, scale: str, bug: str | None) -> dict[str, Any]:
-    (promise,) = (one for one in PROMISES if one.number == number)
+    (promise,) = (known for known in PROMISES if known.number == number)
     server.planted = bug
     if bug is not None:
         bugs.install(bug, "http", "worker")

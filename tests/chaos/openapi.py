@@ -45,8 +45,8 @@ def json_routes(url: str) -> list[JsonRoute]:
         for method, operation in item.items():
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             if content is not None:
-                schemas = [_resolve(whole, one) for one in _branches(whole, content["schema"])]
-                fields = {name: value for one in schemas for name, value in one.get("properties", {}).items()}
+                schemas = [_resolve(whole, branch) for branch in _branches(whole, content["schema"])]
+                fields = {name: value for schema in schemas for name, value in schema.get("properties", {}).items()}
                 example = content.get("example") or next(iter(content.get("examples", {}).values()), {}).get(
                     "value", {}
                 )
@@ -64,8 +64,8 @@ def _branches(whole: dict[str, Any], schema: dict[str, Any]) -> Iterator[dict[st
     schema = _resolve(whole, schema)
     for key in ("anyOf", "oneOf"):
         if key in schema:
-            for one in schema[key]:
-                yield from _branches(whole, one)
+            for branch in schema[key]:
+                yield from _branches(whole, branch)
             return
     yield schema
 
@@ -85,15 +85,15 @@ def edges(schema: dict[str, Any]) -> list[Any]:
     """Values just inside and just outside the bounds that a field's schema states."""
     found: list[Any] = []
     text = json.dumps(schema)
-    for one in [schema, *schema.get("anyOf", [])]:
+    for variant in [schema, *schema.get("anyOf", [])]:
         for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-            if isinstance(one.get(key), int | float):
-                found += [one[key] - 1, one[key], one[key] + 1]
+            if isinstance(variant.get(key), int | float):
+                found += [variant[key] - 1, variant[key], variant[key] + 1]
         for key in ("minLength", "maxLength"):
-            if one.get(key, 10**6) <= 100_000:
-                found += ["a" * max(one[key] - 1, 0), "a" * one[key], "a" * (one[key] + 1)]
+            if variant.get(key, 10**6) <= 100_000:
+                found += ["a" * max(variant[key] - 1, 0), "a" * variant[key], "a" * (variant[key] + 1)]
         for key in ("minItems", "maxItems"):
-            if one.get(key, 10**6) <= 5000:
-                found += [["a"] * max(one[key] - 1, 0), ["a"] * one[key], ["a"] * (one[key] + 1)]
-        found += one.get("enum", [])
+            if variant.get(key, 10**6) <= 5000:
+                found += [["a"] * max(variant[key] - 1, 0), ["a"] * variant[key], ["a"] * (variant[key] + 1)]
+        found += variant.get("enum", [])
     return found if '"$ref"' not in text else [*found, {}, {"type": "unknown"}]

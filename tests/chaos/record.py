@@ -63,8 +63,8 @@ class Record:
     def include(self, other: Record, prefix: str = "") -> Record:
         """Add measurements of a part of the check. prefix: put before their names. Returns this record."""
         self.runs += other.runs
-        for one in other.measures.values():
-            self.measures[prefix + one.what] = replace(one, what=prefix + one.what)
+        for measure in other.measures.values():
+            self.measures[prefix + measure.what] = replace(measure, what=prefix + measure.what)
         self.num_failures += other.num_failures
         self.failures = [*self.failures, *other.failures][:MAX_FAILURES]
         self.details |= other.details
@@ -72,11 +72,11 @@ class Record:
 
     @property
     def passed(self) -> bool:
-        return self.runs > 0 and not self.num_failures and all(one.passed for one in self.measures.values())
+        return self.runs > 0 and not self.num_failures and all(measure.passed for measure in self.measures.values())
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON data, for the file of results."""
-        measures = [asdict(one) | {"passed": one.passed} for one in self.measures.values()]
+        measures = [asdict(measure) | {"passed": measure.passed} for measure in self.measures.values()]
         return {
             "unit": self.unit,
             "runs": self.runs,

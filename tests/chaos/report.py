@@ -58,7 +58,7 @@ EARLIER = (
 
 def _now(record: Mapping[str, Any], name: str) -> str:
     found = [text for key, text in record.get("details", {}).items() if key.startswith(name)]
-    found += [_measure(one) for one in record["measures"] if one["what"] == name]
+    found += [_measure(measure) for measure in record["measures"] if measure["what"] == name]
     return found[0] if found else "not measured"
 
 
@@ -89,16 +89,16 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
         )
         if record["failures"]:
             notes.append(f"- {promise.number}: {_cell('; '.join(record['failures']))}")
-    controls = [control for one in results.values() for control in one["controls"].values()]
+    controls = [control for entry in results.values() for control in entry["controls"].values()]
     text = _HEAD.format(
         version=version(),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         machine=machine(),
-        passed=sum(one["record"]["passed"] for one in results.values()),
+        passed=sum(entry["record"]["passed"] for entry in results.values()),
         total=len(PROMISES),
         caught=sum(map(is_caught, controls)),
         controls=len(controls),
-        small=_SMALL if any(one["scale"] != "full" for one in results.values()) else "",
+        small=_SMALL if any(entry["scale"] != "full" for entry in results.values()) else "",
     )
     text += "\n".join(rows) + "\n"
     text += "\n## Cases that failed in an earlier version\n\n| case | then | now |\n|---|---|---|\n"
@@ -110,7 +110,7 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
     text += "\n## Planted bugs\n\nWhat each check saw when its bug was planted:\n\n"
     for promise in PROMISES:
         for bug, control in results.get(str(promise.number), {}).get("controls", {}).items():
-            failed = [_measure(one) for one in control["measures"] if not one["passed"]]
+            failed = [_measure(measure) for measure in control["measures"] if not measure["passed"]]
             seen = "; ".join([*failed, *control["failures"][:2]]) or "nothing"
             text += f"- {promise.number}, `{bug}`: {_cell(seen)}\n"
     path.write_text(text, encoding="utf-8")

@@ -123,10 +123,10 @@ def growth(rounds: list[Round], name: str, warm_up: int = WARM_UP_REQUESTS) -> f
 
     name: field of `Round`, such as the memory of the worker.
     """
-    last = [one for one in rounds if one.life == rounds[-1].life and one.requests >= warm_up] if rounds else []
+    last = [done for done in rounds if done.life == rounds[-1].life and done.requests >= warm_up] if rounds else []
     if len(last) < 3:
         return None
-    slope, _ = statistics.linear_regression([one.requests for one in last], [getattr(one, name) for one in last])
+    slope, _ = statistics.linear_regression([done.requests for done in last], [getattr(done, name) for done in last])
     return slope
 
 
@@ -136,8 +136,8 @@ def soak(count: int, every: int, path: Path | None = None) -> list[Round]:
     path: state file, read if it exists and written after each round.
     """
     state = json.loads(path.read_text()) if path is not None and path.exists() else {"sent": 0, "rounds": []}
-    rounds = [Round(**one) for one in state["rounds"]]
-    sent, life = state["sent"], max((one.life for one in rounds), default=0) + 1
+    rounds = [Round(**fields) for fields in state["rounds"]]
+    sent, life = state["sent"], max((done.life for done in rounds), default=0) + 1
     with server() as running:
         begun = sent
         asyncio.run(fill_word_caches(running.url))
@@ -148,7 +148,7 @@ def soak(count: int, every: int, path: Path | None = None) -> list[Round]:
             _report(rounds, sent, count)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps({"sent": sent, "rounds": [asdict(one) for one in rounds]}))
+                path.write_text(json.dumps({"sent": sent, "rounds": [asdict(done) for done in rounds]}))
     return rounds
 
 

@@ -78,7 +78,10 @@ def test_bad_row(pairs: Any, poison: Any, with_bug: bool) -> None:
 def test_alone_equals_batched(pairs: Any, with_bug: bool) -> None:
     pair = pairs("llama")
     requests = batched.mixed_requests(pair)[:8]
-    alone = {batched.id_of(one): batched.run(pair.engine(), [one]).texts(batched.id_of(one)) for one in requests}
+    alone = {
+        batched.id_of(request): batched.run(pair.engine(), [request]).texts(batched.id_of(request))
+        for request in requests
+    }
     with expecting("noise-depends-on-the-batch", with_bug):
         assert batched.answers(batched.run(pair.engine(), requests)) == alone
 
@@ -137,7 +140,7 @@ async def test_swapped_answers(bench: Bench, http: httpx.AsyncClient, with_bug: 
         rows += await bench.sent_rows()
     with expecting("answers-are-swapped", with_bug):
         ends = [
-            Finished(row.request_id, [Hypothesis([token], "length")], 0, 0, 0, 1)
+            Finished(row.sequence_id, [Hypothesis([token], "length")], 0, 0, 0, 1)
             for row, token in zip(rows, (97, 98), strict=True)
         ]
         bench.output(finished=ends)
@@ -171,10 +174,10 @@ async def test_lost_worker(bench: Bench, http: httpx.AsyncClient, with_bug: bool
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "a", "model": "decoder"}))
     (row,) = await bench.sent_rows()
-    bench.output(tokens=[Tokens(row.request_id, [100])])
+    bench.output(tokens=[Tokens(row.sequence_id, [100])])
     with expecting("lost-worker-tells-nobody", with_bug):
         bench.client.on_lost()
-        assert bench.client.open_requests == 0
+        assert bench.client.num_open_sequences == 0
     bench.client.fail_all("engine_error", "the end of the test")
     assert (await posted).status_code == 500
 

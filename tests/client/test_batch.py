@@ -34,7 +34,7 @@ async def test_outcomes_are_written_in_order_and_few_requests_run_at_a_time() ->
         running -= 1
         return [outcome(number)]
 
-    await run_batch(range(40), work, lambda one: written.append(one.answer), concurrency=5)
+    await run_batch(range(40), work, lambda ended: written.append(ended.answer), concurrency=5)
     assert written == list(range(40)) and most == 5
 
 
@@ -50,7 +50,7 @@ async def test_a_slow_request_holds_back_the_output_and_not_the_work() -> None:
             release.set()
         return [outcome(number)]
 
-    await run_batch(range(10), work, lambda one: written.append(one.answer), concurrency=2)
+    await run_batch(range(10), work, lambda ended: written.append(ended.answer), concurrency=2)
     assert written == list(range(10))
 
 
@@ -70,7 +70,7 @@ async def test_nothing_that_was_answered_is_lost(how: str) -> None:
             await asyncio.Event().wait()
         return [outcome(number)]
 
-    run = asyncio.ensure_future(run_batch(range(9), work, lambda one: written.append(one.answer), concurrency=2))
+    run = asyncio.ensure_future(run_batch(range(9), work, lambda ended: written.append(ended.answer), concurrency=2))
     if how == "cancellation":
         await answered.wait()
         run.cancel()
@@ -83,7 +83,7 @@ def test_neighbours_with_the_same_fields_share_a_request() -> None:
     plain = [Record(line, "a") for line in range(5)]
     other = Record(9, "b", fields={"target_lang": "fr"})
     divided = groups([*plain, other, Record(10, "c")], 2)
-    assert [[one.line for one in group] for group in divided] == [[0, 1], [2, 3], [4], [9], [10]]
+    assert [[record.line for record in group] for group in divided] == [[0, 1], [2, 3], [4], [9], [10]]
 
 
 def connection(answer) -> tuple[Connection, list[dict]]:
@@ -105,9 +105,9 @@ async def test_a_refused_text_fails_alone() -> None:
     server, bodies = connection(answer)
     group = [Record(1, "good"), Record(2, "bad"), Record(3, "fine")]
     outcomes = await send(server, TASKS["embed"], group, {"normalize": False})
-    assert [one.answer for one in outcomes] == [[1.0], None, [1.0]]
+    assert [ended.answer for ended in outcomes] == [[1.0], None, [1.0]]
     assert outcomes[1].error == {"message": "too long", "code": "context_length_exceeded"}
-    assert [one.truncated for one in outcomes] == [True, False, True]
+    assert [ended.truncated for ended in outcomes] == [True, False, True]
     assert [body["inputs"] for body in bodies] == [["good", "bad", "fine"], ["good"], ["bad"], ["fine"]]
     assert all(body["normalize"] is False for body in bodies)
 
@@ -166,8 +166,8 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 def test_lines_and_texts(tmp_path: Path) -> None:
     file = tmp_path / "in.txt"
     file.write_text("one\n\nthree\n")
-    assert [one.item for one in read_records([], file, None, "lines", "inputs")] == ["one", "", "three"]
-    assert [one.item for one in read_records([], file, "text", "lines", "inputs")] == ["one\n\nthree"]
+    assert [record.item for record in read_records([], file, None, "lines", "inputs")] == ["one", "", "three"]
+    assert [record.item for record in read_records([], file, "text", "lines", "inputs")] == ["one\n\nthree"]
     file.write_bytes(b"\xff")
     with pytest.raises(CommandError, match="not UTF-8"):
         read_records([], file, None, "lines", "inputs")

@@ -322,7 +322,7 @@ def test_a_run_with_several_levels(tmp_path: Path, capsys: pytest.CaptureFixture
     shown = capsys.readouterr().out
     assert "1 at a time" in shown and "inter-token, ms, p99" in shown
     results = json.loads((tmp_path / "results.json").read_text())
-    assert [(one["load"], one["requests"], one["output_tokens"]) for one in results["levels"]] == [
+    assert [(level["load"], level["requests"], level["output_tokens"]) for level in results["levels"]] == [
         ("1 at a time", 5, 25),
         ("2 at a time", 5, 25),
     ]

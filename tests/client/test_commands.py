@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from server import quantize_command
 from server.cli import COMMANDS, _parser, main
 from server.client import chat, commands
 from server.client.bench import command as bench
+from server.commands import quantize
 from tests.client.fake_server import FakeRequest, Reply, error, events, fake_server
 from tests.e2e.conftest import REPOSITORY
 
@@ -112,7 +112,7 @@ def test_embed_and_classify(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "GOOD\t0.7500\ta\nGOOD\t0.7500\tb\n"
     run("classify", "a", "--json")
     (line,) = capsys.readouterr().out.splitlines()
-    assert [one["label"] for one in json.loads(line)["answer"]] == ["GOOD", "BAD"]
+    assert [label["label"] for label in json.loads(line)["answer"]] == ["GOOD", "BAD"]
 
 
 def test_a_batch_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +290,7 @@ def test_a_closed_pipe_ends_the_command_in_silence() -> None:
 
 
 def examples() -> list[str]:
-    texts = [*commands.EXAMPLES.values(), chat.EXAMPLES, bench.EXAMPLES, quantize_command.EXAMPLES]
+    texts = [*commands.EXAMPLES.values(), chat.EXAMPLES, bench.EXAMPLES, quantize.EXAMPLES]
     return [line.partition("#")[0].strip() for text in texts for line in text.splitlines() if line.strip()]
 
 

@@ -59,7 +59,7 @@ def test_every_field_is_a_flag(name: str) -> None:
     task, bodies = TASKS[name], BODIES[name]
     assert all(task.field in body.model_fields for body in bodies)
     known = {field for body in bodies for field in body.model_fields}
-    assert {one.name for one in task.options} == known - {task.field} - set(NOT_OPTIONS)
+    assert {option.name for option in task.options} == known - {task.field} - set(NOT_OPTIONS)
 
 
 def given(option: Option) -> list[str]:
@@ -133,7 +133,7 @@ def test_formats(tmp_path: Path) -> None:
 
 
 def test_chat_has_the_sampling_flags() -> None:
-    names = {one.name for one in CHAT}
+    names = {option.name for option in CHAT}
     assert {"max_new_tokens", "temperature", "seed", "stop", "num_beams", "logit_bias"} <= names
     assert not {"n", "echo", "truncate", "source_lang"} & names
 

@@ -35,7 +35,7 @@ def test_a_message_and_its_stream_are_equal(client: anthropic.Anthropic) -> None
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert text == block.text
-    assert [one.text for one in final.content] == [block.text] and final.stop_reason == "max_tokens"
+    assert [part.text for part in final.content] == [block.text] and final.stop_reason == "max_tokens"
     prompt = message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
     assert final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0) == prompt
     counted = client.messages.count_tokens(model="caller", messages=MESSAGES, system="Tell stories.")

@@ -38,7 +38,7 @@ def test_embeddings_in_every_encoding(client: cohere.ClientV2, server: ClientSer
     vectors = np.array(answer.embeddings.float_, dtype=np.float32)
     expected = native(server, "/embed", model="sentence-encoder", inputs=TEXTS)
     np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-6)
-    decoded = [np.frombuffer(base64.b64decode(one), "<f4") for one in answer.embeddings.base64]
+    decoded = [np.frombuffer(base64.b64decode(text), "<f4") for text in answer.embeddings.base64]
     np.testing.assert_array_equal(decoded, vectors)
     for kind in ("binary", "ubinary"):
         assert getattr(answer.embeddings, kind) == quantize_embeddings(vectors, kind).tolist()
@@ -75,12 +75,12 @@ def test_inputs_dimensions_and_truncation(client: cohere.ClientV2, server: Clien
 def test_rerank(client: cohere.ClientV2, server: ClientServer) -> None:
     answer = client.rerank(model="cross-encoder", query="Where do foxes live?", documents=DOCUMENTS)
     expected = native(server, "/rerank", model="cross-encoder", query="Where do foxes live?", texts=DOCUMENTS)
-    assert [(one.index, one.relevance_score) for one in answer.results] == [
-        (one["index"], pytest.approx(one["score"])) for one in expected
+    assert [(result.index, result.relevance_score) for result in answer.results] == [
+        (document["index"], pytest.approx(document["score"])) for document in expected
     ]
     assert answer.id and answer.meta.billed_units.search_units == 1
     best = client.rerank(model="cross-encoder", query="Where do foxes live?", documents=DOCUMENTS, top_n=1)
-    assert [one.index for one in best.results] == [answer.results[0].index]
+    assert [result.index for result in best.results] == [answer.results[0].index]
 
 
 def test_documents_are_cut_at_a_number_of_tokens(client: cohere.ClientV2, server: ClientServer) -> None:
@@ -95,9 +95,11 @@ def test_documents_are_cut_at_a_number_of_tokens(client: cohere.ClientV2, server
 def test_the_first_version_of_the_client(server: ClientServer) -> None:
     client = cohere.Client(base_url=server.url, api_key=server.key)
     answer = client.rerank(
-        model="cross-encoder", query="A fox?", documents=[{"text": one} for one in DOCUMENTS], return_documents=True
+        model="cross-encoder", query="A fox?", documents=[{"text": text} for text in DOCUMENTS], return_documents=True
     )
-    assert all(one.document.text == DOCUMENTS[one.index] for one in answer.results) and len(answer.results) == 3
+    assert (
+        all(result.document.text == DOCUMENTS[result.index] for result in answer.results) and len(answer.results) == 3
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
@@ -147,7 +149,7 @@ CHAT: dict[str, Any] = {"model": "caller", "messages": [{"role": "user", "conten
 def test_a_chat_and_its_stream_are_equal(client: cohere.ClientV2) -> None:
     whole = client.chat(**CHAT, max_tokens=16, temperature=0, logprobs=True)
     assert whole.finish_reason == "MAX_TOKENS" and whole.usage.tokens.output_tokens == 16
-    assert len(whole.logprobs) == 16 and all(one.logprobs[0] <= 0 for one in whole.logprobs)
+    assert len(whole.logprobs) == 16 and all(logprob.logprobs[0] <= 0 for logprob in whole.logprobs)
     events = list(client.chat_stream(**CHAT, max_tokens=16, temperature=0))
     kinds = [event.type for event in events]
     assert kinds[:2] == ["message-start", "content-start"] and kinds[-2:] == ["content-end", "message-end"]

@@ -63,10 +63,10 @@ def test_sentences_are_split_as_asked(client: deepl.Translator) -> None:
 
 
 def test_languages_and_usage(client: deepl.Translator) -> None:
-    assert [(one.code, one.name) for one in client.get_source_languages()] == [("EN", "English")]
-    assert [(one.code, one.name, one.supports_formality) for one in client.get_target_languages()] == [
-        ("FR", "French", False)
-    ]
+    assert [(language.code, language.name) for language in client.get_source_languages()] == [("EN", "English")]
+    assert [
+        (language.code, language.name, language.supports_formality) for language in client.get_target_languages()
+    ] == [("FR", "French", False)]
     usage = client.get_usage()
     assert usage.character.valid and not usage.any_limit_reached
 
@@ -113,10 +113,10 @@ def test_forms_and_other_routes(server: ClientServer) -> None:
     }
     answer = httpx.post(f"{server.url}/v2/translate", data=form, headers=headers, timeout=HANG_SECONDS)
     translations = DeeplTranslateAnswer.model_validate_json(answer.content).translations
-    assert [one.text for one in translations] == [FRENCH, "Je suis un étudiant"]
+    assert [translation.text for translation in translations] == [FRENCH, "Je suis un étudiant"]
     assert translations[0].billed_characters == len(ENGLISH)
     posted = httpx.post(f"{server.url}/v2/languages", data={"type": "target"}, headers=headers, timeout=HANG_SECONDS)
-    assert [one["language"] for one in posted.json()] == ["FR"]
+    assert [target["language"] for target in posted.json()] == ["FR"]
     for path, wanted in (("/v2/languages?type=x", 400), ("/v2/glossaries/x", 404), ("/v2/document", 405)):
         refused = httpx.get(server.url + path, headers=headers, timeout=HANG_SECONDS)
         assert refused.status_code == wanted and list(refused.json()) == ["message"]
@@ -144,8 +144,10 @@ def test_glossaries_of_both_versions(server: ClientServer) -> None:
     assert client.get_glossary_entries(glossary) == {"house": "villa", "garden": "jardin d'hiver"}
     found = client.translate_text("The house is small.", source_lang="EN", target_lang="FR", glossary=glossary)
     assert "villa" in found.text
-    assert glossary.glossary_id in [one.glossary_id for one in client.list_glossaries()]
-    assert ("en", "fr") in [(one.source_lang, one.target_lang) for one in client.get_glossary_languages()]
+    assert glossary.glossary_id in [listed.glossary_id for listed in client.list_glossaries()]
+    assert ("en", "fr") in [
+        (language.source_lang, language.target_lang) for language in client.get_glossary_languages()
+    ]
     client.delete_glossary(glossary)
     with pytest.raises(deepl.GlossaryNotFoundException):
         client.get_glossary(glossary.glossary_id)

@@ -114,13 +114,13 @@ def test_feature_extraction(client) -> None:
 def test_sentence_similarity(client) -> None:
     sentences = ["The cat was chased by the dog.", "The king bought a red boat."]
     found = client("sentence-encoder").sentence_similarity("The dog chased the cat.", other_sentences=sentences)
-    assert len(found) == 2 and all(-1 <= one <= 1 for one in found)
+    assert len(found) == 2 and all(-1 <= number <= 1 for number in found)
 
 
 def test_text_classification(client) -> None:
     labels = client("sentiment").text_classification("I loved this wonderful film")
-    assert [one.label for one in labels] == ["POSITIVE", "NEGATIVE"]
-    assert sum(one.score for one in labels) == pytest.approx(1)
+    assert [label.label for label in labels] == ["POSITIVE", "NEGATIVE"]
+    assert sum(label.score for label in labels) == pytest.approx(1)
     (only,) = client("sentiment").text_classification("I loved this film", top_k=1, function_to_apply="sigmoid")
     assert only.label == "POSITIVE"
 
@@ -128,8 +128,8 @@ def test_text_classification(client) -> None:
 def test_zero_shot_classification(client) -> None:
     labels = ["music", "sport", "law"]
     found = client("nli").zero_shot_classification("The band played until midnight.", labels)
-    assert {one.label for one in found} == set(labels) and sum(one.score for one in found) == pytest.approx(1)
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert {label.label for label in found} == set(labels) and sum(label.score for label in found) == pytest.approx(1)
+    assert [label.score for label in found] == sorted((label.score for label in found), reverse=True)
     each = client("nli").zero_shot_classification("A band.", labels, multi_label=True, hypothesis_template="On {}.")
     assert len(each) == 3
 
@@ -141,14 +141,14 @@ def test_fill_mask(client) -> None:
 
 def test_token_classification(client) -> None:
     found = client("ner").token_classification("The old sailor slept.")
-    assert all(0 <= one.start < one.end and one.entity_group for one in found)
+    assert all(0 <= entity.start < entity.end and entity.entity_group for entity in found)
     tokens = client("ner").token_classification("The old sailor slept.", aggregation_strategy="none", stride=2)
-    assert tokens and all(one.entity for one in tokens)
+    assert tokens and all(token.entity for token in tokens)
     label = tokens[0].entity
     kept = client("ner").token_classification(
         "The old sailor slept.", aggregation_strategy="none", ignore_labels=[label]
     )
-    assert [one.entity for one in kept] == [one.entity for one in tokens if one.entity != label]
+    assert [token.entity for token in kept] == [token.entity for token in tokens if token.entity != label]
 
 
 def test_question_answering(client) -> None:

@@ -135,7 +135,7 @@ def test_emoji_and_placeholders_stay_between_their_neighbours(server: ClientServ
     headers = {"authorization": f"Bearer {server.key}"} if server.needs_key else {}
     answer = httpx.post(server.url + "/translate", json=body, headers=headers, timeout=HANG_SECONDS)
     deltas = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
-    joined = ["".join(one["text"] for one in deltas if one.get("index") == index) for index in (0, 1)]
+    joined = ["".join(delta["text"] for delta in deltas if delta.get("index") == index) for index in (0, 1)]
     assert joined == [expected, inside]
 
 

@@ -332,8 +332,8 @@ class TestEmbeddings:
         plain = client.embeddings.create(model="sentence-encoder", input=self.TEXTS, encoding_format="float")
         packed = client.embeddings.create(model="sentence-encoder", input=self.TEXTS)
         for answer in (plain, packed):
-            assert [one.index for one in answer.data] == [0, 1] and answer.model == "sentence-encoder"
-            np.testing.assert_allclose([one.embedding for one in answer.data], expected, atol=1e-5)
+            assert [item.index for item in answer.data] == [0, 1] and answer.model == "sentence-encoder"
+            np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-5)
         assert plain.usage.prompt_tokens == plain.usage.total_tokens == packed.usage.prompt_tokens > 10
 
     def test_base64_is_little_endian_float32(self, server: ClientServer) -> None:
@@ -347,7 +347,9 @@ class TestEmbeddings:
 
     def test_token_ids_and_dimensions(self, client: OpenAI) -> None:
         ids = transformers.AutoTokenizer.from_pretrained(DEMO / "sentence-encoder")(list(self.TEXTS))["input_ids"]
-        by_text, by_ids = (client.embeddings.create(model="sentence-encoder", input=one) for one in (self.TEXTS, ids))
+        by_text, by_ids = (
+            client.embeddings.create(model="sentence-encoder", input=inputs) for inputs in (self.TEXTS, ids)
+        )
         assert by_text == by_ids
         short = client.embeddings.create(model="sentence-encoder", input=self.TEXTS[0], dimensions=8)
         assert np.linalg.norm(short.data[0].embedding) == pytest.approx(1, abs=1e-5)

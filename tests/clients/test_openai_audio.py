@@ -26,7 +26,7 @@ class TestAudio:
             timestamp_granularities=["word", "segment"],
         )
         assert answer.segments and answer.words and answer.duration == pytest.approx(1.8)
-        assert all(0 <= one.no_speech_prob <= 1 and one.avg_logprob < 0 for one in answer.segments)
+        assert all(0 <= segment.no_speech_prob <= 1 and segment.avg_logprob < 0 for segment in answer.segments)
         assert all(word.start <= word.end <= 1.8 for word in answer.words)
         plain = client.audio.transcriptions.create(model="whisper", file=file, language="en")
         assert plain.text and plain.usage is not None and plain.usage.type == "duration"
@@ -37,8 +37,8 @@ class TestAudio:
         file = ("talk.webm", encode("webm", recording(1.8, seed=2, rate=48_000), 48_000))
         fields = {"model": "whisper", "file": file, "language": "en", "chunking_strategy": "auto"}
         *deltas, done = client.audio.transcriptions.create(**fields, stream=True)
-        assert {one.type for one in deltas} == {"transcript.text.delta"} and done.type == "transcript.text.done"
-        assert "".join(one.delta for one in deltas) == done.text
+        assert {delta.type for delta in deltas} == {"transcript.text.delta"} and done.type == "transcript.text.done"
+        assert "".join(delta.delta for delta in deltas) == done.text
         assert done.text == client.audio.transcriptions.create(**fields).text
 
     def test_a_damaged_file(self, client: OpenAI) -> None:

@@ -148,7 +148,9 @@ def test_stream(client: OpenAI, limit: int | None) -> None:
 )
 def test_events_fit_the_types_of_the_package(server: ClientServer, body: dict[str, Any]) -> None:
     """The package itself checks nothing: it builds its objects from any JSON. Other clients have typed fields."""
-    types = {one.model_fields["type"].annotation.__args__[0]: one for one in get_args(get_args(ResponseStreamEvent)[0])}
+    types = {
+        kind.model_fields["type"].annotation.__args__[0]: kind for kind in get_args(get_args(ResponseStreamEvent)[0])
+    }
     sent = {"input": STORY, "stream": True, "temperature": 0, "parallel_tool_calls": False, **body}
     for name, event in stream(f"{server.url}/v1/responses", sent, server.headers):
         assert event["type"] == name

@@ -33,7 +33,7 @@ class _Mode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        given, made = ([x for x in tree_leaves(one) if isinstance(x, Tensor)] for one in ((args, kwargs), result))
+        given, made = ([x for x in tree_leaves(tree) if isinstance(x, Tensor)] for tree in ((args, kwargs), result))
         self._check(func.overloadpacket.__name__, given, made)
         return result
 
@@ -106,8 +106,8 @@ class FakeGraphRunner:
         """Forbid operations that allocate memory, except inside replays."""
 
         def check(name: str, given: list[Tensor], made: list[Tensor]) -> None:
-            known = {one.untyped_storage().data_ptr() for one in given}
-            if not self._is_replaying and any(one.untyped_storage().data_ptr() not in known for one in made):
+            known = {tensor.untyped_storage().data_ptr() for tensor in given}
+            if not self._is_replaying and any(tensor.untyped_storage().data_ptr() not in known for tensor in made):
                 raise Forbidden(f"{name} allocates memory between two steps")
 
         with _Mode(check):
@@ -128,4 +128,4 @@ class FakeGraphRunner:
 
 def _tensors(output: DecoderOutput) -> list[Tensor]:
     assert output.logits is not None and output.top_k is not None
-    return [output.hidden, output.logits, *(one for one in output.top_k if one is not None)]
+    return [output.hidden, output.logits, *(tensor for tensor in output.top_k if tensor is not None)]

@@ -66,12 +66,12 @@ def test_an_encoder_agrees_with_the_reference(saved) -> None:
 
 def test_projections_are_merged(saved) -> None:
     merged, plain = (model_of(saved, "llama", backend) for backend in ("cuda", "torch"))
-    attention = [one for one in merged.modules() if isinstance(one, Attention)]
-    feed_forwards = [one for one in merged.modules() if isinstance(one, FeedForward)]
-    assert all(one.merged is not None and one.separable for one in attention) and attention
-    assert all(one.stores_keys for one in attention)
-    assert all(one.merged is not None for one in feed_forwards) and feed_forwards
-    assert all(one.merged is None for one in plain.modules() if isinstance(one, Attention | FeedForward))
+    attention = [module for module in merged.modules() if isinstance(module, Attention)]
+    feed_forwards = [module for module in merged.modules() if isinstance(module, FeedForward)]
+    assert all(module.merged is not None and module.separable for module in attention) and attention
+    assert all(module.stores_keys for module in attention)
+    assert all(module.merged is not None for module in feed_forwards) and feed_forwards
+    assert all(module.merged is None for module in plain.modules() if isinstance(module, Attention | FeedForward))
     first = merged.decoder.layers[0]
     product = first.feed_forward.merged.multiply(torch.ones(1, merged.config.hidden_size, device=DEVICE))
     parts = [
@@ -97,14 +97,14 @@ def test_top_k_and_draws_agree_with_the_reference() -> None:
     with choice.using("cuda"):
         top_k = backend(logits).logits_top_k(logits, 3, True)
         drawn = backend(logits).draw(logits, filters, uniforms)
-        typical = backend(logits).draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
+        typical = backend(logits).draw(logits, [replace(row, typical_p=0.5) for row in filters], uniforms)
         many = backend(logits).logits_top_k(logits, 200)
     with choice.using("torch"):
         for one, other in zip(top_k, backend(logits).logits_top_k(logits, 3, True), strict=True):
             torch.testing.assert_close(one, other)
         assert torch.equal(many.ids, backend(logits).logits_top_k(logits, 200).ids)
     assert torch.equal(drawn.tokens, TORCH.draw(logits, filters, uniforms).tokens)
-    expected = TORCH.draw(logits, [replace(one, typical_p=0.5) for one in filters], uniforms)
+    expected = TORCH.draw(logits, [replace(row, typical_p=0.5) for row in filters], uniforms)
     assert torch.equal(typical.tokens, expected.tokens)
 
 

@@ -94,7 +94,7 @@ def test_a_quantised_model_computes_with_the_rounded_weights(saved, quantization
     actual = hidden_states(model, "cuda")
     with choice.using("torch"):
         rounded = load_model(directory, torch.float32, DEVICE).transformer
-        for linear in (one for one in rounded.decoder.modules() if isinstance(one, Linear)):
+        for linear in (module for module in rounded.decoder.modules() if isinstance(module, Linear)):
             linear.weight.copy_(dequantised(linear.weight.to(HALF), quantization))
         table = rounded.decoder.tokens.weight
         if rounded.head.weight is None:
@@ -125,7 +125,9 @@ def test_matrices_of_experts_are_dequantised(saved) -> None:
     architecture, config = DECODERS["mixtral"]
     with choice.using("torch"):
         model = load_model(saved(config, architecture), HALF, DEVICE).transformer
-    names = [name for name, one in model.named_parameters() if one.dim() == 2 and "decoder.layers.0" in name]
+    names = [
+        name for name, parameter in model.named_parameters() if parameter.dim() == 2 and "decoder.layers.0" in name
+    ]
     matrices = {name: int8_matrix(*model.get_parameter(name).shape) for name in names}
     with choice.using("cuda"):
         kept = kept_quantized(model, HALF, DEVICE, matrices)

@@ -57,7 +57,7 @@ class GraphRows(Rows):
             return self.decode_eagerly(batch, cache, cross_cache, logits, states)
         tensors = ("token_ids", "positions", "slot_mapping", "block_tables", "source_block_tables")
         given = {name: getattr(batch, name) for name in tensors}
-        on_cpu = {name: None if one is None else one.cpu() for name, one in given.items()}
+        on_cpu = {name: None if tensor is None else tensor.cpu() for name, tensor in given.items()}
         return self.graphs.run(replace(batch, **on_cpu), logits)
 
     def launch(self, rows: list[int], token_ids: list[int], filters: list[Filters], uniforms: np.ndarray):
@@ -259,6 +259,6 @@ def test_the_engine_generates_the_same_tokens(pairs, in_kernels, monkeypatch: py
         if captured:
             engine.models["gpt2"].generation.runner.capture_steps(GraphSizes(4, 40))
         results = run(engine, requests)
-        texts.append({key: one.hypotheses[0].token_ids for key, one in results.finished.items()})
+        texts.append({key: finished.hypotheses[0].token_ids for key, finished in results.finished.items()})
         assert ("replay" in runner.log) == captured
     assert texts[0] == texts[1]

@@ -125,6 +125,6 @@ def _weight(name: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    for one in (SPANS, WORDS):
-        write(Path(sys.argv[1]) / one, one)
+    for kind in (SPANS, WORDS):
+        write(Path(sys.argv[1]) / kind, kind)
     (Path(sys.argv[1]) / "inputs.json").write_text(json.dumps({"texts": TEXTS, "labels": LABELS}))

@@ -77,7 +77,7 @@ def test_classes(server: RunningServer, oracles: dict) -> None:
         found = post(server, "/classify", {"model": name, "inputs": texts, "top_k": None})
         logits = oracles[name](**tokenizer(texts, return_tensors="pt", padding=True)).logits
         for labels, scores in zip(found, logits.softmax(-1), strict=True):
-            by_label = {one["label"]: one["score"] for one in labels}
+            by_label = {scored["label"]: scored["score"] for scored in labels}
             for index, label in oracles["sentiment"].config.id2label.items():
                 assert by_label[label] == pytest.approx(float(scores[index]), abs=1e-4)
 

@@ -47,7 +47,10 @@ def server(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 def test_only_one_of_the_tokenizers_puts_a_separator_between_the_texts(checkpoints: dict[str, Path]) -> None:
-    assert [None in tokenizer(one)("a", "b").sequence_ids(0) for one in checkpoints.values()] == [False, True]
+    assert [None in tokenizer(checkpoint)("a", "b").sequence_ids(0) for checkpoint in checkpoints.values()] == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("top_k", [1, 8])
@@ -58,5 +61,5 @@ def test_answers(server: RunningServer, checkpoints: dict[str, Path], name: str,
     body = {"model": name, "question": QUESTION, "context": context, "top_k": top_k}
     found = post(server, "/question_answer", body)
     expected = likeliest_spans(checkpoints[name], QUESTION, context, top_k)
-    assert [one["score"] for one in found] == pytest.approx([score for score, _, _ in expected], rel=1e-3)
-    assert [(one["start"], one["end"]) for one in found] == [(start, end) for _, start, end in expected]
+    assert [answer["score"] for answer in found] == pytest.approx([score for score, _, _ in expected], rel=1e-3)
+    assert [(answer["start"], answer["end"]) for answer in found] == [(start, end) for _, start, end in expected]

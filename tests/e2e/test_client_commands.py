@@ -136,7 +136,7 @@ def test_ctrl_c_while_a_model_loads() -> None:
     command = [sys.executable, "-m", "server.cli", "generate", "--load", str(DEMO / "story"), "a"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     parent = psutil.Process(process.pid)
-    while not (workers := [one for one in parent.children() if "server.engine.process.worker" in one.cmdline()]):
+    while not (workers := [child for child in parent.children() if "server.engine.process.worker" in child.cmdline()]):
         time.sleep(0.02)
     (worker,) = workers
     process.send_signal(signal.SIGINT)

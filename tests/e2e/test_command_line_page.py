@@ -34,7 +34,7 @@ def test_the_examples_run(demo_server: RunningServer, tmp_path: Path) -> None:
     assert shown[2] in ("cat", "dog", "fox") and shown[3] == "Je suis un étudiant" and shown[4].startswith("POSITIVE\t")
     assert (tmp_path / "french.txt").read_text() == "Je suis un étudiant\nLe jardin est petit.\n"
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
-    assert [(one["line"], one.get("id")) for one in answers] == [(1, None), (2, "man"), (3, "fox")]
+    assert [(answer["line"], answer.get("id")) for answer in answers] == [(1, None), (2, "man"), (3, "fox")]
     assert answers[1]["answer"]["usage"]["completion_tokens"] <= 8
     assert "answers.jsonl is complete: 3 answers" in done.stderr
     assert ElementTree.parse(tmp_path / "load.svg").getroot().tag.endswith("svg")

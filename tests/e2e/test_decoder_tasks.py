@@ -127,7 +127,7 @@ def test_classes(server: RunningServer, checkpoints: dict[str, Path]) -> None:
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         assert ids[0, -1] == model.config.pad_token_id, "the text must end as padding would"
         scores = model(ids).logits[0].softmax(-1)
-        assert {one["label"]: one["score"] for one in found} == pytest.approx(
+        assert {scored["label"]: scored["score"] for scored in found} == pytest.approx(
             {f"LABEL_{at}": float(score) for at, score in enumerate(scores)}, abs=1e-5
         )
 
@@ -140,8 +140,10 @@ def test_ranks(server: RunningServer, checkpoints: dict[str, Path]) -> None:
     expected = [float(model(pair).logits) for pair in pairs]
     body = {"model": "rank", "query": "Nobody?", "texts": TEXTS, "raw_scores": True}
     found = post(server, "/rerank", body)
-    assert [one["index"] for one in found] == sorted(range(len(TEXTS)), key=lambda index: -expected[index])
-    assert [one["score"] for one in found] == pytest.approx([expected[one["index"]] for one in found], abs=1e-4)
+    assert [document["index"] for document in found] == sorted(range(len(TEXTS)), key=lambda index: -expected[index])
+    assert [document["score"] for document in found] == pytest.approx(
+        [expected[document["index"]] for document in found], abs=1e-4
+    )
 
 
 def test_entities(server: RunningServer, checkpoints: dict[str, Path]) -> None:
@@ -157,6 +159,6 @@ def test_entities(server: RunningServer, checkpoints: dict[str, Path]) -> None:
     expected = [oracle(text) for text in TEXTS]
     assert sum(map(len, expected)) > 4, "one entity everywhere would prove nothing"
     for found, entities in zip(post(server, "/token_classify", body), expected, strict=True):
-        assert [one | {"score": 0} for one in found] == [one | {"score": 0} for one in entities]
-        scores = [float(one["score"]) for one in entities]
-        assert [one["score"] for one in found] == pytest.approx(scores, rel=1e-3)
+        assert [entity | {"score": 0} for entity in found] == [entity | {"score": 0} for entity in entities]
+        scores = [float(entity["score"]) for entity in entities]
+        assert [entity["score"] for entity in found] == pytest.approx(scores, rel=1e-3)

@@ -65,7 +65,7 @@ def test_fill_mask(server: RunningServer, checkpoints: dict[str, Path], family: 
     texts = [text.replace(word, mask) for text, word in zip(TEXTS, ("sailor", "the café", "Nobody"), strict=True)]
     for text, found in zip(texts, post(server, "/fill_mask", {"model": name, "inputs": texts, **fields}), strict=True):
         expected = oracle(text, **fields)
-        assert [one["token"] for one in found] == [one["token"] for one in expected]
+        assert [filled["token"] for filled in found] == [filled["token"] for filled in expected]
         for ours, theirs in zip(found, expected, strict=True):
             assert ours["score"] == pytest.approx(theirs["score"], rel=1e-3)
             assert (ours["token_str"], ours["sequence"]) == (theirs["token_str"], theirs["sequence"])
@@ -80,16 +80,18 @@ def test_rerank(server: RunningServer, checkpoints: dict[str, Path], family: str
     expected = [float(model(**reader("Nobody?", text, return_tensors="pt")).logits) for text in TEXTS]
     body = {"model": name, "query": "Nobody?", "texts": TEXTS}
     raw = post(server, "/rerank", {**body, "raw_scores": True})
-    assert [one["index"] for one in raw] == sorted(range(len(TEXTS)), key=lambda index: -expected[index])
-    assert [one["score"] for one in raw] == pytest.approx([expected[one["index"]] for one in raw], abs=1e-4)
-    scores = [one["score"] for one in post(server, "/rerank", body)]
+    assert [document["index"] for document in raw] == sorted(range(len(TEXTS)), key=lambda index: -expected[index])
+    assert [document["score"] for document in raw] == pytest.approx(
+        [expected[document["index"]] for document in raw], abs=1e-4
+    )
+    scores = [document["score"] for document in post(server, "/rerank", body)]
     assert scores == pytest.approx(torch.tensor(sorted(expected, reverse=True)).sigmoid().tolist(), abs=1e-5)
 
 
 def assert_same_entities(found: list[dict], expected: list[dict]) -> None:
-    assert [one | {"score": 0} for one in found] == [one | {"score": 0} for one in expected]
-    scores = [float(one["score"]) for one in expected]
-    assert [one["score"] for one in found] == pytest.approx(scores, rel=1e-3)
+    assert [entity | {"score": 0} for entity in found] == [entity | {"score": 0} for entity in expected]
+    scores = [float(entity["score"]) for entity in expected]
+    assert [entity["score"] for entity in found] == pytest.approx(scores, rel=1e-3)
 
 
 @every_family
@@ -171,6 +173,6 @@ def test_answers(server: RunningServer, checkpoints: dict[str, Path], family: st
     body = {"model": name, "question": question, "context": context}
     found = post(server, "/question_answer", body if top_k == 1 else body | {"top_k": top_k})
     expected = likeliest_spans(checkpoints[name], question, context, top_k)
-    assert [one["score"] for one in found] == pytest.approx([score for score, _, _ in expected], rel=1e-3)
-    assert [(one["start"], one["end"]) for one in found] == [(start, end) for _, start, end in expected]
-    assert [one["answer"] for one in found] == [context[start:end] for _, start, end in expected]
+    assert [answer["score"] for answer in found] == pytest.approx([score for score, _, _ in expected], rel=1e-3)
+    assert [(answer["start"], answer["end"]) for answer in found] == [(start, end) for _, start, end in expected]
+    assert [answer["answer"] for answer in found] == [context[start:end] for _, start, end in expected]

@@ -22,7 +22,7 @@ from tests.parity.speech import write_tokenizer
 
 HEAVY_EXAMPLES = {"langchain_chat", "litellm_chat"}
 """Examples whose packages have an environment of their own: `tests.clients.heavy` runs them."""
-EXAMPLES = sorted(one for one in (REPOSITORY / "examples").glob("*.py") if one.stem not in HEAVY_EXAMPLES)
+EXAMPLES = sorted(path for path in (REPOSITORY / "examples").glob("*.py") if path.stem not in HEAVY_EXAMPLES)
 NLI_LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
 HEADS = {
     "ner": ("TokenClassification", {}),

@@ -32,16 +32,18 @@ def find(server: RunningServer, **body: object) -> Any:
 
 
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    names = [(one["entity_group"], one["start"], one["end"], one["word"]) for one in found]
-    assert names == [(one["label"], one["start"], one["end"], one["text"]) for one in expected]
-    np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in expected], atol=2e-5)
+    names = [(entity["entity_group"], entity["start"], entity["end"], entity["word"]) for entity in found]
+    assert names == [(entity["label"], entity["start"], entity["end"], entity["text"]) for entity in expected]
+    np.testing.assert_allclose(
+        [entity["score"] for entity in found], [entity["score"] for entity in expected], atol=2e-5
+    )
 
 
 def test_the_oracle_has_these_texts_and_finds_something() -> None:
     assert (ORACLE["texts"], ORACLE["labels"]) == (TEXTS, LABELS)
     for kind in (SPANS, WORDS):
-        found = [one for text in ORACLE["entities"][f"{kind} 0.2"] for one in text]
-        assert len(found) > 5 and len({one["label"] for one in found}) > 1
+        found = [entity for text in ORACLE["entities"][f"{kind} 0.2"] for entity in text]
+        assert len(found) > 5 and len({entity["label"] for entity in found}) > 1
 
 
 @pytest.mark.parametrize("kind", [SPANS, WORDS])
@@ -58,9 +60,9 @@ def test_a_long_text_is_read_in_windows(server: RunningServer) -> None:
     """Entities beyond the longest text of the checkpoint are found, and so are those inside of the first window."""
     text = ". ".join(TEXTS * 4)
     found = find(server, model=SPANS, labels=LABELS, inputs=text, stride=8)
-    assert max(one["end"] for one in found) > len(text) // 2
-    ends = [0, *(one["end"] for one in found)]
-    assert all(end <= one["start"] for end, one in zip(ends, found, strict=False)), "entities overlap"
+    assert max(entity["end"] for entity in found) > len(text) // 2
+    ends = [0, *(entity["end"] for entity in found)]
+    assert all(end <= entity["start"] for end, entity in zip(ends, found, strict=False)), "entities overlap"
     assert find(server, model=SPANS, labels=LABELS, inputs=["", " \n"]) == [[], []]
 
 
@@ -81,4 +83,4 @@ def test_refusals_name_the_field(server: RunningServer) -> None:
 
 def test_the_command_of_the_page(server: RunningServer) -> None:
     (found,) = requests_page.answers(server.url, "gliner", SPANS)
-    assert all({"entity_group", "score", "word", "start", "end"} == set(one) for one in found)
+    assert all({"entity_group", "score", "word", "start", "end"} == set(entity) for entity in found)

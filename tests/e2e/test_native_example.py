@@ -44,7 +44,7 @@ def test_answers_equal_the_model_of_the_example(tmp_path: Path, monkeypatch: pyt
     for text, choice in zip(TEXTS, answer["choices"], strict=True):
         tokens, scores = greedy(model, tokenizer.encode(text).ids, 20)
         assert choice["token_ids"] == tokens
-        assert [one["logprob"] for one in choice["logprobs"]] == pytest.approx(scores, abs=1e-4)
+        assert [token["logprob"] for token in choice["logprobs"]] == pytest.approx(scores, abs=1e-4)
         assert choice["text"] == tokenizer.decode(tokens)
     (found,) = translated.json()["translations"]
     assert (found["source_lang"], found["target_lang"]) == ("en", "fr")

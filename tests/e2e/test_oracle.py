@@ -187,7 +187,7 @@ def test_a_prompt_is_scored_and_echoed(demo_server: RunningServer) -> None:
         assert choice["prompt_logprobs"][0] is None and len(choice["prompt_logprobs"]) == len(ids)
         for entry, token, row in zip(choice["prompt_logprobs"][1:], ids[1:], log_probs[:-1], strict=True):
             assert entry["id"] == token and entry["logprob"] == pytest.approx(float(row[token]), abs=1e-4)
-            assert [one["id"] for one in entry["top"]] == row.topk(2).indices.tolist()
+            assert [candidate["id"] for candidate in entry["top"]] == row.topk(2).indices.tolist()
 
 
 @torch.inference_mode()
@@ -233,7 +233,9 @@ def test_embeddings_of_every_token(demo_server: RunningServer) -> None:
 def test_similarities(demo_server: RunningServer) -> None:
     folder = DEMO / "sentence-encoder"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
-    source, *others = (model(**tokenizer(one, return_tensors="pt")).last_hidden_state[0].mean(0) for one in SENTENCES)
+    source, *others = (
+        model(**tokenizer(sentence, return_tensors="pt")).last_hidden_state[0].mean(0) for sentence in SENTENCES
+    )
     expected = [float(torch.cosine_similarity(source, other, dim=0)) for other in others]
     inputs = {"source_sentence": SENTENCES[0], "sentences": SENTENCES[1:]}
     assert post(demo_server, "/similarity", {"inputs": inputs}) == pytest.approx(expected, abs=1e-5)
@@ -247,7 +249,7 @@ def test_classes(demo_server: RunningServer) -> None:
     for labels, sentence in zip(post(demo_server, "/classify", {"inputs": SENTENCES}), SENTENCES, strict=True):
         scores = model(**tokenizer(sentence, return_tensors="pt")).logits[0].softmax(-1)
         expected = {model.config.id2label[index]: float(score) for index, score in enumerate(scores)}
-        assert {one["label"]: one["score"] for one in labels} == pytest.approx(expected, abs=1e-5)
+        assert {label["label"]: label["score"] for label in labels} == pytest.approx(expected, abs=1e-5)
 
 
 NOTE = {
@@ -298,7 +300,7 @@ def test_translations_limited_to_choices(demo_server: RunningServer, num_beams: 
         generated = ids[1:].tolist()
         text = "".join(spelled[token] for token in generated)
         targets = [" " + choice for choice in choices]
-        allowed = [i for i, piece in enumerate(spelled) if any(one.startswith(text + piece) for one in targets)]
+        allowed = [i for i, piece in enumerate(spelled) if any(target.startswith(text + piece) for target in targets)]
         return [token for token in allowed if token not in (end, pad)] + ([end] if text in targets else []) or [end]
 
     body = {"response_format": {"type": "choice", "choices": choices}, "num_beams": num_beams}
@@ -309,7 +311,7 @@ def test_translations_limited_to_choices(demo_server: RunningServer, num_beams: 
         for more in ({}, {"split_sentences": False, "num_alternatives": num_beams - 1}):
             (ours,) = post(demo_server, "/translate", {"inputs": sentence} | body | more)["translations"]
             assert ours["text"] == tokenizer.decode(generated[0], skip_special_tokens=True)
-            assert {ours["text"], *(one["text"] for one in ours["alternatives"])} <= set(choices)
+            assert {ours["text"], *(alternative["text"] for alternative in ours["alternatives"])} <= set(choices)
             assert ours["finish_reason"] == "stop"
 
 

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def two_requests(server: RunningServer, texts: list[str], **more: object) -> tuple[list[dict], list[dict]]:
     first = post(server, "/translate", {"inputs": texts, "model": "en-fr", "split_sentences": False, **more})
-    french = [one["text"] for one in first["translations"]]
+    french = [translation["text"] for translation in first["translations"]]
     own = {"model": "fr-es", "target_lang": "es", "split_sentences": False, "max_new_tokens": 12, **more}
     return first["translations"], post(server, "/translate", {"inputs": french, **own})["translations"]
 

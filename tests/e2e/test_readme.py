@@ -17,4 +17,4 @@ def test_the_batch_example_runs(tmp_path: Path) -> None:
     with serving(tmp_path / "log") as server:
         exec(block.replace("http://127.0.0.1:8000", server.url), names)
     assert len(names["vectors"]) == 1500 and len(names["translations"]) == 500
-    assert {one["text"] for one in names["translations"]} == {"Je suis un étudiant"}
+    assert {translation["text"] for translation in names["translations"]} == {"Je suis un étudiant"}

@@ -18,7 +18,7 @@ from tests.agents.recorded import FOLDER, PROJECT, Recorded, item_ids, read, tri
 from tests.e2e.conftest import RunningServer, serving
 from tests.scripted_model import write_scripted
 
-REQUESTS = [(file.stem, one) for file in sorted(FOLDER.glob("*.json")) for one in read(file)]
+REQUESTS = [(file.stem, recorded) for file in sorted(FOLDER.glob("*.json")) for recorded in read(file)]
 PROGRAMS_BY_ID = {program.id: program for program in PROGRAMS}
 _TEXTS = ("text", "content", "delta", "response", "output_text")
 
@@ -34,13 +34,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def texts(value: Any) -> Iterator[str]:
     """The texts in a part of an answer, in any dialect."""
     if isinstance(value, list):
-        for one in value:
-            yield from texts(one)
+        for part in value:
+            yield from texts(part)
     elif isinstance(value, dict):
-        for key, one in value.items():
-            if key in _TEXTS and isinstance(one, str):
-                yield one
-            yield from texts(one)
+        for key, part in value.items():
+            if key in _TEXTS and isinstance(part, str):
+                yield part
+            yield from texts(part)
 
 
 def parts(answer: str) -> list[Any]:
@@ -52,7 +52,9 @@ def parts(answer: str) -> list[Any]:
         return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-@pytest.mark.parametrize(("program", "request_"), REQUESTS, ids=[f"{program}-{one.turn}" for program, one in REQUESTS])
+@pytest.mark.parametrize(
+    ("program", "request_"), REQUESTS, ids=[f"{program}-{sent.turn}" for program, sent in REQUESTS]
+)
 def test_a_recorded_request_is_answered(server: RunningServer, program: str, request_: Recorded) -> None:
     ids: dict[str, str] = {}
 
@@ -84,8 +86,8 @@ def test_recorded_requests_are_of_programs_in_the_table() -> None:
 
 
 def test_recorded_requests_have_no_long_texts_and_no_ids() -> None:
-    for _, one in REQUESTS:
-        assert trimmed(one.body, {}) == one.body
+    for _, recorded in REQUESTS:
+        assert trimmed(recorded.body, {}) == recorded.body
 
 
 def test_texts_are_cut_and_ids_replaced() -> None:

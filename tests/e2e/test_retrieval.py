@@ -64,9 +64,9 @@ def refused(server: RunningServer, path: str, **body: object) -> dict[str, str]:
 
 
 def by_index(ranked: list[dict[str, Any]]) -> np.ndarray:
-    scores = [one["score"] for one in ranked]
+    scores = [document["score"] for document in ranked]
     assert scores == sorted(scores, reverse=True)
-    return np.array([one["score"] for one in sorted(ranked, key=lambda one: one["index"])])
+    return np.array([document["score"] for document in sorted(ranked, key=lambda document: document["index"])])
 
 
 @pytest.mark.parametrize("name", LATE)
@@ -148,9 +148,9 @@ def test_bge_m3(server: RunningServer, paths: dict[str, Path]) -> None:
 def test_splade_pooling_of_the_checkpoint(server: RunningServer, paths: dict[str, Path]) -> None:
     oracle = sentence_transformers.SparseEncoder(str(paths["splade"]), device="cpu")
     expected = oracle.encode(TEXTS, convert_to_sparse_tensor=False).numpy()
-    for one, row in zip(post(server, "/embed_sparse", model="splade", inputs=TEXTS), expected, strict=True):
-        assert [entry["index"] for entry in one] == np.flatnonzero(row).tolist()
-        np.testing.assert_allclose([entry["value"] for entry in one], row[row > 0], rtol=1e-4, atol=1e-4)
+    for vector, row in zip(post(server, "/embed_sparse", model="splade", inputs=TEXTS), expected, strict=True):
+        assert [entry["index"] for entry in vector] == np.flatnonzero(row).tolist()
+        np.testing.assert_allclose([entry["value"] for entry in vector], row[row > 0], rtol=1e-4, atol=1e-4)
 
 
 def qwen_logits(path: Path, texts: list[str], instruction: str | None = None) -> np.ndarray:
@@ -181,7 +181,7 @@ def test_a_language_model_answers_yes_or_no(server: RunningServer, paths: dict[s
     np.testing.assert_allclose(told, qwen_logits(paths["qwen"], texts, body["instruction"]), atol=1e-4)
     assert np.abs(told - raw).max() > 1e-3, "the instruction has no effect"
     jina = post(server, "/v1/rerank", model="qwen", query=QUERY, documents=texts, instruction=body["instruction"])
-    assert [one["index"] for one in jina["results"]] == np.argsort(-told, kind="stable").tolist()
+    assert [document["index"] for document in jina["results"]] == np.argsort(-told, kind="stable").tolist()
 
 
 def test_a_reranker_generates_no_text(server: RunningServer) -> None:
@@ -215,4 +215,4 @@ def test_the_commands_of_the_page(server: RunningServer) -> None:
     vectors, ranked = requests_page.answers(server.url, "colbert", "colbert")
     assert np.array(vectors[0]).shape[1] == 16 and len(ranked) == 2
     (ranked,) = requests_page.answers(server.url, "qwen", "qwen")
-    assert sorted(one["index"] for one in ranked) == [0, 1]
+    assert sorted(document["index"] for document in ranked) == [0, 1]

@@ -102,7 +102,7 @@ def move_into_folder(saved: Path) -> None:
     """Lay the files out as the first releases of sentence-transformers did."""
     folder = saved / "0_Transformer"
     folder.mkdir()
-    for path in [one for one in saved.iterdir() if one.is_file()]:
+    for path in [file for file in saved.iterdir() if file.is_file()]:
         if path.name not in ("modules.json", "config_sentence_transformers.json", "README.md"):
             path.rename(folder / path.name)
     settings = json.loads((folder / "sentence_bert_config.json").read_text())
@@ -203,9 +203,9 @@ def test_long_inputs_of_the_openai_route(server: RunningServer, oracles) -> None
     unit = oracles["in-folder"][1].encode([long, "a"], normalize_embeddings=True)
     for kept in (-1, 12, 300):
         answer = post(server, "/v1/embeddings", **body, truncate_prompt_tokens=kept)
-        np.testing.assert_allclose([one["embedding"] for one in answer["data"]], unit, atol=1e-5)
+        np.testing.assert_allclose([item["embedding"] for item in answer["data"]], unit, atol=1e-5)
     ids = post(server, "/tokenize", model="in-folder", inputs=[long])[0]
-    six = [*(one["id"] for one in ids[:5]), ids[-1]["id"]]
+    six = [*(token["id"] for token in ids[:5]), ids[-1]["id"]]
     answers = [
         post(server, "/v1/embeddings", model="in-folder", input=long, truncate_prompt_tokens=6),
         post(server, "/v1/embeddings", model="in-folder", input=[*six, 5, 5], truncate_prompt_tokens=6),

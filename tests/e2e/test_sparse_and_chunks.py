@@ -48,8 +48,8 @@ def post(server: RunningServer, path: str, **body: object) -> list:
 
 def dense(vector: list[dict], size: int) -> np.ndarray:
     values = np.zeros(size, np.float32)
-    for one in vector:
-        values[one["index"]] = one["value"]
+    for term in vector:
+        values[term["index"]] = term["value"]
     return values
 
 
@@ -64,8 +64,8 @@ def test_sparse_vectors(server: RunningServer, checkpoints: dict[str, Path], fam
     expected = weights.amax(1).numpy()
     together = post(server, "/embed_sparse", model=f"{family}-mlm", inputs=TEXTS)
     for text, found, row in zip(TEXTS, together, expected, strict=True):
-        indices = [one["index"] for one in found]
-        assert indices == sorted(indices) and all(one["value"] > 0 for one in found)
+        indices = [term["index"] for term in found]
+        assert indices == sorted(indices) and all(term["value"] > 0 for term in found)
         np.testing.assert_allclose(dense(found, len(row)), row, rtol=1e-3, atol=1e-4)
         assert post(server, "/embed_sparse", model=f"{family}-mlm", inputs=text) == [found], "batch-mates matter"
 
@@ -96,10 +96,10 @@ def test_late_chunking(server: RunningServer, checkpoints: dict[str, Path], fami
         return vector / np.linalg.norm(vector)
 
     found = post(server, "/embed", model=family, inputs=TEXT, chunks="sentences")
-    assert [(one["start"], one["end"]) for one in found] == bounds
+    assert [(chunk["start"], chunk["end"]) for chunk in found] == bounds
     chosen = [(4, 10), (0, len(TEXT)), (6, 30)]
     again = post(server, "/embed", model=family, inputs=TEXT, chunks=chosen)
-    for one in found + again:
-        np.testing.assert_allclose(one["embedding"], expected(one["start"], one["end"]), rtol=1e-3, atol=1e-5)
+    for chunk in found + again:
+        np.testing.assert_allclose(chunk["embedding"], expected(chunk["start"], chunk["end"]), rtol=1e-3, atol=1e-5)
     alone = post(server, "/embed", model=family, inputs=TEXT[bounds[1][0] : bounds[1][1]])[0]
     assert not np.allclose(alone, found[1]["embedding"], atol=1e-3), "the text around a part does not matter"

@@ -125,10 +125,12 @@ def with_schema(name: str, route: str, rest: dict[str, Any], strict: bool) -> di
     own = {"strict": True} if strict else {}
     if name.startswith("tools"):
         field = name.split()[0].rpartition(".")[2]
-        functions = [{"name": one, field: BAD_SCHEMA if one == "f" else {"type": "object"}, **own} for one in "gf"]
+        functions = [
+            {"name": letter, field: BAD_SCHEMA if letter == "f" else {"type": "object"}, **own} for letter in "gf"
+        ]
         nested = ".function." in name
-        tools = [{"type": "function", "function": one} if nested else one for one in functions]
-        return {**rest, "tools": [{"type": "function", **one} if route == "/v1/responses" else one for one in tools]}
+        tools = [{"type": "function", "function": function} if nested else function for function in functions]
+        return {**rest, "tools": [{"type": "function", **tool} if route == "/v1/responses" else tool for tool in tools]}
     named = {"name": "answer", "schema": BAD_SCHEMA, **own}
     formats: dict[str, dict[str, Any]] = {
         "response_format.json_schema.schema": {"response_format": {"type": "json_schema", "json_schema": named}},
@@ -181,8 +183,8 @@ def test_a_call_that_was_cut_can_come_back(server: RunningServer) -> None:
     (block,) = whole["content"]
     assert whole["stop_reason"] == "max_tokens" and block["name"] == "get_weather"
     events = server.post("/v1/messages", json={**asked, "stream": True}).text.split("\n\n")
-    deltas = [json.loads(one.partition("data: ")[2]) for one in events if "input_json_delta" in one]
-    written = "".join(one["delta"]["partial_json"] for one in deltas)
+    deltas = [json.loads(event.partition("data: ")[2]) for event in events if "input_json_delta" in event]
+    written = "".join(delta["delta"]["partial_json"] for delta in deltas)
     assert block["input"] == from_json(written, allow_partial=True)
     results = [{"type": "tool_result", "tool_use_id": block["id"], "content": "x"}]
     messages = [*QUESTION, {"role": "assistant", "content": [block]}, {"role": "user", "content": results}]

@@ -72,7 +72,7 @@ def diverse_search(
                 last = length == max_new_tokens
                 if last:
                     group.finished += [(total / length**length_penalty, text) for total, text in group.running]
-                group.finished = sorted(group.finished, key=lambda one: -one[0])[:size]
+                group.finished = sorted(group.finished, key=lambda ended: -ended[0])[:size]
                 # Later groups are penalised for these tokens. After the last step, the tokens of the candidates are
                 # used.
                 taken += [text[-1] for _, text in (best if last else group.running)]
@@ -83,7 +83,9 @@ def diverse_search(
                         early_stopping is True or group.running[0][0] / longest**length_penalty <= group.finished[-1][0]
                     )
                 )
-    best = sorted([one for group in groups for one in group.finished], key=lambda one: -one[0])[:num_return_sequences]
+    best = sorted([ended for group in groups for ended in group.finished], key=lambda ended: -ended[0])[
+        :num_return_sequences
+    ]
     return [text for _, text in best], [score for score, _ in best]
 
 
@@ -99,14 +101,16 @@ def step(pair, prompt, group, size, taken, diversity_penalty, end_token_ids, len
         for token, value in enumerate(row):
             penalty = diversity_penalty * taken.count(token) if has_choice else 0.0
             every.append((total + value - penalty, [*text, token]))
-    every.sort(key=lambda one: -one[0])
+    every.sort(key=lambda candidate: -candidate[0])
     length = len(every[0][1])
-    candidates = [one for one in every[: max(2, 1 + len(end_token_ids)) * size] if one[0] > -float("inf")]
+    candidates = [
+        candidate for candidate in every[: max(2, 1 + len(end_token_ids)) * size] if candidate[0] > -float("inf")
+    ]
 
     def ends(one) -> bool:
         return one[1][-1] in end_token_ids or is_stopped(one[1])
 
     ended = list(filter(ends, candidates[:size]))
     group.finished += [(total / length**length_penalty, text) for total, text in ended]
-    group.running = [one for one in candidates if not ends(one)][:size]
+    group.running = [candidate for candidate in candidates if not ends(candidate)][:size]
     return candidates[:size]

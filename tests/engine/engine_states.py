@@ -112,7 +112,7 @@ class CachedTextRunner:
         for row in schedule.rows:
             sequence, start = row.sequence, row.sequence.num_computed_tokens
             tokens = [*sequence.tokens[start : start + row.num_tokens], *sequence.draft]
-            is_broken = row.group.request_id in self.broken
+            is_broken = row.group.sequence_id in self.broken
             for position, token in enumerate(tokens, start):
                 self.cache[self.slot(sequence.block_table, position)] = None if is_broken else token
         if any(row.sequence.state is not None for row in schedule.rows):
@@ -123,7 +123,7 @@ class CachedTextRunner:
             text = [self.cache.get(self.slot(sequence.block_table, position)) for position in range(end)]
             if row.needs_logits:
                 ends = range(end - len(sequence.draft), end + 1)
-                outputs += [self.logits_of(row.group, text[:one]) for one in ends]
+                outputs += [self.logits_of(row.group, text[:stop]) for stop in ends]
         hidden = torch.stack(outputs) if outputs else torch.zeros(0, VOCAB)
         found = self.model.logits_top_k(hidden, logits) if logits is not None else ()
         return DecoderOutput(hidden, *found), None
@@ -151,7 +151,7 @@ class CachedTextRunner:
         return table[position // self.block_size] * self.block_size + position % self.block_size
 
     def logits_of(self, group: SequenceGroup, text: list[int | None]) -> torch.Tensor:
-        if group.request_id in self.broken:
+        if group.sequence_id in self.broken:
             return torch.full((VOCAB,), torch.nan)
         known = [token for token in text if token is not None]
         assert len(known) == len(text), "a row reads values that are not finite, or that nobody wrote"
@@ -204,14 +204,14 @@ class CapturedTexts:
         runner, found = self.runner, []
         for row in rows:
             sequence, position = row.sequence, row.sequence.num_computed_tokens + (after is not None)
-            place = None if after is None else [one.sequence for one in after].index(sequence)
+            place = None if after is None else [scheduled.sequence for scheduled in after].index(sequence)
             token = sequence.tokens[position] if place is None else self._chosen[place]
-            is_broken = row.group.request_id in runner.broken
+            is_broken = row.group.sequence_id in runner.broken
             runner.cache[runner.slot(sequence.block_table, position)] = None if is_broken else token
-            text = [runner.cache.get(runner.slot(sequence.block_table, one)) for one in range(position + 1)]
+            text = [runner.cache.get(runner.slot(sequence.block_table, at)) for at in range(position + 1)]
             found.append(runner.logits_of(row.group, text))
         logits = torch.stack(found)
-        tokens, sampled = logits.argmax(-1), [i for i, one in enumerate(choices.filters) if one.temperature > 0]
+        tokens, sampled = logits.argmax(-1), [i for i, choice in enumerate(choices.filters) if choice.temperature > 0]
         if sampled:
             filters, uniforms = [device_filters(choices.filters[i]) for i in sampled], choices.uniforms[sampled]
             own = logits[sampled].nan_to_num()
@@ -251,11 +251,11 @@ Spec = tuple[str, int, int, int, int]
 of new tokens, seed."""
 
 
-def message(request_id: int, spec: Spec) -> Generate:
+def message(sequence_id: int, spec: Spec) -> Generate:
     kind, stem, more, limit, seed = spec
     prompt = [*STEMS[stem], *(3 + (seed + 5 * place) % (VOCAB - 3) for place in range(more))]
     given = {"max_new_tokens": limit, "end_token_ids": [END], "seed": seed, **KINDS[kind]}
-    return one_row(request_id, "fake", prompt, **given)
+    return one_row(sequence_id, "fake", prompt, **given)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -325,11 +325,11 @@ class EngineStates(RuleBasedStateMachine):
     def add(self, kind: str, stem: int, more: int, limit: int, seed: int) -> None:
         if self.ahead and seed > 0:
             kind = sorted(AHEAD_KINDS)[len(self.specs) % len(AHEAD_KINDS)]
-        request_id, spec = len(self.specs), (kind, stem, more, limit, seed)
-        self.specs[request_id], self.tokens[request_id] = spec, []
-        self.engine.add(message(request_id, spec))
-        if request_id in self.engine._requests:
-            self.groups[request_id] = self.engine._requests[request_id][1]
+        sequence_id, spec = len(self.specs), (kind, stem, more, limit, seed)
+        self.specs[sequence_id], self.tokens[sequence_id] = spec, []
+        self.engine.add(message(sequence_id, spec))
+        if sequence_id in self.engine._requests:
+            self.groups[sequence_id] = self.engine._requests[sequence_id][1]
 
     @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
@@ -341,10 +341,10 @@ class EngineStates(RuleBasedStateMachine):
     def abort(self, place: int) -> None:
         living = self.living()
         if living:
-            request_id = living[place % len(living)]
-            if request_id in self.engine._requests:
-                self.aborted.add(request_id)  # a refused request fails instead
-            self.engine.abort(request_id)
+            sequence_id = living[place % len(living)]
+            if sequence_id in self.engine._requests:
+                self.aborted.add(sequence_id)  # a refused request fails instead
+            self.engine.abort(sequence_id)
 
     @rule(place=st.integers(0, 30))
     def pass_deadline(self, place: int) -> None:
@@ -395,44 +395,51 @@ class EngineStates(RuleBasedStateMachine):
     # -------------------------------------------------------------------------------------------------- checks
 
     def living(self) -> list[int]:
-        return [request_id for request_id in self.specs if request_id not in self.ended | self.aborted]
+        return [sequence_id for sequence_id in self.specs if sequence_id not in self.ended | self.aborted]
 
     def take(self, output: StepOutput | None) -> None:
         """Check the events of one engine step, and add its tokens to the texts so far."""
         if output is None:
             return
         for event in output.tokens:
-            assert event.request_id not in self.ended | self.aborted, "tokens after the end"
-            self.tokens[event.request_id] += event.token_ids
-            self.check_beginning(event.request_id)
+            assert event.sequence_id not in self.ended | self.aborted, "tokens after the end"
+            self.tokens[event.sequence_id] += event.token_ids
+            self.check_beginning(event.sequence_id)
         for failed in output.failed:
-            self.end(failed.request_id)
+            self.end(failed.sequence_id)
             if failed.code == "timeout":
-                assert failed.request_id in self.expired
+                assert failed.sequence_id in self.expired
             elif failed.code == "engine_error":
-                assert failed.request_id in self.generation.runner.broken, failed.message
+                assert failed.sequence_id in self.generation.runner.broken, failed.message
             elif failed.code != "request_too_large":
-                assert alone(self.specs[failed.request_id])[0] == failed.code
+                assert alone(self.specs[failed.sequence_id])[0] == failed.code
         for end in output.finished:
-            self.end(end.request_id)
+            self.end(end.sequence_id)
             if end.hypotheses[0].finish_reason == "timeout":
-                assert end.request_id in self.expired
-                self.check_beginning(end.request_id)
+                assert end.sequence_id in self.expired
+                self.check_beginning(end.sequence_id)
                 continue
-            code, expected = alone(self.specs[end.request_id])
-            self.seen[self.specs[end.request_id][0]] += 1
+            code, expected = alone(self.specs[end.sequence_id])
+            self.seen[self.specs[end.sequence_id][0]] += 1
             assert not code, "the request fails alone"
-            assert [one.token_ids for one in end.hypotheses] == [one.token_ids for one in expected]
-            assert [one.finish_reason for one in end.hypotheses] == [one.finish_reason for one in expected]
-            assert np.allclose([one.score or 0 for one in end.hypotheses], [one.score or 0 for one in expected])
+            assert [hypothesis.token_ids for hypothesis in end.hypotheses] == [
+                hypothesis.token_ids for hypothesis in expected
+            ]
+            assert [hypothesis.finish_reason for hypothesis in end.hypotheses] == [
+                hypothesis.finish_reason for hypothesis in expected
+            ]
+            assert np.allclose(
+                [hypothesis.score or 0 for hypothesis in end.hypotheses],
+                [hypothesis.score or 0 for hypothesis in expected],
+            )
 
-    def end(self, request_id: int) -> None:
-        assert request_id not in self.ended | self.aborted, "a request ended twice"
-        self.ended.add(request_id)
+    def end(self, sequence_id: int) -> None:
+        assert sequence_id not in self.ended | self.aborted, "a request ended twice"
+        self.ended.add(sequence_id)
 
-    def check_beginning(self, request_id: int) -> None:
-        code, expected = alone(self.specs[request_id])
-        found = self.tokens[request_id]
+    def check_beginning(self, sequence_id: int) -> None:
+        code, expected = alone(self.specs[sequence_id])
+        found = self.tokens[sequence_id]
         assert code or found == expected[0].token_ids[: len(found)], "another text than alone"
 
     def check_blocks(self) -> None:

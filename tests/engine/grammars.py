@@ -179,12 +179,12 @@ def random_engine(seed: int = 0, blocks: int = 4096) -> Engine:
     return engine
 
 
-def random_request(request_id: int, grammar: str, **settings: object) -> Generate:
+def random_request(sequence_id: int, grammar: str, **settings: object) -> Generate:
     """A sampled request with a grammar, or none if it is empty, and a prompt that is unique to its id."""
-    params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": request_id, **settings}
-    prompt = random.Random(request_id).choices(range(3, 259), k=6)
+    params = {"max_new_tokens": 800, "end_token_ids": [END], "do_sample": True, "seed": sequence_id, **settings}
+    prompt = random.Random(sequence_id).choices(range(3, 259), k=6)
     sections = [AnswerSection(grammar=grammar)] if grammar else []
-    return one_row(request_id, "random", prompt, **{"sections": sections, **params})
+    return one_row(sequence_id, "random", prompt, **{"sections": sections, **params})
 
 
 def decode_text(tokens: list[int], vocabulary: list[bytes] = TOKENS) -> str:

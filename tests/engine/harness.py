@@ -92,25 +92,25 @@ class Results:
         if output is None:
             return
         for event in output.prompts:
-            assert event.request_id not in self.prompts | self.tokens | self.finished, "late or repeated"
-            self.prompts[event.request_id] = list(Logprobs(event.logprobs))
+            assert event.sequence_id not in self.prompts | self.tokens | self.finished, "late or repeated"
+            self.prompts[event.sequence_id] = list(Logprobs(event.logprobs))
         for event in output.tokens:
-            assert event.request_id not in self.finished, "tokens after the end"
-            self.tokens.setdefault(event.request_id, []).extend(event.token_ids)
-            self.token_events.setdefault(event.request_id, []).append(event)
+            assert event.sequence_id not in self.finished, "tokens after the end"
+            self.tokens.setdefault(event.sequence_id, []).extend(event.token_ids)
+            self.token_events.setdefault(event.sequence_id, []).append(event)
         for event in output.finished:
-            assert event.request_id not in self.finished | self.failed, "ended twice"
-            self.finished[event.request_id] = event
+            assert event.sequence_id not in self.finished | self.failed, "ended twice"
+            self.finished[event.sequence_id] = event
         for event in output.failed:
-            assert event.request_id not in self.finished | self.failed, "ended twice"
-            self.failed[event.request_id] = event
+            assert event.sequence_id not in self.finished | self.failed, "ended twice"
+            self.failed[event.sequence_id] = event
         for event in output.encoded:
-            self.encoded[event.request_id, event.index] = event.values
-            self.rows[event.request_id, event.index] = event.rows
-            self.words[event.request_id, event.index] = event.token_ids
+            self.encoded[event.sequence_id, event.index] = event.values
+            self.rows[event.sequence_id, event.index] = event.rows
+            self.words[event.sequence_id, event.index] = event.token_ids
 
-    def texts(self, request_id: int) -> list[list[int]]:
-        return [hypothesis.token_ids for hypothesis in self.finished[request_id].hypotheses]
+    def texts(self, sequence_id: int) -> list[list[int]]:
+        return [hypothesis.token_ids for hypothesis in self.finished[sequence_id].hypotheses]
 
 
 def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Results:
@@ -141,9 +141,9 @@ def run(engine: Engine, requests: list[Generate | Encode], every: int = 0) -> Re
     return results
 
 
-def generate(pair: Pair, request_id: int, prompt: list[int], **params) -> Generate:
+def generate(pair: Pair, sequence_id: int, prompt: list[int], **params) -> Generate:
     settings = {"max_new_tokens": 12, "end_token_ids": pair.ends, **params}
-    return one_row(request_id, pair.name, prompt, pair.starts, **settings)
+    return one_row(sequence_id, pair.name, prompt, pair.starts, **settings)
 
 
 class CountPenalties(transformers.LogitsProcessor):

@@ -144,7 +144,7 @@ def term_search(
             for token, value in enumerate(row)
             if value > -float("inf")
         ]
-        every.sort(key=lambda one: (-one[0], one[2], one[1][-1]))
+        every.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1][-1]))
 
         def ends(text: list[int]) -> bool:
             stopped = stop is not None and stop in b"".join(texts.token_bytes[token] for token in text)
@@ -155,28 +155,30 @@ def term_search(
 
         taken = every[: max(2, 1 + len(end_token_ids)) * num_beams]
         for beam, (_, text) in enumerate(running):
-            own = [one for one in every if one[2] == beam]
+            own = [candidate for candidate in every if candidate[2] == beam]
             wanted = texts.next_tokens(text)
-            taken += [one for one in own if one[1][-1] in wanted]
+            taken += [candidate for candidate in own if candidate[1][-1] in wanted]
             taken += itertools.islice(filter(may, own), 1)
-        identities = {id(one) for one in taken}
-        candidates = [one for one in every if id(one) in identities]
-        allowed = [one for one in candidates if may(one)]
+        identities = {id(candidate) for candidate in taken}
+        candidates = [candidate for candidate in every if id(candidate) in identities]
+        allowed = [candidate for candidate in candidates if may(candidate)]
         last = length == max_new_tokens or not allowed
-        complete = [one for one in candidates if texts.progress(one[1]) == goal][:num_beams]
-        done = [one for one in complete if last or ends(one[1])]
+        complete = [candidate for candidate in candidates if texts.progress(candidate[1]) == goal][:num_beams]
+        done = [candidate for candidate in complete if last or ends(candidate[1])]
         if last and not done and not finished:
-            most = max(texts.progress(one[1]) for one in allowed or candidates)
-            done = [one for one in allowed or candidates if texts.progress(one[1]) == most][:num_beams]
+            most = max(texts.progress(candidate[1]) for candidate in allowed or candidates)
+            done = [candidate for candidate in allowed or candidates if texts.progress(candidate[1]) == most][
+                :num_beams
+            ]
         finished += [(total / length**length_penalty, text) for total, text, _ in done]
-        finished = sorted(finished, key=lambda one: -one[0])[:num_beams]
+        finished = sorted(finished, key=lambda ended: -ended[0])[:num_beams]
         if last:
             break
-        going_on = [one for one in allowed if not ends(one[1])]
-        groups = [[one for one in going_on if texts.progress(one[1]) == n] for n in range(goal + 1)]
+        going_on = [candidate for candidate in allowed if not ends(candidate[1])]
+        groups = [[candidate for candidate in going_on if texts.progress(candidate[1]) == n] for n in range(goal + 1)]
         counts = allocate(num_beams, [len(group) for group in groups])
-        chosen = [one for group, count in zip(groups, counts, strict=True) for one in group[:count]]
-        chosen.sort(key=lambda one: (-one[0], one[2], one[1][-1]))
+        chosen = [candidate for group, count in zip(groups, counts, strict=True) for candidate in group[:count]]
+        chosen.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1][-1]))
         running = [(total, text) for total, text, _ in chosen]
         best = next((total for total, text in running if texts.progress(text) == goal), -float("inf"))
         longest = max_new_tokens if early_stopping == "never" and length_penalty > 0 else length

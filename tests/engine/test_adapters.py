@@ -83,12 +83,14 @@ def family(request, families):
 
 def answers(results) -> dict:
     assert not results.failed
-    return {request_id: results.texts(request_id) for request_id in results.finished}
+    return {sequence_id: results.texts(sequence_id) for sequence_id in results.finished}
 
 
 @pytest.fixture(scope="module")
 def alone(family):
-    return {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.mixed_requests()}
+    return {
+        id_of(request): run(family.engine(), [request]).texts(id_of(request)) for request in family.mixed_requests()
+    }
 
 
 def test_an_adapter_alone_equals_merged_weights(family, alone):
@@ -138,7 +140,7 @@ def test_swapped_adapters_are_noticed(family, alone, monkeypatch):
 
     monkeypatch.setattr(AdapterRows, "__init__", swapped)
     found = answers(run(family.engine(), family.mixed_requests()))
-    assert sum(found[request_id] != alone[request_id] for request_id in alone) >= 6
+    assert sum(found[sequence_id] != alone[sequence_id] for sequence_id in alone) >= 6
 
 
 def test_the_adapters_give_different_tokens(family, alone):
@@ -217,8 +219,8 @@ def test_encoder_vectors_with_adapters(families, name):
     for request in requests:
         alone = run(family.engine(), [request])
         for index, item in enumerate(request.items):
-            found = np.frombuffer(together.encoded[request.request_id, index], dtype="<f4")
-            by_itself = np.frombuffer(alone.encoded[request.request_id, index], dtype="<f4")
+            found = np.frombuffer(together.encoded[request.sequence_id, index], dtype="<f4")
+            by_itself = np.frombuffer(alone.encoded[request.sequence_id, index], dtype="<f4")
             np.testing.assert_allclose(found, by_itself, rtol=1e-5, atol=1e-6)
             with torch.inference_mode():
                 said = family.pairs[request.model].oracle(torch.tensor([item.token_ids], device=family.loaded.device))
@@ -236,13 +238,13 @@ def test_token_logits_and_masked_tokens_with_adapters(families):
         ]
         together = run(family.engine(), requests)
         for request, text in zip(requests, texts, strict=True):
-            found = np.frombuffer(together.encoded[request.request_id, 0], dtype="<f4")
+            found = np.frombuffer(together.encoded[request.sequence_id, 0], dtype="<f4")
             with torch.inference_mode():
                 said = family.pairs[request.model].oracle(torch.tensor([text], device=family.loaded.device))
             if name == "tagger":
                 expected = said.logits[0].flatten()
             else:
-                expected = said.logits[0, -1].softmax(-1)[together.words[request.request_id, 0]]
+                expected = said.logits[0, -1].softmax(-1)[together.words[request.sequence_id, 0]]
             np.testing.assert_allclose(found, expected.cpu().numpy(), rtol=1e-3, atol=1e-4)
 
 
@@ -271,7 +273,9 @@ def test_an_adapter_is_as_exact_as_its_int8_base(name, tmp_path, device):
 
 def test_an_int8_base_alone_and_in_a_batch(tmp_path, device):
     family = Family("llama", tmp_path, device, quantization="int8")
-    alone = {id_of(one): run(family.engine(), [one]).texts(id_of(one)) for one in family.mixed_requests()}
+    alone = {
+        id_of(request): run(family.engine(), [request]).texts(id_of(request)) for request in family.mixed_requests()
+    }
     assert answers(run(family.engine(), family.mixed_requests())) == alone
 
 

@@ -175,7 +175,7 @@ def test_an_ignored_field_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", DEVICE_FILTERS)
 def test_a_filter_that_is_lost_on_the_way_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: steps ahead that leave out a filter."""
-    kept = tuple(one for one in DEVICE_FILTERS if one != name)
+    kept = tuple(filter_name for filter_name in DEVICE_FILTERS if filter_name != name)
     monkeypatch.setattr(engine_states, "DEVICE_FILTERS", kept)
     with pytest.raises(AssertionError):
         test_a_field_gives_the_tokens_of_the_ordinary_path_or_keeps_the_request_from_steps_ahead(name)

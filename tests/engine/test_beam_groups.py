@@ -52,9 +52,9 @@ VARIANTS = {
 }
 
 
-def compare(results, request_id, texts, scores):
-    assert results.texts(request_id) == texts
-    assert [h.score for h in results.finished[request_id].hypotheses] == pytest.approx(scores, abs=1e-4)
+def compare(results, sequence_id, texts, scores):
+    assert results.texts(sequence_id) == texts
+    assert [h.score for h in results.finished[sequence_id].hypotheses] == pytest.approx(scores, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "marian"])

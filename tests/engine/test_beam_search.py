@@ -129,11 +129,11 @@ def test_streamed_tokens_are_a_prefix_of_the_answer(pairs, name, early, penalty)
         if output is None:
             continue
         for event in output.tokens:
-            streamed.setdefault(event.request_id, []).extend(event.token_ids)
+            streamed.setdefault(event.sequence_id, []).extend(event.token_ids)
             assert [entry.token_id for entry in event.logprobs] == event.token_ids
-            early_pieces += event.request_id not in {end.request_id for end in output.finished}
+            early_pieces += event.sequence_id not in {end.sequence_id for end in output.finished}
         for end in output.finished:
-            ends[end.request_id] = end
+            ends[end.sequence_id] = end
     for i in range(len(prompts)):
         best = ends[i].hypotheses[0]
         assert streamed[i] == best.token_ids

@@ -138,9 +138,9 @@ def test_the_beam_lag_counts_generated_tokens_that_are_not_streamed(pairs):
     while engine.has_work:
         output = engine.step()
         for event in output.tokens if output is not None else []:
-            agreed += len(event.token_ids) if event.request_id == 0 else 0
+            agreed += len(event.token_ids) if event.sequence_id == 0 else 0
         running = engine.models[pair.name].generation.scheduler.running
-        expected += [one.beams.length - agreed for one in running if one.request_id == 0 and one.beams.length]
+        expected += [group.beams.length - agreed for group in running if group.sequence_id == 0 and group.beams.length]
     assert [lag for step in engine.stats().steps for lag in step.beam_lag_tokens] == expected
 
 

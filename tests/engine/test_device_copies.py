@@ -87,7 +87,7 @@ def test_one_copy_for_all_groups(monkeypatch: pytest.MonkeyPatch, settings: dict
     with counted:
         selections = selection.select(output, StoredLogits(), groups)
     assert len(selections) == num_groups and counted.count == reads
-    assert all(one.tokens or len(one.parents) == BEAMS for one in selections)
+    assert all(chosen.tokens or len(chosen.parents) == BEAMS for chosen in selections)
 
 
 def single(number: int, settings: dict) -> SequenceGroup:
@@ -100,6 +100,6 @@ def test_a_row_that_is_not_finite_fails_alone_among_processed_beams() -> None:
     groups = [group_with_tokens(number, {"repetition_penalty": 1.5, "renormalize_logits": True}) for number in range(3)]
     logits = torch.randn(3 * BEAMS, VOCAB, generator=torch.Generator().manual_seed(2))
     logits[BEAMS + 1, 7] = torch.nan
-    selections = {one.group: one for one in selection.select(DecoderOutput(logits), StoredLogits(), groups)}
+    selections = {chosen.group: chosen for chosen in selection.select(DecoderOutput(logits), StoredLogits(), groups)}
     assert [selections[group].failed for group in groups] == [False, True, False]
     assert [selections[group].parents is None for group in groups] == [False, True, False]

@@ -76,7 +76,9 @@ def test_a_device_without_code_in_torch_is_refused_or_left_alone(cuda, caplog: p
 
 def test_workers_take_turns_on_devices(cuda) -> None:
     cuda("NVIDIA H100", (9, 0), 2)
-    assert [service._device("auto", index) for index in range(3)] == [torch.device("cuda", one) for one in (0, 1, 0)]
+    assert [service._device("auto", index) for index in range(3)] == [
+        torch.device("cuda", device) for device in (0, 1, 0)
+    ]
     assert service._device("cpu", 0) == torch.device("cpu")
 
 
@@ -145,15 +147,18 @@ def test_the_cache_gets_what_the_largest_steps_leave(pairs, names: list[str]) ->
     def make_engine(size: int) -> Engine:
         memory.cache_bytes = size
         sized = EngineOptions(**{**_fields(options), "kv_cache_bytes": size})
-        built = [build(one, sized, share)[0] for one, share in zip(loaded, kv_shares(loaded, {}, sized), strict=True)]
-        engine = Engine({one.name: one for one in built}, torch.device("cpu"))
+        built = [
+            build(checkpoint, sized, share)[0]
+            for checkpoint, share in zip(loaded, kv_shares(loaded, {}, sized), strict=True)
+        ]
+        engine = Engine({model.name: model for model in built}, torch.device("cpu"))
         step = engine.step
 
         def watched():
             output = step()
-            for one in built:
-                if one.generation is not None:
-                    scheduler = one.generation.scheduler
+            for model in built:
+                if model.generation is not None:
+                    scheduler = model.generation.scheduler
                     rows_of_steps.append(len(scheduler.running))
                     filled.append(scheduler.blocks.self_pool.used_blocks / scheduler.blocks.self_pool.num_blocks)
             return output

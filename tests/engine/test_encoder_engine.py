@@ -23,12 +23,12 @@ from tests.parity.paged import encoder_batch
 TEXTS = random_ids(97, [1, 30, 7, 64, 2, 15, 100, 3, 3, 40], seed=6)
 
 
-def values(results, request_id: int, index: int) -> np.ndarray:
-    return np.frombuffer(results.encoded[request_id, index], dtype="<f4")
+def values(results, sequence_id: int, index: int) -> np.ndarray:
+    return np.frombuffer(results.encoded[sequence_id, index], dtype="<f4")
 
 
-def encode(request_id: int, texts, name: str = "bert", task: str = "embed", **settings) -> Encode:
-    return Encode(request_id, name, task, [EncodeItem(text) for text in texts], **settings)
+def encode(sequence_id: int, texts, name: str = "bert", task: str = "embed", **settings) -> Encode:
+    return Encode(sequence_id, name, task, [EncodeItem(text) for text in texts], **settings)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
@@ -143,7 +143,7 @@ def test_a_large_list_does_not_block_a_small_request(pairs):
     one.step()
     one.add(encode(1, [[6] * 20]))
     first, second = one.step(), one.step()
-    answered = [event.request_id for output in (first, second) for event in output.encoded]
+    answered = [event.sequence_id for output in (first, second) for event in output.encoded]
     assert 1 in answered
     assert one.has_work
 
@@ -165,8 +165,8 @@ def test_abort_and_deadline(pairs):
     one.add(encode(0, [[5] * 20] * 5))
     one.add(encode(1, [[5] * 20] * 5, deadline=0.0))
     output = one.step()
-    assert [(end.request_id, end.code) for end in output.failed] == [(1, "timeout")]
-    assert [event.request_id for event in output.encoded] == [0]
+    assert [(end.sequence_id, end.code) for end in output.failed] == [(1, "timeout")]
+    assert [event.sequence_id for event in output.encoded] == [0]
     one.abort(0)
     assert one.step() is None and not one.has_work and one.stats().queue_tokens == 0
 
@@ -256,7 +256,7 @@ def test_spans_are_pooled_from_one_pass(pairs, pooling):
 
 def test_invalid_spans_are_refused(pairs):
     wrong = [[], [(2, 2)], [(-1, 1)], [(0, 4)]]
-    requests = [Encode(i, "bert", "embed_spans", [EncodeItem([5, 6, 7], spans=one)]) for i, one in enumerate(wrong)]
+    requests = [Encode(i, "bert", "embed_spans", [EncodeItem([5, 6, 7], spans=spans)]) for i, spans in enumerate(wrong)]
     results = run(pairs("bert").engine(), requests)
     assert {i: results.failed[i].code for i in results.failed} == dict.fromkeys(range(4), "engine_error")
 

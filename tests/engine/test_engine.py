@@ -180,11 +180,11 @@ def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs, monkey
     one.add(one_row(1, "gpt2", PROMPTS[1], max_new_tokens=40, deadline=now + 1))
     one.add(one_row(2, "gpt2", PROMPTS[1], max_new_tokens=40, num_beams=3, deadline=now + 1))
     first = one.step()
-    assert [(end.request_id, end.code) for end in first.failed] == [(0, "timeout")]
+    assert [(end.sequence_id, end.code) for end in first.failed] == [(0, "timeout")]
     one.step(), one.step()
     now += 2
     last = one.step()
-    ends = {end.request_id: end for end in last.finished}
+    ends = {end.sequence_id: end for end in last.finished}
     assert ends[1].hypotheses[0].finish_reason == ends[2].hypotheses[0].finish_reason == "timeout"
     assert 0 < len(ends[1].hypotheses[0].token_ids) < 40
     assert len(ends[2].hypotheses) == 1 and ends[2].hypotheses[0].score is not None
@@ -201,7 +201,7 @@ def test_deadlines_of_ended_requests_are_removed(pairs, monkeypatch):
         one.abort(i)
     assert len(one._deadlines) < 100
     now += 1
-    assert [end.request_id for end in one.step().failed] == [0] and not one.has_work
+    assert [end.sequence_id for end in one.step().failed] == [0] and not one.has_work
 
 
 def test_reported_durations_are_consistent(pairs):
@@ -253,7 +253,7 @@ def test_rows_of_one_message_get_the_same_answers_as_separate_messages(pairs):
     together = run(pair.engine(), [Generate("gpt2", GenerationParams(**settings), prompts, rows)])
     alone = [
         one_row(
-            row.request_id, "gpt2", prompts[row.prompt], max_new_tokens=row.max_new_tokens, seed=row.seed, **settings
+            row.sequence_id, "gpt2", prompts[row.prompt], max_new_tokens=row.max_new_tokens, seed=row.seed, **settings
         )
         for i, row in enumerate(rows)
     ]
@@ -315,12 +315,12 @@ def test_a_step_that_raises_fails_its_requests_and_no_others(pairs, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(pair.loaded.model.transformer, "decode", lambda *given: 1 / 0)
         output = one.step()
-    assert {end.request_id: end.code for end in output.failed} == {0: "engine_error", 1: "engine_error"}
+    assert {end.sequence_id: end.code for end in output.failed} == {0: "engine_error", 1: "engine_error"}
     finished = []
     while one.has_work:
         output = one.step()
         finished += output.finished if output else []
-    assert [end.request_id for end in finished] == [2]
+    assert [end.sequence_id for end in finished] == [2]
     assert finished[0].hypotheses[0].token_ids == reference(pair, PROMPTS[1], max_new_tokens=12)[0][0]
     assert one.stats().kv_blocks_used == {"self": 0}
 
@@ -351,6 +351,6 @@ def test_a_prompt_that_lacks_its_last_token_counts_as_a_decoding_row(pairs, monk
     observed = []
     budget = one.models[pair.name].generation.scheduler.prefill_budget
     monkeypatch.setattr(budget, "observe", lambda decode, prefill, seconds: observed.append((decode, prefill)))
-    for request_id in range(2):
-        run(one, [generate(pair, request_id, prompt, max_new_tokens=2)])
+    for sequence_id in range(2):
+        run(one, [generate(pair, sequence_id, prompt, max_new_tokens=2)])
     assert observed == [(0, 9), (1, 0), (1, 0), (1, 0)]

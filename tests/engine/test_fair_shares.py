@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from server.engine.scheduling.fair_rows import FairRows
-from server.engine.scheduling.turns import RunningRows, Turns
+from server.engine.scheduling.round_robin import RoundRobinQueue, RunningRows
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 from server.ipc.wire.messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
@@ -27,7 +27,7 @@ def call(
 ) -> list[SequenceGroup]:
     """Queue the rows of one call. All its prompts are equal."""
     first = len(simulation.requests) + 1
-    made = [GenerateRow(one, new) for one in range(first, first + rows)]
+    made = [GenerateRow(row_id, new) for row_id in range(first, first + rows)]
     message = Generate(
         "m", GenerationParams(num_beams=beams), [[call_id % 50] * prompt], made, call_id=call_id, key=key
     )
@@ -203,7 +203,7 @@ def test_the_victim_is_the_newest_group_of_the_largest_call() -> None:
 
 
 def test_turns_go_by_key_then_call_then_item() -> None:
-    queue: Turns[str] = Turns()
+    queue: RoundRobinQueue[str] = RoundRobinQueue()
     for key, call_id, item in [("a", 1, "a1"), ("a", 1, "a2"), ("a", 2, "b1"), ("k", 3, "k1"), ("k", 3, "k2")]:
         queue.add(key, call_id, item)
     order = []

@@ -56,7 +56,7 @@ def test_the_text_of_a_later_section_is_read_again(marker: str) -> None:
     results = run(engine, [request])
     assert not results.failed
     (hypothesis,) = results.finished[0].hypotheses
-    text = "".join("<c>ab" if one == len(TOKENS) else text_of([one]) for one in hypothesis.token_ids)
+    text = "".join("<c>ab" if token == len(TOKENS) else text_of([token]) for token in hypothesis.token_ids)
     assert re.fullmatch("<c>[ab]{40,}[!?]?", text[text.index("<c>") :])
 
 

@@ -77,7 +77,10 @@ def step_until(engine: Engine, results: Results, is_enough: Callable[[], bool]) 
 
 
 def texts_alone(requests) -> dict[int, list[list[int]]]:
-    return {one.rows[0].request_id: run(random_engine(), [one]).texts(one.rows[0].request_id) for one in requests}
+    return {
+        request.rows[0].sequence_id: run(random_engine(), [request]).texts(request.rows[0].sequence_id)
+        for request in requests
+    }
 
 
 @pytest.mark.parametrize("settings", [{}, {"do_sample": False, "num_beams": 3}], ids=["sampled", "beams"])
@@ -91,7 +94,7 @@ def test_other_requests_end_while_a_grammar_is_slow(gate: Gate, settings: dict) 
     gate.opened.set()
     step_until(engine, results, lambda: not engine.has_work)
     expected = texts_alone([slow, *OTHERS])
-    assert {request_id: results.texts(request_id) for request_id in expected} == expected
+    assert {sequence_id: results.texts(sequence_id) for sequence_id in expected} == expected
 
 
 def test_a_held_request_can_be_aborted(gate: Gate) -> None:
@@ -124,7 +127,7 @@ def test_a_held_request_that_is_preempted_gives_the_same_text(gate: Gate) -> Non
     for request in [*others, slow]:
         engine.add(request)
     (scheduler,) = (model.generation.scheduler for model in engine.models.values())
-    step_until(engine, results, lambda: 0 in [group.request_id for group in scheduler.running if group.is_computed])
+    step_until(engine, results, lambda: 0 in [group.sequence_id for group in scheduler.running if group.is_computed])
     scheduler.restart(next(group for group in scheduler.running if group.is_computed))
     step_until(engine, results, lambda: len(results.finished) == len(others))
     gate.opened.set()

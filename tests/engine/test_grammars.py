@@ -54,12 +54,14 @@ def is_valid(text: str, schema: dict) -> bool:
     return bool(validator.is_valid(value))
 
 
-def ended(results, request_id: int) -> list[str]:
+def ended(results, sequence_id: int) -> list[str]:
     """Texts of a request. Asserts that each text ended because its grammar was complete."""
-    assert request_id not in results.failed, results.failed[request_id]
-    hypotheses = results.finished[request_id].hypotheses
-    assert all(one.finish_reason == "stop" and one.stop_token_id == END for one in hypotheses), hypotheses
-    return [decode_text(one.token_ids[:-1]) for one in hypotheses]
+    assert sequence_id not in results.failed, results.failed[sequence_id]
+    hypotheses = results.finished[sequence_id].hypotheses
+    assert all(hypothesis.finish_reason == "stop" and hypothesis.stop_token_id == END for hypothesis in hypotheses), (
+        hypotheses
+    )
+    return [decode_text(hypothesis.token_ids[:-1]) for hypothesis in hypotheses]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -117,8 +119,8 @@ def test_without_the_mask_few_answers_are_valid(control, monkeypatch):
     grammar = json_grammar(schema) if control == "no mask" else ""
     results = run(random_engine(), [random_request(i, grammar, max_new_tokens=60) for i in range(20)])
     texts = [
-        b"".join(TOKENS[token] for token in one.hypotheses[0].token_ids if token < len(TOKENS))
-        for one in results.finished.values()
+        b"".join(TOKENS[token] for token in finished.hypotheses[0].token_ids if token < len(TOKENS))
+        for finished in results.finished.values()
     ]
     assert not any(is_valid(text.decode(errors="replace"), schema) for text in texts)
     assert control == "no grammar" or {failed.code for failed in results.failed.values()} == {"invalid_format"}
@@ -239,12 +241,12 @@ def test_beams_equal_transformers_with_a_brute_force_mask(pairs, name, variant):
         tried = TriedTokens(LETTERS, choices, len(pair.starts) or len(prompt), pair.ends, theirs)
         texts, scores = reference(pair, prompt, logits_processor=[tried], **theirs)
         ours = results.finished[i].hypotheses
-        assert [one.token_ids for one in ours] == texts[: len(ours)]
+        assert [hypothesis.token_ids for hypothesis in ours] == texts[: len(ours)]
         if scores is not None:
-            assert [one.score for one in ours] == pytest.approx(scores[: len(ours)], rel=1e-4)
-        for one in ours:
-            text = decode_text([token for token in one.token_ids if token not in pair.ends], LETTERS)
-            assert text in choices if one.finish_reason == "stop" else any(c.startswith(text) for c in choices)
+            assert [hypothesis.score for hypothesis in ours] == pytest.approx(scores[: len(ours)], rel=1e-4)
+        for hypothesis in ours:
+            text = decode_text([token for token in hypothesis.token_ids if token not in pair.ends], LETTERS)
+            assert text in choices if hypothesis.finish_reason == "stop" else any(c.startswith(text) for c in choices)
 
 
 def test_min_new_tokens_does_not_extend_a_complete_text():

@@ -77,7 +77,7 @@ def test_phi_3_without_its_restart_is_noticed(pairs, monkeypatch):
     monkeypatch.setattr(Scheduler, "restart", lambda self, request: None)
     answers, theirs = found(pair, pair.engine()), expected(pair)
     crossing = [length <= ORIGINAL for length in LENGTHS]
-    assert [one != other for one, other in zip(answers, theirs, strict=True)] == crossing
+    assert [answer != other for answer, other in zip(answers, theirs, strict=True)] == crossing
 
 
 def test_the_context_is_the_extended_length(pairs):

@@ -57,7 +57,10 @@ def loaded(pairs, names: list[str], kv_cache_bytes: int) -> dict[str, ModelInfo]
     options = EngineOptions(block_size=4, max_batch_rows=16, kv_cache_bytes=kv_cache_bytes)
     checkpoints = [pairs(name).loaded for name in names]
     shares = kv_shares(checkpoints, {}, options)
-    return {name: build(one, options, share)[1] for name, one, share in zip(names, checkpoints, shares, strict=True)}
+    return {
+        name: build(checkpoint, options, share)[1]
+        for name, checkpoint, share in zip(names, checkpoints, shares, strict=True)
+    }
 
 
 def test_two_models_run_equally_many_long_sequences(pairs) -> None:

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 import pytest
 
 from server.engine.process import loading_beats
-from server.engine.process.connection import ServerConnection
 from server.engine.process.loading_beats import LoadingBeats
+from server.engine.process.worker_socket import WorkerSocket
 from server.ipc.wire.frames import FRAME_HEADER
 from server.ipc.wire.messages import Loading, Progress, decode_from_worker
 from tests.waiting import HANG_SECONDS
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, ServerConnection]]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, WorkerSocket]]:
     monkeypatch.setattr(loading_beats, "BEAT_SECONDS", 0.005)
     server, worker = socket.socketpair()
     server.settimeout(HANG_SECONDS)
     with server, worker:
-        yield server, ServerConnection(worker)
+        yield server, WorkerSocket(worker)
 
 
 def read(server: socket.socket) -> object:
@@ -29,7 +29,7 @@ def read(server: socket.socket) -> object:
     return decode_from_worker(server.recv(length, socket.MSG_WAITALL))
 
 
-def test_beats_arrive_until_they_are_stopped(ends: tuple[socket.socket, ServerConnection]) -> None:
+def test_beats_arrive_until_they_are_stopped(ends: tuple[socket.socket, WorkerSocket]) -> None:
     server, connection = ends
     beats = LoadingBeats(connection, 3)
     try:
@@ -43,7 +43,7 @@ def test_beats_arrive_until_they_are_stopped(ends: tuple[socket.socket, ServerCo
     assert message == Progress(3, "llm", 1, 2)
 
 
-def test_a_beat_never_cuts_another_message(ends: tuple[socket.socket, ServerConnection]) -> None:
+def test_a_beat_never_cuts_another_message(ends: tuple[socket.socket, WorkerSocket]) -> None:
     server, connection = ends
     beats = LoadingBeats(connection, 3)
     try:
@@ -60,7 +60,7 @@ def test_a_beat_never_cuts_another_message(ends: tuple[socket.socket, ServerConn
 
 
 def test_a_beat_to_a_server_that_is_gone_does_not_interrupt_loading(
-    ends: tuple[socket.socket, ServerConnection],
+    ends: tuple[socket.socket, WorkerSocket],
 ) -> None:
     server, connection = ends
     server.close()

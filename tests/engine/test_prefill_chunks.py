@@ -195,7 +195,7 @@ def test_streams_of_a_gpu_end_nearly_as_early_as_with_the_best_chunks(cost, requ
 def test_with_one_cost_per_token_the_same_streams_take_several_times_as_long():
     costs = linear(0.015), linear(0.015)
     budgets = PrefillBudget(has_fixed_part=False), PrefillBudget(has_fixed_part=True)
-    before, found = (simulate(*one, EARLIER + AT_ONCE) for one in zip(costs, budgets, strict=True))
+    before, found = (simulate(*pair, EARLIER + AT_ONCE) for pair in zip(costs, budgets, strict=True))
     assert before.seconds - START > 3 * (found.seconds - START)
     assert np.median(before.chunks) == MIN_PREFILL_TOKENS
 

@@ -25,13 +25,13 @@ def as_int8(pair):
 @pytest.mark.parametrize("name", ["gpt2", "marian"])
 def test_kv_bytes_equals_the_size_of_the_pools(pairs, name):
     blocks, share = {}, 1 << 16
-    for one in (pairs(name), as_int8(pairs(name))):
-        engine, info = build(one.loaded, EngineOptions(block_size=4), share)
+    for pair in (pairs(name), as_int8(pairs(name))):
+        engine, info = build(pair.loaded, EngineOptions(block_size=4), share)
         runner = engine.generation.runner
         caches = [cache for cache in (runner.self_cache, runner.cross_cache) if cache is not None]
         tensors = [side for cache in caches for side in cache.tensors]
         assert info.kv_bytes == sum(side.nbytes for side in tensors) <= share
-        assert {side.dtype for side in tensors} == {one.loaded.kv_dtype(EngineOptions())} and info.dtype == "float32"
+        assert {side.dtype for side in tensors} == {pair.loaded.kv_dtype(EngineOptions())} and info.dtype == "float32"
         blocks[info.quantization] = info.kv_blocks
     assert blocks["int8"] == {pool: 2 * count for pool, count in blocks[None].items()}
 

@@ -231,7 +231,7 @@ def test_nothing_is_copied_into_freed_blocks(end):
 
 def test_copying_too_few_slots_is_noticed(monkeypatch):
     """Negative control: if too few slots are copied, a beam has wrong keys and values."""
-    monkeypatch.setattr(block_tables, "common_length", lambda one, other, limit: limit)
+    monkeypatch.setattr(block_tables, "common_length", lambda text, other, limit: limit)
     simulation = Simulation(
         random.Random(1), cross=False, blocks=9, block_size=8, max_batch_tokens=64, max_batch_rows=6
     )

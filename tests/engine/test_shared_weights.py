@@ -261,7 +261,7 @@ def test_worker_processes_share_the_mapping(pairs, memory):
             lines = Path(f"/proc/{worker.process.pid}/maps").read_text().splitlines()
             assert [line.split()[1] for line in lines if "triptych-weights" in line] == ["r--s"]
             found: list = []
-            while not any(event.request_id == 1 for event in found):
+            while not any(event.sequence_id == 1 for event in found):
                 message = worker.receive()
                 found += getattr(message, "finished", [])
             tokens.append([hypothesis for event in found for hypothesis in event.hypotheses])

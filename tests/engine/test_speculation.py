@@ -219,7 +219,7 @@ def test_a_draft_with_non_finite_values_changes_nothing(pairs, monkeypatch):
     class PoisonedDrafter(ConstantDrafter):
         def propose(self, requests, num_rows: int) -> None:
             for request in requests:
-                if request.request_id == 1 and request.num_generated == 4:
+                if request.sequence_id == 1 and request.num_generated == 4:
                     request.sequences[0].draft = [66, 5, 66]
 
     one = pair.engine()

@@ -62,9 +62,9 @@ def random_frames(pair: Pair, count: int) -> list[torch.Tensor]:
     return frames_of(count, config.num_mel_bins, 2 * config.max_source_positions, seed=7)
 
 
-def transcribe(pair: Pair, request_id: int, frames: torch.Tensor, prefix=PREFIX, **params) -> Generate:
+def transcribe(pair: Pair, sequence_id: int, frames: torch.Tensor, prefix=PREFIX, **params) -> Generate:
     settings = {"max_new_tokens": 20, "end_token_ids": [END], **params}
-    return one_row(request_id, pair.name, [], prefix, frames=frames.numpy().astype("<f4").tobytes(), **settings)
+    return one_row(sequence_id, pair.name, [], prefix, frames=frames.numpy().astype("<f4").tobytes(), **settings)
 
 
 @torch.inference_mode()
@@ -127,7 +127,7 @@ def alone(pair):
 
 def answers(results: Results) -> dict:
     assert not results.failed
-    return {request_id: results.texts(request_id) for request_id in results.finished}
+    return {sequence_id: results.texts(sequence_id) for sequence_id in results.finished}
 
 
 @pytest.mark.parametrize("max_batch_tokens, block_size", [(512, 4), (5, 1), (64, 32)])
@@ -181,7 +181,7 @@ def test_an_aborted_request_frees_its_blocks(pair):
 def test_with_text_models_in_one_engine(pair, alone, tmp_path, device):
     texts = [make_pair("bart", tmp_path / "bart", device), make_pair("gpt2", tmp_path / "gpt2", device)]
     prompts = random_ids(97, [5, 17, 9], seed=4)
-    others = [generate(one, 100 + 10 * at + i, p) for at, one in enumerate(texts) for i, p in enumerate(prompts)]
+    others = [generate(text, 100 + 10 * at + i, p) for at, text in enumerate(texts) for i, p in enumerate(prompts)]
     apart = {id_of(r): run(texts[(id_of(r) - 100) // 10].engine(), [r]).texts(id_of(r)) for r in others}
     mixed = [*mixed_requests(pair), *others]
     random.Random(5).shuffle(mixed)
@@ -346,6 +346,6 @@ def test_several_sources_of_one_request(pair):
     assert [results.texts(row) for row in range(4)] == [alone[place] for place in (2, 0, 3, 1)]
     some = pick_rows(Generate(pair.name, message.params, [], rows, frames=frames), rows[1:3])
     assert some.frames == [frames[0], frames[3]] and [row.prompt for row in some.rows] == [0, 1]
-    assert [run(pair.engine(), [some]).texts(row.request_id) for row in some.rows] == [alone[0], alone[3]]
+    assert [run(pair.engine(), [some]).texts(row.sequence_id) for row in some.rows] == [alone[0], alone[3]]
     outside = Generate(pair.name, message.params, [], [GenerateRow(7, 5, 4, PREFIX)], frames=frames)
     assert "not among the 4" in run(pair.engine(), [outside]).failed[7].message

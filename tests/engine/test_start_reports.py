@@ -48,7 +48,7 @@ def test_a_row_that_waits_is_not_reported(pairs, clock):
     reported = []
     while one.has_work:
         output = one.step()
-        reported.append((output.computing, [end.request_id for end in output.finished]))
+        reported.append((output.computing, [end.sequence_id for end in output.finished]))
         clock.now += 1
     assert [ids for ids, _ in reported if ids] == [[0], [1]]
     assert reported.index(([1], [])) > [ended for _, ended in reported].index([0])

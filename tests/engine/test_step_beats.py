@@ -11,8 +11,8 @@ from itertools import islice
 import pytest
 
 from server.engine.process import step_beats
-from server.engine.process.connection import ServerConnection
 from server.engine.process.step_beats import BEAT_SECONDS, MAX_STEP_SECONDS, StepBeats, Watch
+from server.engine.process.worker_socket import WorkerSocket
 from server.ipc.wire.frames import FrameReader
 from server.ipc.wire.messages import Computing, FromWorker, Progress, decode_from_worker
 from tests.waiting import HANG_SECONDS
@@ -31,7 +31,7 @@ def test_a_step_that_is_one_call_of_native_code_sends_beats(monkeypatch: pytest.
     server.settimeout(HANG_SECONDS)
     received: list[object] = []
     with server, worker:
-        connection, arriving = ServerConnection(worker), messages_at(server)
+        connection, arriving = WorkerSocket(worker), messages_at(server)
         beats = StepBeats(connection, 3)
         reader = threading.Thread(target=lambda: received.extend(islice(arriving, 3)), daemon=True)
         reader.start()
@@ -49,7 +49,7 @@ def test_a_beat_never_cuts_another_message(monkeypatch: pytest.MonkeyPatch) -> N
     server, worker = socket.socketpair()
     server.settimeout(HANG_SECONDS)
     with server, worker:
-        connection = ServerConnection(worker)
+        connection = WorkerSocket(worker)
         beats = StepBeats(connection, 3)
         numbers: list[int] = []
 

@@ -32,7 +32,7 @@ def run(engine: Engine) -> dict[int, list[int]]:
     while engine.has_work:
         output = engine.step()
         for event in output.tokens if output is not None else ():
-            tokens.setdefault(event.request_id, []).extend(event.token_ids)
+            tokens.setdefault(event.sequence_id, []).extend(event.token_ids)
     return tokens
 
 
@@ -40,9 +40,9 @@ def log_of(engine: Engine) -> list[str]:
     return engine.models["fake"].generation.runner.captured.log
 
 
-def greedy(request_id: int, limit: int) -> Generate:
+def greedy(sequence_id: int, limit: int) -> Generate:
     """A request that only its limit ends."""
-    return one_row(request_id, "fake", [5, 6, 7, 8 + request_id], max_new_tokens=limit)
+    return one_row(sequence_id, "fake", [5, 6, 7, 8 + sequence_id], max_new_tokens=limit)
 
 
 def test_each_step_is_launched_before_the_last_one_is_read(engine: Engine) -> None:

@@ -65,7 +65,7 @@ def theirs(one: ProcessorRow, logits: torch.Tensor) -> torch.Tensor:
 
 def mixed_rows() -> list[ProcessorRow]:
     settings = itertools.product(BEGINNINGS, (None, 0, 5), ([], [3, 21, 25]), ([], [4, END]))
-    rows = [row(*one) for one in settings]
+    rows = [row(*setting) for setting in settings]
     random.Random(1).shuffle(rows)
     return rows
 
@@ -76,7 +76,7 @@ def test_all_rows_in_one_batch_equal_transformers(device: torch.device, spread: 
     generator = torch.Generator().manual_seed(5)
     logits = (spread * torch.randn(len(rows), VOCAB, generator=generator)).to(device)
     logits[::3, FIRST:] += 2 * spread
-    expected = torch.stack([theirs(one, scores) for one, scores in zip(rows, logits, strict=True)])
+    expected = torch.stack([theirs(timestamp_row, scores) for timestamp_row, scores in zip(rows, logits, strict=True)])
     process(logits, rows)
     torch.testing.assert_close(logits, expected, atol=0, rtol=0)
     only_times = (logits[:, :FIRST] == -torch.inf).all(dim=-1)

@@ -100,7 +100,7 @@ def test_many_steps_of_one_size_do_not_make_the_parts_unknown():
     for _ in range(5000):
         costs.observe(500, duration(500) * rng.lognormvariate(0, 0.05), DECODE, is_typical=True)
     assert costs.estimate().tokens_within(2 * FIXED) == pytest.approx(FIXED / PER_TOKEN, rel=0.2)
-    assert min(one.weight for one in costs._classes.values()) == LEAST_WEIGHT
+    assert min(size_class.weight for size_class in costs._classes.values()) == LEAST_WEIGHT
 
 
 def test_changed_costs_are_learned():

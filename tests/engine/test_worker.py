@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from server.engine.process.connection import ConnectionClosed, ServerConnection
+from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from server.ipc.wire.frames import FRAME_HEADER, encode_frame
 from server.ipc.wire.messages import (
@@ -68,8 +68,8 @@ def test_a_worker_from_configure_to_shutdown(pairs, worker):
     while len(finished) < 2 or len(encoded) < 3 or not failed:
         output = worker.until(StepOutput)
         assert output.epoch == 7
-        finished |= {end.request_id: end for end in output.finished}
-        failed |= {end.request_id: end for end in output.failed}
+        finished |= {end.sequence_id: end for end in output.finished}
+        failed |= {end.sequence_id: end for end in output.failed}
         encoded += [event.index for event in output.encoded]
     assert [finished[1].hypotheses[0].token_ids] == reference(gpt2, [5, 6, 7], max_new_tokens=12)[0]
     expected, _ = reference(marian, [5, 6, 7], max_new_tokens=12, num_beams=3)
@@ -160,7 +160,7 @@ def _alive(pid: int) -> bool:
 
 def test_frames_are_complete_for_a_slow_reader():
     ours, theirs = socket.socketpair()
-    connection = ServerConnection(ours)
+    connection = WorkerSocket(ours)
     sent = [Progress(1, "m" * (i % 5000), i, 1 << 40) for i in range(3000)]
     received: list = []
 
@@ -193,7 +193,7 @@ def test_frames_are_complete_for_a_slow_reader():
 
 def test_messages_that_arrive_byte_by_byte_are_received():
     ours, theirs = socket.socketpair()
-    connection = ServerConnection(ours)
+    connection = WorkerSocket(ours)
     expected = [Abort(1), Encode(2, "m", "embed", [EncodeItem([1, 2, 3])]), Shutdown()]
     received = []
     for byte in b"".join(encode_frame(message) for message in expected):

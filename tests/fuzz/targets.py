@@ -205,9 +205,9 @@ def _texts(data: bytes) -> list[str]:
 
     def inside(value: Any) -> list[str]:
         if isinstance(value, dict):
-            return [text for one in value.values() for text in inside(one)]
+            return [text for part in value.values() for text in inside(part)]
         if isinstance(value, list):
-            return [text for one in value for text in inside(one)]
+            return [text for part in value for text in inside(part)]
         return [value] if isinstance(value, str) else []
 
     try:

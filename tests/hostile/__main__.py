@@ -34,19 +34,21 @@ def measure_all(words: list[str]) -> dict[str, Refusal]:
 
 def table(found: dict[str, Refusal]) -> str:
     lines = ["| hostile file | seconds | peak memory, MiB | message |", "|---|---|---|---|"]
-    for name, one in found.items():
-        message = one.message.replace("|", "\\|")
+    for name, outcome in found.items():
+        message = outcome.message.replace("|", "\\|")
         message = message if len(message) <= 160 else f"{message[:157]}..."
-        lines.append(f"| {name} | {one.seconds:.1f} | {one.mib:.0f} | `{message.replace('`', '')}` |")
+        lines.append(f"| {name} | {outcome.seconds:.1f} | {outcome.mib:.0f} | `{message.replace('`', '')}` |")
     return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> None:
     page = Path(arguments[arguments.index("--write") + 1]) if "--write" in arguments else None
-    words = [one for one in arguments if not one.startswith("--") and (page is None or one != str(page))]
+    words = [
+        argument for argument in arguments if not argument.startswith("--") and (page is None or argument != str(page))
+    ]
     found = measure_all(words)
     if "--json" in arguments:
-        print(json.dumps({name: [one.message, one.seconds, one.mib] for name, one in found.items()}))
+        print(json.dumps({name: [outcome.message, outcome.seconds, outcome.mib] for name, outcome in found.items()}))
     elif page is not None:
         text = page.read_text(encoding="utf-8")
         before, after = text[: text.index(BEGIN)], text[text.index(END) :]

@@ -52,7 +52,7 @@ def write_checkpoint(directory: Path) -> None:
             tensors[f"{prefix}{name}.weight"] = np.ones(16, np.float32)
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({one: index for index, one in enumerate(alphabet)}, []))
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<s>", "</s>", "<unk>", "<pad>"])

@@ -124,7 +124,7 @@ def _gptq_regex(directory: Path) -> None:
     _quantized(dynamic={"+:(([a-z._0-9]+)+)+!": {"bits": 8}})(directory)
     tensors(
         lambda content: {
-            **{name: one for name, one in content.items() if "up_proj" not in name},
+            **{name: tensor for name, tensor in content.items() if "up_proj" not in name},
             **{
                 f"model.layers.{layer}.mlp.up_proj.{part}": np.zeros(shape, dtype)
                 for layer in range(2)

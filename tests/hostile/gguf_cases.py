@@ -38,7 +38,7 @@ def value(kind: int, content: Any) -> bytes:
         return text(content)
     if kind == ARRAY:
         of, items = content
-        return struct.pack("<IQ", of, len(items)) + b"".join(value(of, one) for one in items)
+        return struct.pack("<IQ", of, len(items)) + b"".join(value(of, item) for item in items)
     return struct.pack({UINT32: "<I", FLOAT32: "<f", BOOL: "<B", UINT64: "<Q"}[kind], content)
 
 
@@ -51,8 +51,8 @@ def gguf(
     """A file. tensors: name, shape, type and offset of each. counts: stated numbers of tensors and keys."""
     stated = counts or (len(tensors), len(metadata))
     content = bytearray(b"GGUF" + struct.pack("<IQQ", 3, *stated))
-    for key, (kind, one) in metadata.items():
-        content += text(key) + struct.pack("<I", kind) + value(kind, one)
+    for key, (kind, entry) in metadata.items():
+        content += text(key) + struct.pack("<I", kind) + value(kind, entry)
     for name, shape, kind, offset in tensors:
         content += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
     return bytes(content + data)

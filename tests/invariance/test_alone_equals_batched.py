@@ -132,7 +132,7 @@ def answers_to_growing(pair, count: int) -> dict:
 
 def answers(results) -> dict:
     assert not results.failed
-    return {request_id: results.texts(request_id) for request_id in results.finished}
+    return {sequence_id: results.texts(sequence_id) for sequence_id in results.finished}
 
 
 def test_in_a_mixed_batch(pair, alone):

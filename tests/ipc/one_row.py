@@ -9,7 +9,7 @@ from server.ipc.wire.params import GenerationParams, RequiredTerm
 
 
 def one_row(
-    request_id: int,
+    sequence_id: int,
     model: str,
     token_ids: Sequence[int],
     decoder_token_ids: Sequence[int] = (),
@@ -29,7 +29,7 @@ def one_row(
     """A request with a single row. params: fields of `GenerationParams`."""
     start = [*decoder_token_ids]
     shown = seed, prompt_logprobs, text_drops_space, recorded_tokens
-    row = GenerateRow(request_id, max_new_tokens, 0, start, *shown, terms=[*range(len(terms))])
+    row = GenerateRow(sequence_id, max_new_tokens, 0, start, *shown, terms=[*range(len(terms))])
     prompts = [] if frames and not token_ids else [[*token_ids]]
     found = GenerationParams(**params)
     sources = [frames] if frames else []
@@ -41,4 +41,4 @@ def one_row(
 def id_of(message: Generate) -> int:
     """Request id of the only row."""
     (row,) = message.rows
-    return row.request_id
+    return row.sequence_id

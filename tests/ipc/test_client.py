@@ -79,11 +79,11 @@ class Bench:
 
     @property
     def aborted(self) -> list[int]:
-        return [message.request_id for message in self.sent if isinstance(message, Abort)]
+        return [message.sequence_id for message in self.sent if isinstance(message, Abort)]
 
 
-def finished(request_id: int, *tokens: int) -> Finished:
-    return Finished(request_id, [Hypothesis(list(tokens), "stop")], 0.0, 0.0, 0.0)
+def finished(sequence_id: int, *tokens: int) -> Finished:
+    return Finished(sequence_id, [Hypothesis(list(tokens), "stop")], 0.0, 0.0, 0.0)
 
 
 async def test_admission_counts_sequences_before_their_first_step() -> None:
@@ -100,7 +100,7 @@ async def test_admission_counts_sequences_before_their_first_step() -> None:
     assert bench.waiting == (2, 20)
     for call in calls:
         call.close()
-    assert bench.waiting == (0, 0) and bench.client.open_requests == 0
+    assert bench.waiting == (0, 0) and bench.client.num_open_sequences == 0
     assert bench.aborted == [1, 4, 6]  # 5 was rejected; 2 and 3 had ended
 
 
@@ -166,10 +166,10 @@ async def test_an_encode_request_ends_with_its_last_item() -> None:
     bench.output(encoded=[Encoded(1, 1, b"")])
     assert [event for _, event in await call.events()] == [Encoded(1, 1, b"")]
     assert bench.waiting == (1, 2)
-    assert bench.client.open_requests == 1
+    assert bench.client.num_open_sequences == 1
     bench.output(encoded=[Encoded(1, 0, b"")])
     assert len(await call.events()) == 1
-    assert await call.events() == [] and bench.client.open_requests == 0
+    assert await call.events() == [] and bench.client.num_open_sequences == 0
     call.close()
     assert bench.aborted == []
 
@@ -209,7 +209,7 @@ async def test_a_cancelled_reader_aborts_through_the_with_block() -> None:
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert bench.aborted == [1] and bench.client.open_requests == 0
+    assert bench.aborted == [1] and bench.client.num_open_sequences == 0
 
 
 async def test_the_client_ends_requests_whose_deadline_the_worker_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

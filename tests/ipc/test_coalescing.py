@@ -38,19 +38,19 @@ class Bench:
 
 def _id_of(message: Message) -> int:
     assert isinstance(message, Generate | Abort)
-    return message.rows[0].request_id if isinstance(message, Generate) else message.request_id
+    return message.rows[0].sequence_id if isinstance(message, Generate) else message.sequence_id
 
 
-async def turns(count: int) -> None:
+async def iterations(count: int) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_a_single_request_is_sent_after_a_few_turns_of_the_loop() -> None:
+async def test_a_single_request_is_sent_after_a_few_iterations_of_the_loop() -> None:
     bench = Bench()
     bench.submit()
     assert bench.ids == []
-    await turns(4)
+    await iterations(4)
     assert bench.ids == [[1]]
 
 
@@ -58,16 +58,16 @@ async def test_a_burst_is_sent_in_one_write() -> None:
     bench = Bench()
     for _ in range(5):
         bench.submit()
-        await turns(2)
+        await iterations(2)
     assert bench.ids == []
-    await turns(4)
+    await iterations(4)
     assert bench.ids == [[1, 2, 3, 4, 5]]
 
 
 async def test_messages_to_a_busy_worker_are_sent_at_once() -> None:
     bench = Bench()
     bench.submit()
-    await turns(4)
+    await iterations(4)
     call = bench.submit()
     bench.client.on_output(StepOutput(1, tokens=[Tokens(1, [7])]))
     call.close()
@@ -80,7 +80,7 @@ async def test_messages_to_a_busy_worker_are_sent_at_once() -> None:
 async def test_an_abort_is_sent_after_its_request() -> None:
     bench = Bench()
     bench.submit().close()
-    await turns(4)
+    await iterations(4)
     assert [type(message) for message in bench.writes[0]] == [Generate, Abort] and bench.ids == [[1, 1]]
 
 
@@ -109,5 +109,5 @@ async def test_held_messages_of_a_lost_worker_go_to_the_next_one() -> None:
     bench.client.on_lost()
     bench.client.on_ready([DECODER], "cpu", bench.send, 2)
     bench.submit()
-    await turns(4)
+    await iterations(4)
     assert bench.ids[-1] == [1, 2]

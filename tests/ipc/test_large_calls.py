@@ -10,7 +10,7 @@ from server.ipc.client.call import Call
 from server.ipc.client.client import ROWS_PER_TURN, EngineClient
 from server.ipc.wire.messages import Abort, Failed, Generate, GenerateRow, Message, StepOutput
 from server.ipc.wire.params import GenerationParams
-from server.ipc.workers.worker_connection import WorkerConnection
+from server.ipc.workers.worker_protocol import WorkerProtocol
 from server.operations.generating.generation_run import TextRun
 from tests.ipc.test_client import DECODER, Recorder
 
@@ -28,7 +28,7 @@ class Sent(list[Message]):
         if not self._in_turn:
             asyncio.get_running_loop().call_soon(self._end_turn)
         self.extend(messages)
-        self._in_turn += sum(len(one.rows) if isinstance(one, Generate) else 1 for one in messages)
+        self._in_turn += sum(len(posted.rows) if isinstance(posted, Generate) else 1 for posted in messages)
         self.most_in_turn = max(self.most_in_turn, self._in_turn)
 
     def _end_turn(self) -> None:
@@ -36,11 +36,11 @@ class Sent(list[Message]):
 
     @property
     def rows(self) -> list[int]:
-        return [row.request_id for one in self if isinstance(one, Generate) for row in one.rows]
+        return [row.sequence_id for posted in self if isinstance(posted, Generate) for row in posted.rows]
 
     @property
     def aborts(self) -> list[int]:
-        return [one.request_id for one in self if isinstance(one, Abort)]
+        return [posted.sequence_id for posted in self if isinstance(posted, Abort)]
 
 
 @pytest.fixture
@@ -75,12 +75,12 @@ async def test_rows_are_sent_over_several_turns(client: EngineClient, sent: Sent
         call.submit(asked)
         assert client.queue.requests == ROWS and len(sent.rows) == ROWS_PER_TURN
         await turns(client, sent)
-        assert sent.rows == [row.request_id for row in asked.rows]
+        assert sent.rows == [row.sequence_id for row in asked.rows]
         assert sent.most_in_turn <= 2 * ROWS_PER_TURN
-        assert len({one.call_id for one in sent if isinstance(one, Generate)}) == 1
+        assert len({sent_message.call_id for sent_message in sent if isinstance(sent_message, Generate)}) == 1
     await turns(client, sent)
     assert sorted(sent.aborts) == sorted(sent.rows) and sent.most_in_turn <= 2 * ROWS_PER_TURN
-    assert client.queue.requests == client.queue.tokens == client.open_requests == 0
+    assert client.queue.requests == client.queue.tokens == client.num_open_sequences == 0
 
 
 async def test_many_calls_that_end_together_share_the_turns(client: EngineClient, sent: Sent) -> None:
@@ -90,7 +90,7 @@ async def test_many_calls_that_end_together_share_the_turns(client: EngineClient
     await turns(client, sent)
     for call in calls:
         call.leave()
-    assert client.open_requests == 0, "no event reaches a call that has ended"
+    assert client.num_open_sequences == 0, "no event reaches a call that has ended"
     await turns(client, sent)
     assert len(sent.aborts) == 4 * ROWS and sent.most_in_turn <= 5 * ROWS_PER_TURN
     assert client.queue.requests == client.queue.tokens == 0
@@ -102,7 +102,7 @@ async def test_rows_that_were_not_sent_leave_the_queue(client: EngineClient, sen
     call.close()
     await turns(client, sent)
     assert len(sent.rows) == len(sent.aborts) == ROWS_PER_TURN
-    assert client.queue.requests == client.queue.tokens == client.open_requests == 0
+    assert client.queue.requests == client.queue.tokens == client.num_open_sequences == 0
 
 
 async def test_a_call_with_many_rows_fails_as_a_whole(client: EngineClient, sent: Sent) -> None:
@@ -146,7 +146,7 @@ async def test_thousands_of_failures_do_not_each_search_all_rows(client: EngineC
         run = TextRun(call, [[] for _ in range(ROWS)], items=items)
         failing = asyncio.create_task(run.complete())
         await asyncio.sleep(0)
-        client.on_output(StepOutput(1, failed=[Failed(row.request_id, "engine_error", "x") for row in asked.rows[1:]]))
+        client.on_output(StepOutput(1, failed=[Failed(row.sequence_id, "engine_error", "x") for row in asked.rows[1:]]))
         await asyncio.sleep(0)
         assert len(run.failures) == ROWS - 1 and items.passes <= 2
         failing.cancel()
@@ -158,14 +158,14 @@ async def test_messages_of_many_steps_are_handled_in_turns_and_none_is_lost(monk
 
     monkeypatch.setattr(worker_connection, "TURN_SECONDS", 0.0)
     seen: list[object] = []
-    connection = WorkerConnection(seen.append)
+    connection = WorkerProtocol(seen.append)
     frames = b"".join(encode_frame(StepOutput(number)) for number in range(5))
     connection.data_received(frames)
     assert not seen
     monkeypatch.setattr(worker_connection, "TURN_SECONDS", 1.0)
     connection.data_received(encode_frame(StepOutput(5)))
     await asyncio.sleep(0)
-    assert [one.epoch for one in seen] == list(range(6))  # type: ignore[attr-defined]
+    assert [output.epoch for output in seen] == list(range(6))  # type: ignore[attr-defined]
     monkeypatch.setattr(worker_connection, "TURN_SECONDS", 0.0)
     connection.data_received(frames)
     connection.connection_lost(None)

@@ -63,7 +63,7 @@ class Workers:
     def rows(self, epoch: int) -> list[tuple[int, list[int]]]:
         """Request id and prompt of each row sent to a worker."""
         return [
-            (row.request_id, message.prompts[row.prompt])
+            (row.sequence_id, message.prompts[row.prompt])
             for message in self.sent[epoch]
             if isinstance(message, Generate)
             for row in message.rows
@@ -91,7 +91,7 @@ async def test_a_request_without_output_moves_to_another_worker() -> None:
     assert workers.rows(2) == [(2, [5] * 10), (1, [5] * 10)] and workers.waiting == waiting
     workers.output(2, finished=[finished(1, 7), finished(2, 8)])
     assert await codes(call) == ["Finished"] and await codes(other) == ["Finished"]
-    assert workers.waiting == (0, 0) and workers.client.open_requests == 0 and workers.recorder.lost == 1
+    assert workers.waiting == (0, 0) and workers.client.num_open_sequences == 0 and workers.recorder.lost == 1
     assert len(workers.recorder.admitted) == 2, "a request that moves is admitted once"
 
 
@@ -114,7 +114,7 @@ async def test_a_request_with_output_fails_at_once() -> None:
     workers.output(2, prompts=[PromptScored(2, [])])
     workers.client.on_lost(1)
     workers.client.on_lost(2)
-    assert workers.client.open_requests == 0
+    assert workers.client.num_open_sequences == 0
     assert await codes(begun) == ["Tokens", "engine_error"]
     assert await codes(scored) == ["PromptScored", "engine_error"]
     workers.ready(3)
@@ -127,7 +127,7 @@ async def test_a_request_fails_as_a_whole_when_one_row_had_output() -> None:
     workers.output(1, tokens=[Tokens(2, [7])])
     workers.client.on_lost(1)
     assert await codes(call) == ["Tokens", "engine_error", "engine_error", "engine_error"]
-    assert workers.rows(2) == [] and workers.client.open_requests == 0
+    assert workers.rows(2) == [] and workers.client.num_open_sequences == 0
 
 
 async def test_a_finished_row_does_not_keep_the_others_from_moving() -> None:

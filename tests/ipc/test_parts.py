@@ -18,7 +18,7 @@ from tests.ipc.test_client import Bench, finished
 def sent_rows(bench: Bench) -> list[list[tuple[int, list[int]]]]:
     """For each Generate sent: request id and prompt of each row."""
     return [
-        [(row.request_id, message.prompts[row.prompt]) for row in message.rows]
+        [(row.sequence_id, message.prompts[row.prompt]) for row in message.rows]
         for message in bench.sent
         if isinstance(message, Generate)
     ]
@@ -41,7 +41,7 @@ async def test_a_large_request_is_sent_in_parts_as_earlier_ones_start() -> None:
     assert len(sent_rows(bench)) == 2, "a part of two rows needs room for both"
     bench.output(finished=[finished(1, 9), finished(2, 9)])
     assert sent_rows(bench)[2] == [(5, [4] * 3), (6, [5] * 3)]
-    bench.output(finished=[finished(one, 9) for one in (3, 4, 5, 6)])
+    bench.output(finished=[finished(row, 9) for row in (3, 4, 5, 6)])
     assert sent_rows(bench)[3] == [(7, [6] * 3)]
     bench.output(finished=[finished(7, 9)])
     ended: list[int] = []
@@ -57,11 +57,11 @@ async def test_a_large_encode_is_sent_in_parts_and_its_items_keep_their_indices(
     call = submit(bench.client, Encode(bench.client.next_id(), "encoder", "embed", items))
     sent = [message for message in bench.sent if isinstance(message, Encode)]
     assert [message.items for message in sent] == [items[:2], items[2:4]] and bench.waiting == (4, 8)
-    bench.output(encoded=[Encoded(sent[1].request_id, 1, b""), Encoded(sent[0].request_id, 0, b"")])
+    bench.output(encoded=[Encoded(sent[1].sequence_id, 1, b""), Encoded(sent[0].sequence_id, 0, b"")])
     (last,) = [message for message in bench.sent if isinstance(message, Encode) and message not in sent]
     assert last.items == items[4:]
-    bench.output(encoded=[Encoded(sent[0].request_id, 1, b""), Encoded(sent[1].request_id, 0, b"")])
-    bench.output(encoded=[Encoded(last.request_id, index, b"") for index in (0, 1)])
+    bench.output(encoded=[Encoded(sent[0].sequence_id, 1, b""), Encoded(sent[1].sequence_id, 0, b"")])
+    bench.output(encoded=[Encoded(last.sequence_id, index, b"") for index in (0, 1)])
     indices: list[int] = []
     while events := await call.events():
         indices += [event.index for _, event in events if isinstance(event, Encoded)]

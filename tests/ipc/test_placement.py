@@ -124,7 +124,7 @@ async def test_many_texts_are_shared_between_the_workers_and_few_are_not() -> No
     assert isinstance(one, Encode) and isinstance(two, Encode) and len(one.items) == len(two.items) == 6
     assert workers.waiting == (12, 1200) and one.call_id == two.call_id
     for epoch, message in ((2, two), (1, one)):
-        workers.output(epoch, encoded=[Encoded(message.request_id, index, b"") for index in range(6)])
+        workers.output(epoch, encoded=[Encoded(message.sequence_id, index, b"") for index in range(6)])
     found: list[int] = []
     while events := await call.events():
         found += [event.index for _, event in events if isinstance(event, Encoded)]

@@ -19,7 +19,7 @@ def first_marker(text: str) -> tuple[int, int] | None:
         begun = text[:end]
         if "".join(begun.split()) == '{"n":' and not begun[-1].isspace():
             return 4, end
-        for marker in sorted(MARKERS[:3], key=lambda one: -len(one.text)):
+        for marker in sorted(MARKERS[:3], key=lambda longest: -len(longest.text)):
             if begun.endswith(marker.text):
                 return marker.section, end
     return None
@@ -44,7 +44,7 @@ def test_the_first_marker_is_found_however_the_text_is_cut(text: str, cuts: list
         assert first_marker(text[:end]) is None
         assert text[:end].endswith(scanner.held) and may_become_marker(text[:end], scanner.held)
     longer = [text[size:] for size in range(len(text) - len(scanner.held))]
-    assert not any(may_become_marker(text, one) for one in longer), "a longer end may become a marker"
+    assert not any(may_become_marker(text, marker) for marker in longer), "a longer end may become a marker"
 
 
 def test_special_tokens_count_at_the_start_only_if_they_say_so() -> None:

@@ -121,7 +121,7 @@ async def test_a_dead_worker_fails_its_requests_at_once_and_is_replaced(director
             while events := await call.events():
                 failed |= {index: event for index, event in events if isinstance(event, Failed)}
         assert {index: event.code for index, event in failed.items()} == {0: "engine_error", 1: "engine_error"}
-        assert not supervisor.fresh and not client.connected and client.open_requests == 0
+        assert not supervisor.fresh and not client.connected and client.num_open_sequences == 0
         with pytest.raises(NotReady):
             submit(client, endless(client))
         await eventually(lambda: supervisor.fresh)

@@ -68,7 +68,7 @@ async def test_rows_that_wait_for_their_siblings_have_no_limit(event: str) -> No
     call = waiting_call(bench, bench.generate_all([10, 10, 10]))
     bench.output(**{event: [2 if event == "computing" else Tokens(2, [7])]})
     await asyncio.sleep(3 * SHORT)
-    assert bench.client.open_requests == 3 and not bench.aborted
+    assert bench.client.num_open_sequences == 3 and not bench.aborted
     bench.output(finished=[finished(id, 7) for id in (1, 2, 3)])
     assert sum(not isinstance(event, Tokens) for _, event in await call.events()) == 3
 
@@ -104,9 +104,9 @@ async def test_the_texts_of_one_request_on_two_workers_start_together() -> None:
     call.submit(Encode(workers.client.next_id(), "encoder", "embed", texts))
     assert [len(sent(workers.sent[epoch])) for epoch in (1, 2)] == [1, 1]
     (first,), (second,) = sent(workers.sent[1]), sent(workers.sent[2])
-    workers.output(1, computing=[first.request_id])
+    workers.output(1, computing=[first.sequence_id])
     await asyncio.sleep(3 * SHORT)
-    workers.output(2, encoded=[Encoded(second.request_id, 0, b"b")])
+    workers.output(2, encoded=[Encoded(second.sequence_id, 0, b"b")])
     assert [type(event) for _, event in await call.events()] == [Encoded]
 
 
@@ -170,7 +170,7 @@ async def test_the_deadline_of_the_answer_applies_before_and_after_the_start(mon
         message = bench.generate()
         call.submit(message)
         if started:
-            bench.output(computing=[message.rows[0].request_id])
+            bench.output(computing=[message.rows[0].sequence_id])
         ((_, event),) = await call.events()
         assert isinstance(event, Failed) and (event.code, event.message) == ("timeout", "the deadline passed")
 

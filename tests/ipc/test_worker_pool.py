@@ -196,7 +196,7 @@ async def test_the_number_of_devices_decides_how_many_workers_start(
 ) -> None:
     monkeypatch.setenv("FAKE_WORKER_DEVICES", "2")
     async with pooled(directory, 0) as (pool, _, _):
-        assert pool.num_ready == 2 and [one.options.worker_index for one in pool.supervisors] == [0, 1]
+        assert pool.num_ready == 2 and [supervisor.options.worker_index for supervisor in pool.supervisors] == [0, 1]
 
 
 async def test_a_start_that_fails_later_stops_all_workers(directory: Path) -> None:

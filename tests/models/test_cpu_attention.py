@@ -208,7 +208,7 @@ def test_bits_are_the_same_with_any_number_of_threads(settings):
             found.append(case.ragged())
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(one, found[0]) for one in found)
+    assert all(torch.equal(result, found[0]) for result in found)
 
 
 @pytest.mark.parametrize("settings", [{}, {"window": 6}, {"window": 50, "bias": "distance"}, {"causal": False}])

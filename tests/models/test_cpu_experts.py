@@ -118,7 +118,7 @@ def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, con
     width, first, last = stored
     config = replace(config, expert=replace(config.expert, intermediate_size=width))
     moe, expected = random_moe(config, torch.float32, width), random_moe(config, torch.float32, width)
-    dense_bytes = sum(one.nbytes for one in moe.experts.parameters())
+    dense_bytes = sum(parameter.nbytes for parameter in moe.experts.parameters())
     for expert, other in zip(moe.experts, expected.experts, strict=True):
         for name, linear in expert.named_children():
             matrix = (last if name == "down" else first)(width, width)
@@ -126,7 +126,7 @@ def test_experts_of_quantized_checkpoints_are_packed_as_they_are_stored(isa, con
             other.get_submodule(name).use_packed(ReferenceGroupWeight(matrix, linear.bias))
     x = torch.randn(40, width)
     packed(moe)
-    assert sum(one.nbytes for one in (moe.packed._inner, moe.packed._outer)) < dense_bytes / 3
+    assert sum(weight.nbytes for weight in (moe.packed._inner, moe.packed._outer)) < dense_bytes / 3
     expected.router.choose = moe.router.choose
     together = moe(x)
     reference = expected(x)

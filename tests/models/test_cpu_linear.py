@@ -43,12 +43,12 @@ def make(kind, weight, bias):
 def plus_residual(product, x, residual, activation=None, multiplier=None):
     """The sum of a residual and a product, fused into one operation of a program. The tensors may be slices."""
     trace = Trace()
-    sides = [one for one in (x, residual, multiplier) if one is not None]
-    given = [TensorInput(str(place), one.dtype, tuple(one.shape[1:])) for place, one in enumerate(sides)]
-    symbols = [replace(trace.input(own), row_stride=one.stride(0)) for own, one in zip(given, sides, strict=True)]
+    sides = [tensor for tensor in (x, residual, multiplier) if tensor is not None]
+    given = [TensorInput(str(place), side.dtype, tuple(side.shape[1:])) for place, side in enumerate(sides)]
+    symbols = [replace(trace.input(own), row_stride=side.stride(0)) for own, side in zip(given, sides, strict=True)]
     program = lower(symbols[1] + product(symbols[0], activation, *symbols[2:]))
     assert "add" not in program.names
-    return program.run(len(x), {own: one.data_ptr() for own, one in zip(given, sides, strict=True)})
+    return program.run(len(x), {own: side.data_ptr() for own, side in zip(given, sides, strict=True)})
 
 
 def _double(x):

@@ -251,7 +251,7 @@ def test_demo_models_run_as_programs(name, quantization):
     assert model.execution == "program"
 
 
-@pytest.mark.parametrize("shape, precision", sorted({(one.shape, one.precision) for one in plan.quick()}))
+@pytest.mark.parametrize("shape, precision", sorted({(contest.shape, contest.precision) for contest in plan.quick()}))
 @torch.inference_mode()
 def test_the_shapes_of_the_quick_benchmark_run_as_programs(saved, shape, precision):
     """The shapes have their widths, but one layer and few tokens, which change no kernel."""

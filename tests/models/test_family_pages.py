@@ -39,22 +39,24 @@ def table() -> str:
     group_of = {name: group for group, names in GROUPS.items() for name in names.split()}
     families = {family.name: family for family in FAMILIES.values()}
     for name, family in families.items():
-        does = "; ".join(f"`{one}`: {', '.join(tasks)}" for one, tasks in family.architectures.items())
-        types = ", ".join(f"`{one}`" for one in family.model_types)
+        does = "; ".join(
+            f"`{architecture}`: {', '.join(tasks)}" for architecture, tasks in family.architectures.items()
+        )
+        types = ", ".join(f"`{model_type}`" for model_type in family.model_types)
         rows.append(f"| {name} | {types} | {group_of[name]} | {does} |")
     return "\n".join(rows)
 
 
 def wrapper_table() -> str:
-    rows = [f"| `{kind}` | `{one.architecture}` | {one.text} |" for kind, one in WRAPPERS.items()]
+    rows = [f"| `{kind}` | `{wrapper.architecture}` | {wrapper.text} |" for kind, wrapper in WRAPPERS.items()]
     return "\n".join(
         ["| `model_type` | architecture in `config.json` | usual language model |", "|---|---|---|", *rows]
     )
 
 
 def refused_table() -> str:
-    types = {reason: [one for one, other in REFUSED.items() if other == reason] for reason in REFUSED.values()}
-    rows = [f"| {', '.join(f'`{one}`' for one in names)} | {reason} |" for reason, names in types.items()]
+    types = {reason: [refused for refused, other in REFUSED.items() if other == reason] for reason in REFUSED.values()}
+    rows = [f"| {', '.join(f'`{name}`' for name in names)} | {reason} |" for reason, names in types.items()]
     return "\n".join(["| `model_type` | reason |", "|---|---|", *rows])
 
 

@@ -238,7 +238,7 @@ def logits_of(model, texts):
     rows = Rows(model.transformer)
     with torch.inference_mode():
         hidden = rows.feed(dict(enumerate(texts)))
-        return [model.transformer.logits(one) for one in hidden]
+        return [model.transformer.logits(states) for states in hidden]
 
 
 def test_matrices_without_a_kernel_are_dequantised_and_reported(quantized):
@@ -267,16 +267,16 @@ def test_matrices_run_in_kernels_as_they_are_stored(quantized):
     assert torch.equal(ours.transformer.decoder.tokens(index), theirs.transformer.decoder.tokens(index))
     texts = random_ids(97, (9, 1, 17))
     together, expected = logits_of(ours, texts), logits_of(theirs, texts)
-    for text, one, other in zip(texts, together, expected, strict=True):
-        assert (one - other).norm() < 0.05 * other.norm()
-        assert torch.equal(logits_of(ours, [text])[0], one)
+    for text, logits, other in zip(texts, together, expected, strict=True):
+        assert (logits - other).norm() < 0.05 * other.norm()
+        assert torch.equal(logits_of(ours, [text])[0], logits)
 
 
 def test_the_page_names_the_architectures_of_each_family():
     page = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", page.partition("## Architectures")[2], re.MULTILINE))
     families = {family.name: family.gguf for family in FAMILIES.values() if family.gguf is not None}
-    assert rows == {name: ", ".join(f"`{one}`" for one in sorted(of.settings)) for name, of in families.items()}
+    assert rows == {name: ", ".join(f"`{setting}`" for setting in sorted(of.settings)) for name, of in families.items()}
 
 
 class _Stated(Metadata):
@@ -300,5 +300,7 @@ def test_exactly_one_family_reads_a_file():
         for experts, window, scale, tensor in itertools.product(*options):
             values = {"expert_count": experts, "sliding_window": window, "temperature_scale": scale, "block_count": 2}
             of = _Stated(architecture, {tensor}, **values)
-            readers = [name for name, one in families.items() if architecture in one.settings and one.applies(of)]
+            readers = [
+                name for name, family in families.items() if architecture in family.settings and family.applies(of)
+            ]
             assert len(readers) == 1, (architecture, values, tensor, readers)

@@ -48,7 +48,7 @@ def in_units(columns, width, bits, group, with_minimums, block=256):
     units = (torch.rand(columns, width // block, 1 + with_minimums) / width**0.5 / (1 << bits) / 32).half().float()
     low = 0 if with_minimums else -32
     numbers = torch.randint(low, 64, (1 + with_minimums, columns, width // block, block // group))
-    scales, *minimums = (one * units[:, :, place, None] for place, one in enumerate(numbers))
+    scales, *minimums = (number * units[:, :, place, None] for place, number in enumerate(numbers))
     return replace(
         matrix, scales=scales.flatten(1), minimums=minimums[0].flatten(1) if with_minimums else None, units=units
     )

@@ -19,7 +19,7 @@ def huge_bytes(address):
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *rest = line.split()
         if "-" in first:
-            start, end = (int(one, 16) for one in first.split("-"))
+            start, end = (int(text, 16) for text in first.split("-"))
             is_here = start <= address < end
         elif is_here and first in ("AnonHugePages:", "ShmemPmdMapped:"):
             found += int(rest[0]) << 10

@@ -87,13 +87,13 @@ def test_dtypes_around_attention(directory, name, way, monkeypatch):
     with int8_reference(monkeypatch) if way == "torch" else choice.using("cpu"):
         model = load_model(directory, torch.float32, CPU, quantization="int8-fast").transformer
         assert (model.dtype, model.attention_dtype) == (torch.float32, torch.bfloat16)
-        for part in (one for one in model.modules() if isinstance(one, Attention)):
+        for part in (module for module in model.modules() if isinstance(module, Attention)):
             inner = torch.bfloat16 if type(part) is Attention else torch.float32
             hidden = torch.randn(3, model.config.hidden_size)
             projected = (
                 (part.query(hidden), part.key(hidden)) if part.merged is None else (part.merged.multiply(hidden),)
             )
-            assert {one.dtype for one in projected} == {inner}
+            assert {tensor.dtype for tensor in projected} == {inner}
             width = part.config.num_heads * part.config.head_dim
             assert part.output(torch.randn(3, width, dtype=inner)).dtype == torch.float32
             for norm in (part.query_norm, part.key_norm):

@@ -95,7 +95,7 @@ def test_a_long_context_and_any_number_of_threads():
             found.append(case.paged([(0, 8900, 9000)]))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(one, found[0]) for one in found)
+    assert all(torch.equal(result, found[0]) for result in found)
     assert torch.equal(case.paged([(0, 8950, 8951)])[0], found[0][50])
     torch.testing.assert_close(
         found[0], case.rounded().paged([(0, 8900, 9000)], TORCH.paged_attention), atol=4e-4, rtol=4e-4
@@ -142,7 +142,7 @@ def test_a_number_that_is_not_finite_affects_only_queries_that_see_it(bad, side)
 def test_memory_copies_and_clearing():
     config = [_attention(2, 64), _attention(3, 20)]
     cache = KVCache(config, 6, 4, torch.int8, CPU)
-    assert sum(one.nbytes for one in cache.tensors) == 6 * KVCache.block_bytes(config, 4, torch.int8)
+    assert sum(side.nbytes for side in cache.tensors) == 6 * KVCache.block_bytes(config, 4, torch.int8)
     assert KVCache.block_bytes(config[:1], 4, torch.int8) < 0.52 * KVCache.block_bytes(config[:1], 4, torch.bfloat16)
     for tensor in cache.tensors:
         tensor.copy_(torch.randint(1, 9, tensor.shape))

@@ -25,7 +25,7 @@ TEXT = header.PATH.read_text()
 
 
 @needs_kernels
-@pytest.mark.parametrize("operation", library.OPERATIONS.values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("operation", library.OPERATIONS.values(), ids=lambda described: described.name)
 def test_struct_sizes_equal_those_of_the_compiler(operation):
     """C++ and Python give each parameter struct the same size. All fields take 8 bytes, so offsets agree too."""
     size = library.loaded().triptych_struct_bytes(operation.code)

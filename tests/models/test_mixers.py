@@ -70,7 +70,7 @@ def convolved(mixer: Mixer, inputs: torch.Tensor) -> torch.Tensor:
 def delta_reference(mixer: Mixer, inputs) -> torch.Tensor:
     config, state = mixer.config, torch.zeros(6, 8, 5, dtype=torch.float64)
     query, key, value = F.silu(convolved(mixer, torch.cat(inputs[:3], -1))).split([16, 16, 30], -1)
-    query, key = (F.normalize(one.unflatten(-1, (2, 8)), dim=-1).repeat_interleave(3, 1) for one in (query, key))
+    query, key = (F.normalize(tensor.unflatten(-1, (2, 8)), dim=-1).repeat_interleave(3, 1) for tensor in (query, key))
     beta, step = inputs[4].double().sigmoid(), F.softplus(inputs[5].double() + mixer.decay_bias.double())
     decay, results = (-mixer.log_decay.double().exp() * step).exp(), []
     for q, k, v, b, d in zip(query, key, value.unflatten(-1, (6, 5)), beta, decay, strict=True):
@@ -89,7 +89,7 @@ def space_reference(mixer: Mixer, inputs) -> torch.Tensor:
     joined = torch.cat([part.double() * factor for part, factor in scaled], -1)
     parts = F.silu(convolved(mixer, joined)).split([heads * dim, groups * size, groups * size], -1)
     values = parts[0].unflatten(-1, (heads, dim))
-    keys, queries = (one.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1) for one in parts[1:])
+    keys, queries = (part.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1) for part in parts[1:])
     steps = F.softplus(inputs[4].double() * factors.time_step + mixer.time_step_bias.double())
     state, results = torch.zeros(heads, dim, size, dtype=torch.float64), []
     for x, b, c, dt in zip(values, keys, queries, steps, strict=True):

@@ -100,8 +100,8 @@ def test_separate_and_fused_expert_tensors_load_alike(family, tmp_path):
     save_file(fused, tmp_path / "model.safetensors")
     with choice.using("torch"):
         from_fused = load(tmp_path, torch.device("cpu")).transformer
-    for (name, one), (_, other) in zip(separate.named_parameters(), from_fused.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
+    for (name, parameter), (_, other) in zip(separate.named_parameters(), from_fused.named_parameters(), strict=True):
+        assert torch.equal(parameter, other), name
 
 
 def test_the_correction_of_a_router_is_float32_in_every_dtype(tmp_path):

@@ -68,6 +68,6 @@ def parameter_names():
 def test_the_table_names_every_parameter_and_no_other():
     names, patterns = parameter_names(), {row: pattern(row) for row in rows()}
     assert len(patterns) > 70
-    missing = sorted(name for name in names if not any(one.fullmatch(name) for one in patterns.values()))
-    unknown = [row for row, one in patterns.items() if not any(map(one.fullmatch, names))]
+    missing = sorted(name for name in names if not any(known.fullmatch(name) for known in patterns.values()))
+    unknown = [row for row, known in patterns.items() if not any(map(known.fullmatch, names))]
     assert (missing, unknown) == ([], [])

@@ -100,7 +100,7 @@ def matrices(directory: Path) -> dict[str, QuantizedMatrix]:
 
 
 def all_tensors(directory: Path) -> dict[str, Tensor]:
-    return {name: one for file in directory.glob("*.safetensors") for name, one in load_file(file).items()}
+    return {name: tensor for file in directory.glob("*.safetensors") for name, tensor in load_file(file).items()}
 
 
 def schemes(directory: Path) -> QuantizationConfig:
@@ -123,7 +123,9 @@ def test_compressed_tensors_reads_the_weights_that_we_read(written: Callable[[st
     assert len(ours) == 2 * 7 and config.quantization_status == "compressed"
     for name, matrix in ours.items():
         module, scheme = name.removesuffix(".weight"), scheme_of(config, name.removesuffix(".weight"))
-        parts = {key.removeprefix(f"{module}."): one for key, one in stored.items() if key.startswith(f"{module}.")}
+        parts = {
+            key.removeprefix(f"{module}."): tensor for key, tensor in stored.items() if key.startswith(f"{module}.")
+        }
         compressor = BaseCompressor.get_value_from_registry(scheme.format)
         theirs = compressor.decompress(parts, scheme)["weight"]
         assert torch.equal(theirs, matrix.dequantized(theirs.dtype)), name
@@ -151,8 +153,10 @@ def test_transformers_loads_what_was_written(written: Callable[[str], Path], pre
     plain = shutil.copytree(written(precision), tmp_path / "plain")
     for file in plain.glob("model*"):
         file.unlink()
-    tensors = {name: one for name, one in all_tensors(written(precision)).items() if one.dtype == torch.bfloat16}
-    tensors |= {name: one.dequantized(torch.float32) for name, one in matrices(written(precision)).items()}
+    tensors = {
+        name: tensor for name, tensor in all_tensors(written(precision)).items() if tensor.dtype == torch.bfloat16
+    }
+    tensors |= {name: matrix.dequantized(torch.float32) for name, matrix in matrices(written(precision)).items()}
     save_file(tensors, plain / "model.safetensors", {"format": "pt"})
     edit_config(plain, quantization_config=None)
     ids = torch.tensor([TEXTS[1]])
@@ -168,7 +172,7 @@ def test_transformers_loads_what_was_written(written: Callable[[str], Path], pre
 def test_other_tensors_and_files_are_copied(llama: Path, written: Callable[[str], Path]) -> None:
     directory = written("int8")
     before, after, rounded = all_tensors(llama), all_tensors(directory), matrices(directory)
-    assert all(torch.equal(after[name], one) for name, one in before.items() if name not in rounded)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items() if name not in rounded)
     files = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
     assert {"tokenizer.json", "chat_template.jinja", "LICENSE.txt", "1_Pooling/config.json"} < files
     assert "model.onnx" not in files and len(list(directory.glob("model-*.safetensors"))) == 2
@@ -184,8 +188,8 @@ def test_report_counts_what_was_written(llama: Path, tmp_path: Path) -> None:
     report = quantize_checkpoint(llama, tmp_path / "out", "int4", lambda done, total: seen.append((done, total)))
     assert (report.family, report.architecture) == ("llama", "LlamaForCausalLM")
     assert report.matrices == 14 and report.others == 2, "the token table and the output head keep their dtype"
-    assert report.weights == sum(one.numel() for one in matrices(tmp_path / "out").values())
-    assert {one.group for one in matrices(tmp_path / "out").values()} == {128, 64}
+    assert report.weights == sum(matrix.numel() for matrix in matrices(tmp_path / "out").values())
+    assert {matrix.group for matrix in matrices(tmp_path / "out").values()} == {128, 64}
     assert "groups of 128" in report.description and "groups of 64" in report.description
     size = sum(file.stat().st_size for file in (tmp_path / "out").glob("*.safetensors"))
     assert report.bytes_after == size < report.bytes_before
@@ -327,8 +331,10 @@ def test_patterns_match_their_modules_and_no_others() -> None:
     patterns = module_patterns(modules, others)
     assert len(patterns) == 2 and all(pattern.startswith("re:") for pattern in patterns)
     matching = [re.compile(pattern.removeprefix("re:")) for pattern in patterns]
-    assert all(any(one.match(prefix + module) for one in matching) for module in modules for prefix in ("", "base."))
-    assert not any(one.match(other) for one in matching for other in others)
+    assert all(
+        any(pattern.match(prefix + module) for pattern in matching) for module in modules for prefix in ("", "base.")
+    )
+    assert not any(pattern.match(other) for pattern in matching for other in others)
     assert sorted(module_patterns(modules[:4], modules[4:])) == sorted(modules[:4]), "only some layers"
 
 

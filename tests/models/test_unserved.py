@@ -32,12 +32,12 @@ def test_every_type_of_transformers_has_a_reason():
     assert len(others) > 600
     assert [kind for kind, message in messages.items() if "is not supported: it" not in message] == []
     near = ("the nearest served family is ", "no served family is near to it")
-    assert [kind for kind, message in messages.items() if not any(one in message for one in near)] == []
+    assert [kind for kind, message in messages.items() if not any(name in message for name in near)] == []
     assert max(map(len, messages.values())) < 240
 
 
 def test_the_nearest_family_is_served():
-    nearest = {one.nearest for one in UNSERVED.values()} | set(NEAREST_OF_REFUSED.values())
+    nearest = {entry.nearest for entry in UNSERVED.values()} | set(NEAREST_OF_REFUSED.values())
     assert nearest - SERVED == {""}
     assert not UNSERVED.keys() & (SERVED | REFUSED.keys()), "these are served now, or refused elsewhere"
     assert NEAREST_OF_REFUSED.keys() == REFUSED.keys()

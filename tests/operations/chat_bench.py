@@ -106,7 +106,7 @@ class ChatBench:
         self.tokenizer = text.tokenizer
         self.runtime = Runtime(self.client, self.metrics, {"llm": text}, 1 << 20, grammar_compiler=COMPILER)
         self.vocab_size = text.tokenizer.vocab_size
-        closing = [i for i, one in enumerate(text.tokenizer.token_bytes.by_id) if one in (b'"', b"}", b"]", b'"}')]
+        closing = [i for i, data in enumerate(text.tokenizer.token_bytes.by_id) if data in (b'"', b"}", b"]", b'"}')]
         self.runner = ScriptedRunner(self.vocab_size, [], [1, *closing], seed)
         scheduler = Scheduler(BlockTables(BlockManager(4096, 16), None), 4096, 64)
         limits = ModelLimits(self.vocab_size, CONTEXT)
@@ -122,7 +122,7 @@ class ChatBench:
         ids = (
             self.tokenizer.encode([script], add_special_tokens=False)[0].ids
             if isinstance(script, str)
-            else [one if isinstance(one, int) else self.id_of(one) for one in script]
+            else [piece if isinstance(piece, int) else self.id_of(piece) for piece in script]
         )
         self.runner.script = ids
 
@@ -153,7 +153,7 @@ class ChatBench:
         if isinstance(message, Vocabulary):
             self.engine.set_vocabulary(message)
         elif isinstance(message, Abort):
-            self.engine.abort(message.request_id)
+            self.engine.abort(message.sequence_id)
         else:
             self.sent.append(message)
             self.runner.prompt_length = len(message.prompts[0])

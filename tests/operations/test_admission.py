@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from server.errors import ClientGone, Overloaded, RequestError, RequestTooLarge
 from server.ipc.client.call import Call
-from server.key_limits import KeyLimits
+from server.limits.key_limits import KeyLimits
 from server.operations.admission import Admission, default_memory_bytes
 from server.operations.cost import CHARACTER_BYTES, Cost
 from server.operations.labelling.token_classify import TokenClassifySpec, token_classify

@@ -36,7 +36,9 @@ CUTS = st.lists(st.integers(0, 400), max_size=8)
 
 
 def planner(row: ToolFormat | None, **settings: object) -> AnswerPlan:
-    special = {text: token for text, token in SPECIAL.items() if row is None or any(text in one for one in row.texts)}
+    special = {
+        text: token for text, token in SPECIAL.items() if row is None or any(text in shown for shown in row.texts)
+    }
     calls = CallGrammar(row, [], special, True) if row is not None else None
     return AnswerPlanner(calls=calls, special=special, **settings).plan()
 
@@ -66,12 +68,12 @@ def check_deltas(parser: AnswerParser, deltas: list[AnswerParts]) -> None:
     assert "".join(delta.content for delta in deltas) == parser.parts.content
     assert "".join(delta.reasoning for delta in deltas) == parser.parts.reasoning
     calls: list[list[str]] = []
-    for one in (one for delta in deltas for one in delta.tool_calls):
-        if one.id is not None:
-            assert one.index == len(calls) and one.name and re.fullmatch(r"call_[A-Za-z0-9]{24}", one.id)
-            calls.append([one.id, one.name, ""])
-        assert one.index == len(calls) - 1
-        calls[one.index][2] += one.arguments
+    for call in (call for delta in deltas for call in delta.tool_calls):
+        if call.id is not None:
+            assert call.index == len(calls) and call.name and re.fullmatch(r"call_[A-Za-z0-9]{24}", call.id)
+            calls.append([call.id, call.name, ""])
+        assert call.index == len(calls) - 1
+        calls[call.index][2] += call.arguments
     assert calls == [[call.id, call.name, call.arguments] for call in parser.tool_calls]
 
 
@@ -94,7 +96,7 @@ def test_content_and_calls_are_told_apart(name, content, calls, cuts, spaces, re
         written = outside.sub(lambda match: match[1] or "", written)
     parser = parse(plan, content + written, cuts, special_of(plan))
     assert parser.parts.content == content.rstrip(" \n") and not parser.parts.reasoning
-    assert [(one.name, json.loads(one.arguments)) for one in parser.tool_calls] == (
+    assert [(call.name, json.loads(call.arguments)) for call in parser.tool_calls] == (
         calls if row.parallel else calls[:1]
     )
     assert parser.has_complete_calls
@@ -136,7 +138,7 @@ def test_reasoning_is_told_apart(thought, content, calls, cuts, is_open, has_cal
     assert parser.parts.reasoning == (thought + "<tool_call>").lstrip("\n"), "no call begins in reasoning"
     kept = content.lstrip("\n")
     assert parser.parts.content == (kept.rstrip(" \n") if has_calls else kept)
-    assert [one.name for one in parser.tool_calls] == [name for name, _ in calls if has_calls]
+    assert [call.name for call in parser.tool_calls] == [name for name, _ in calls if has_calls]
     begin, end = parser.spans["reasoning"]
     assert text[begin:end] == f"\n{thought}<tool_call>\n", "the span leaves the markers out"
     begin, end = parser.spans["content"]
@@ -185,7 +187,7 @@ def test_special_tokens_around_reasoning() -> None:
 def test_an_introduction_may_come_before_calls() -> None:
     plan = planner(ROWS["llama-3"])
     parser = parse(plan, '<|python_tag|>{"name": "a", "parameters": {}}', [5], special_of(plan))
-    assert [one.name for one in parser.tool_calls] == ["a"]
+    assert [call.name for call in parser.tool_calls] == ["a"]
 
 
 def test_a_text_marker_spelled_in_letters_is_no_special_token() -> None:

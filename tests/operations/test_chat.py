@@ -144,7 +144,7 @@ async def test_slow_templates_leave_the_tokenizers_free(bench: ChatBench) -> Non
         await bench.runtime.encode(bench.tokenizer, ["a text"], param="prompt")
     assert not any(chat.done() for chat in chats), "the templates ended too early to be in the way"
     results = await asyncio.gather(*chats, return_exceptions=True)
-    assert all(isinstance(one, DeadlineExceeded) for one in results), results
+    assert all(isinstance(result, DeadlineExceeded) for result in results), results
     assert time.monotonic() - started < HANG_SECONDS
     bench.runtime.texts["llm"].chat_templates.by_name["default"] = "fine"
     assert await prompt_of(bench, spec) == "fine"

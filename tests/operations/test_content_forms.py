@@ -40,7 +40,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def as_lists(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in messages]
+    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
 
 
 @with_template(*LISTS_ONLY.values())

@@ -315,7 +315,9 @@ def test_every_valid_value_stays_valid(seed: int) -> None:
             continue
         schema["$defs"] = {"t": random_schema(chance, 1), "r": {"type": "object", "properties": {"a": {"$ref": "#"}}}}
         reduced = reduce_schema(schema, lenient=True)
-        shown = reduced.root.as_json() | {"$defs": {name: one.as_json() for name, one in reduced.definitions.items()}}
+        shown = reduced.root.as_json() | {
+            "$defs": {name: definition.as_json() for name, definition in reduced.definitions.items()}
+        }
         # The library follows `oneOf` only if its branches exclude each other.
         readings = [json.loads(json.dumps(shown).replace('"oneOf"', '"anyOf"'))]
         if round < 5:

@@ -27,7 +27,7 @@ def found(labels: list[str], marks: list[str]) -> list[tuple[str, int, int]]:
         ScoredTextToken("x", np.eye(len(labels))[labels.index(mark)], place, place + 1, place, False)
         for place, mark in enumerate(marks)
     ]
-    return [(one.label, one.start, one.end) for one in entities(tokens, "simple", labels, Joiner())]
+    return [(entity.label, entity.start, entity.end) for entity in entities(tokens, "simple", labels, Joiner())]
 
 
 @pytest.mark.parametrize(

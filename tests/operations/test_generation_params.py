@@ -19,7 +19,7 @@ async def sent_request(bench: Bench, http: httpx.AsyncClient, **body: Any) -> Ge
     """The message of a request to `/generate`. The request is ended as soon as the message was sent."""
     posted = asyncio.create_task(http.post("/generate", json={"model": "decoder", "prompt": "abc", **body}))
     message = await bench.sent_generate()
-    bench.output(failed=[Failed(row.request_id, "timeout", "enough") for row in message.rows])
+    bench.output(failed=[Failed(row.sequence_id, "timeout", "enough") for row in message.rows])
     assert (await posted).status_code == 504
     return message
 
@@ -189,7 +189,7 @@ async def test_rows_have_their_own_seed_and_token_limit(bench: Bench, http: http
     ]
     assert message.params.min_new_tokens == 15
     assert [len(prompt) for prompt in message.prompts] == [500, 1], "each prompt is sent once"
-    assert len({row.request_id for row in message.rows}) == 4
+    assert len({row.sequence_id for row in message.rows}) == 4
 
 
 async def test_decoder_start_tokens_of_encoder_decoders(bench: Bench, http: httpx.AsyncClient) -> None:

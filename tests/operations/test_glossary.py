@@ -24,7 +24,7 @@ async def sent(bench: Bench, http: httpx.AsyncClient, **body: Any) -> tuple[Gene
     for row in message.rows:
         own = message.params_of(row)
         hypothesis = Hypothesis([1], "stop", 1, -1.0 if own.num_beams > 1 else None)
-        ended.append(Finished(row.request_id, [hypothesis] * own.num_return_sequences, 0.0, 0.0, 0.0))
+        ended.append(Finished(row.sequence_id, [hypothesis] * own.num_return_sequences, 0.0, 0.0, 0.0))
     bench.output(finished=ended)
     response = await posted
     assert response.status_code == 200, response.text

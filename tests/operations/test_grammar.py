@@ -121,7 +121,7 @@ async def test_a_format_failure_during_generation_names_the_field(bench: Bench, 
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "a", "response_format": DIGITS}))
     (row,) = await bench.sent_rows()
-    bench.output(failed=[Failed(row.request_id, "invalid_format", "`response_format` grew too complex")])
+    bench.output(failed=[Failed(row.sequence_id, "invalid_format", "`response_format` grew too complex")])
     answer = await posted
     error = answer.json()["error"]
     assert answer.status_code == 422

@@ -19,7 +19,7 @@ from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.ipc.wire.time_limits import TimeLimits
-from server.key_limits import KeyLimits
+from server.limits.key_limits import KeyLimits
 from server.operations.admission import Admission
 from server.operations.chatting.chat_spec import ChatSpec
 from server.operations.cost import Cost

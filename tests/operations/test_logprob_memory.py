@@ -15,7 +15,7 @@ from server.errors import Overloaded, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.wire.logprobs import TokenLogprob, pack
 from server.ipc.wire.messages import Abort, Finished, Generate, Hypothesis, Tokens
-from server.key_limits import KeyLimits
+from server.limits.key_limits import KeyLimits
 from server.operations.admission import Admission
 from server.operations.cost import SCORED_TOKEN_BYTES, Cost
 from server.operations.generating.generate import GenerateSpec, generate
@@ -134,10 +134,10 @@ async def test_a_long_context_reserves_one_block(long: Bench) -> None:
 async def test_each_log_probability_is_counted_once(long: Bench, beams: int) -> None:
     options = GenerationOptions(logprobs=True, top_logprobs=3, num_beams=beams, num_return_sequences=beams, stream=True)
     run, message = await started(long, GenerateSpec([[5, 6]], options, "decoder"))
-    request_id = message.rows[0].request_id
-    long.output(tokens=[Tokens(request_id, [65] * 2, scored(2, 3))])
+    sequence_id = message.rows[0].sequence_id
+    long.output(tokens=[Tokens(sequence_id, [65] * 2, scored(2, 3))])
     best = Hypothesis([65] * 5, "length", logprobs=scored(5, 3), score=-1.0)
-    long.output(finished=[Finished(request_id, [best] * beams, 0.0, 0.0, 0.0)])
+    long.output(finished=[Finished(sequence_id, [best] * beams, 0.0, 0.0, 0.0)])
     await run.complete()
     assert run.logprob_memory.num_values == beams * 5 * 4
     run.call.close()
@@ -177,7 +177,7 @@ async def test_an_answer_without_memory_ends_with_an_error_and_frees_all(
     task = asyncio.create_task(http.post(path, json=body))
     (row,) = await long.sent_rows()
     for _ in range(200):
-        long.output(tokens=[Tokens(row.request_id, [65] * 64, scored(64, fields.get("top_logprobs", 0)))])
+        long.output(tokens=[Tokens(row.sequence_id, [65] * 64, scored(64, fields.get("top_logprobs", 0)))])
         assert long.runtime.admission.total.memory_bytes <= 3 << 20
         for _ in range(10):
             await asyncio.sleep(0)
@@ -199,8 +199,8 @@ async def test_a_long_answer_within_the_limit_is_complete(long: Bench, http: htt
     task = asyncio.create_task(http.post("/generate", json=body))
     (row,) = await long.sent_rows()
     for _ in range(100):
-        long.output(tokens=[Tokens(row.request_id, [65] * 8, scored(8, 2))])
+        long.output(tokens=[Tokens(row.sequence_id, [65] * 8, scored(8, 2))])
     whole = Hypothesis([65] * 800, "length", logprobs=scored(800, 2))
-    long.output(finished=[Finished(row.request_id, [whole], 0.0, 0.0, 0.0)])
+    long.output(finished=[Finished(row.sequence_id, [whole], 0.0, 0.0, 0.0)])
     choice = (await task).json()["choices"][0]
     assert len(choice["logprobs"]) == 800 and choice["finish_reason"] == "length"

@@ -15,8 +15,8 @@ from tests.wire.conftest import parse_events
 BODY = {"model": "decoder", "prompt": ["ab", "cd", "ef"], "max_new_tokens": 9}
 
 
-def finished(request_id: int, *tokens: int) -> Finished:
-    return Finished(request_id, [Hypothesis([*tokens, 1], "stop", 1)], 0.0, 0.0, 0.0)
+def finished(sequence_id: int, *tokens: int) -> Finished:
+    return Finished(sequence_id, [Hypothesis([*tokens, 1], "stop", 1)], 0.0, 0.0, 0.0)
 
 
 async def begin(bench: Bench, http: httpx.AsyncClient, path: str, **body: Any) -> tuple[asyncio.Task, Generate]:
@@ -27,7 +27,7 @@ async def begin(bench: Bench, http: httpx.AsyncClient, path: str, **body: Any) -
 async def test_a_failure_after_some_tokens(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     posted, message = await begin(bench, http, "/generate", **BODY, stream=True)
-    first, second, third = (row.request_id for row in message.rows)
+    first, second, third = (row.sequence_id for row in message.rows)
     bench.output(tokens=[Tokens(first, [100]), Tokens(second, [101])])
     bench.output(failed=[Failed(second, "engine_error", "broken")], tokens=[Tokens(third, [102])])
     bench.output(finished=[finished(first, 100), finished(third, 102)])
@@ -52,7 +52,7 @@ async def test_the_status_of_a_request_whose_parts_fail_one_after_the_other(
     posted, message = await begin(bench, http, "/generate", **BODY, stream=streams)
     for index, row in enumerate(message.rows):
         assert not posted.done()
-        bench.output(failed=[Failed(row.request_id, "engine_error", f"broken {index}")])
+        bench.output(failed=[Failed(row.sequence_id, "engine_error", f"broken {index}")])
         for _ in range(20):
             await asyncio.sleep(0)
     response = await posted
@@ -63,7 +63,7 @@ async def test_the_status_of_a_request_whose_parts_fail_one_after_the_other(
 async def test_failures_that_concern_all_parts(bench: Bench, http: httpx.AsyncClient, code: Any, status: int) -> None:
     bench.become_ready()
     posted, message = await begin(bench, http, "/generate", **BODY)
-    bench.output(failed=[Failed(message.rows[1].request_id, code, "no")])
+    bench.output(failed=[Failed(message.rows[1].sequence_id, code, "no")])
     assert (await posted).status_code == status
 
 
@@ -71,11 +71,11 @@ async def test_the_other_sentences_of_a_failed_text_are_ended(bench: Bench, http
     bench.become_ready()
     body = {"model": "translator", "inputs": ["Ab. Cd. Ef.", "Gh."]}
     posted, message = await begin(bench, http, "/translate", **body)
-    ids = [row.request_id for row in message.rows]
+    ids = [row.sequence_id for row in message.rows]
     bench.output(finished=[finished(ids[0], 100)], failed=[Failed(ids[1], "invalid_format", "no")])
     for _ in range(20):
         await asyncio.sleep(0)
-    assert [one.request_id for one in bench.sent if isinstance(one, Abort)] == [ids[2]]
+    assert [sent.sequence_id for sent in bench.sent if isinstance(sent, Abort)] == [ids[2]]
     bench.output(finished=[finished(ids[3], 101)])
     first, second = (await posted).json()["translations"]
     assert (first["finish_reason"], first["text"], first["error"]["code"]) == ("error", "", "invalid_request")
@@ -86,13 +86,13 @@ async def test_rows_that_share_log_probabilities_fail_together(bench: Bench, htt
     bench.become_ready()
     body = {**BODY, "prompt": ["ab", "cd"], "n": 2, "prompt_logprobs": True, "seed": 1}
     posted, message = await begin(bench, http, "/generate", **body)
-    ids = [row.request_id for row in message.rows]
+    ids = [row.sequence_id for row in message.rows]
     bench.output(failed=[Failed(ids[2], "engine_error", "broken")])
     for _ in range(20):
         await asyncio.sleep(0)
-    assert [one.request_id for one in bench.sent if isinstance(one, Abort)] == [ids[3]]
+    assert [sent.sequence_id for sent in bench.sent if isinstance(sent, Abort)] == [ids[3]]
     assert not posted.done()
-    bench.output(failed=[Failed(request_id, "engine_error", "broken") for request_id in ids[:2]])
+    bench.output(failed=[Failed(sequence_id, "engine_error", "broken") for sequence_id in ids[:2]])
     assert (await posted).status_code == 500
 
 
@@ -104,12 +104,12 @@ async def test_a_failure_in_a_request_that_is_sent_in_parts(bench: Bench, http: 
     parts = rows = 0
     while not posted.done():
         await asyncio.sleep(0)
-        messages = [one for one in bench.sent if isinstance(one, Generate)]
+        messages = [sent for sent in bench.sent if isinstance(sent, Generate)]
         bench.sent.clear()
         for message in messages:
-            ids = [row.request_id for row in message.rows]
+            ids = [row.sequence_id for row in message.rows]
             failed = [] if parts else [Failed(ids.pop(0), "engine_error", "broken")]
-            bench.output(failed=failed, finished=[finished(request_id, 100) for request_id in ids])
+            bench.output(failed=failed, finished=[finished(sequence_id, 100) for sequence_id in ids])
             parts, rows = parts + 1, rows + len(message.rows)
     first, second = (await posted).json()["translations"]
     assert parts > 1 and rows == 601

@@ -104,12 +104,12 @@ def test_the_scripts_cover_all_decisions() -> None:
         for before, after in zip(found["calls"], found["calls"][1:], strict=False)
     ]
     assert (
-        steps.count(0) > 20 and steps.count(WINDOW_FRAMES) > 20 and sum(0 < one < WINDOW_FRAMES for one in steps) > 20
+        steps.count(0) > 20 and steps.count(WINDOW_FRAMES) > 20 and sum(0 < step < WINDOW_FRAMES for step in steps) > 20
     )
     kept = [{segment[3] for segment in found["segments"]} for found in ORACLE["decisions"]]
     decoded = [{call[0] for call in found["calls"]} for found in ORACLE["decisions"]]
     assert any(starts < all_starts for starts, all_starts in zip(kept, decoded, strict=True))
-    assert sum(one.prompted for one in scripts) > 5
+    assert sum(spoken.prompted for spoken in scripts) > 5
 
 
 def test_a_wrong_verdict_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,15 +112,15 @@ def _encoded(message: Encode, index: int) -> Encoded:
     if message.task == "labelled_spans":
         rows = [[float(word), float(word), 0.0, 0.9] for word in range(len(item.spans))]
     flat = [value for row in rows for value in row]
-    return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
+    return Encoded(message.sequence_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, OneModel]]:
     made = {kind: OneModel(tmp_path_factory.mktemp(kind), kind) for kind in INFOS}
     yield made
-    for one in made.values():
-        one.runtime.pools.close()
+    for bench in made.values():
+        bench.runtime.pools.close()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -124,7 +124,7 @@ async def test_several_answers_of_an_openai_request_are_sampled_from_different_s
         body = {"model": "decoder", "prompt": "abc", "n": 3, "seed": 5} | more
         posted = asyncio.create_task(http.post("/v1/completions", json=body))
         message = await bench.sent_generate()
-        bench.output(failed=[Failed(row.request_id, "timeout", "enough") for row in message.rows])
+        bench.output(failed=[Failed(row.sequence_id, "timeout", "enough") for row in message.rows])
         await posted
         return message.params, [row.seed for row in message.rows]
 

@@ -54,15 +54,18 @@ def test_sentences_without_a_space_get_one_if_the_target_language_uses_spaces() 
 
 def test_wrapped_lines_are_joined() -> None:
     text = "One two\nthree. Four\r\n  five.\n\nSix\nseven."
-    joined = [(one.text, one.separator) for one in split(text, "de", lambda _: True, at_newlines=False, source="en")]
+    joined = [
+        (segment.text, segment.separator)
+        for segment in split(text, "de", lambda _: True, at_newlines=False, source="en")
+    ]
     assert joined == [("One two three.", " "), ("Four five.", "\n\n"), ("Six seven.", "")]
     unspaced = split("これは\n文です。\n次の\n文。", "ja", lambda _: True, at_newlines=False, source="ja")
-    assert [(one.text, one.separator) for one in unspaced] == [("これは文です。", "\n"), ("次の文。", "")]
+    assert [(segment.text, segment.separator) for segment in unspaced] == [("これは文です。", "\n"), ("次の文。", "")]
 
 
 def test_abbreviations_are_those_of_the_source_language() -> None:
     text = "Er kauft u. a. Äpfel. Ja."
-    assert [one.text for one in split(text, "en", lambda _: True, source="deu_Latn")] == [
+    assert [segment.text for segment in split(text, "en", lambda _: True, source="deu_Latn")] == [
         "Er kauft u. a. Äpfel.",
         "Ja.",
     ]

@@ -23,7 +23,7 @@ async def prompt_of(llm: ChatBench, messages: list[dict[str, Any]], **more: Any)
 
 
 def specials(llm: ChatBench, ids: list[int]) -> list[str | None]:
-    return [llm.tokenizer.id_to_token(one) for one in ids if one in llm.tokenizer.special_ids]
+    return [llm.tokenizer.id_to_token(token_id) for token_id in ids if token_id in llm.tokenizer.special_ids]
 
 
 @pytest.mark.parametrize("role", ["user", "system", "tool"])
@@ -39,7 +39,7 @@ async def test_a_content_adds_no_special_token(llm: ChatBench, role: str) -> Non
             {"role": "tool", "tool_call_id": "c1", "content": "TEXT"},
         ],
     }[role]
-    attack = [one | {"content": ATTACK} if one.get("content") == "TEXT" else one for one in messages]
+    attack = [message | {"content": ATTACK} if message.get("content") == "TEXT" else message for message in messages]
     harmless, attacked = await prompt_of(llm, messages), await prompt_of(llm, attack)
     assert specials(llm, attacked) == specials(llm, harmless)
     text = llm.tokenizer.decode(attacked, skip_special_tokens=False)

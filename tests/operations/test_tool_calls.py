@@ -49,10 +49,10 @@ async def test_parallel_calls(llm: ChatBench, request: pytest.FixtureRequest, ch
     result, deltas = await llm.ask(spec(choice))
     check_calls(result, deltas)
     (answer,) = result.choices
-    assert [(one.name, json.loads(one.arguments)) for one in answer.tool_calls][:3] == calls
+    assert [(call.name, json.loads(call.arguments)) for call in answer.tool_calls][:3] == calls
     assert len({call.id for call in answer.tool_calls}) == len(answer.tool_calls)
     (single,) = (await llm.ask(spec(choice, parallel_tool_calls=False)))[0].choices
-    assert [(one.name, json.loads(one.arguments)) for one in single.tool_calls] == calls[:1]
+    assert [(call.name, json.loads(call.arguments)) for call in single.tool_calls] == calls[:1]
     assert single.finish_reason == "tool_calls"
 
 
@@ -74,7 +74,7 @@ async def test_calls_that_begin_by_themselves_match_their_schemas(
 ) -> None:
     """With `auto`, the model is made to begin a call; the rest is random. Some beginnings cross the end of a marker."""
     name = request.node.callspec.params["llm"]
-    beginning = [one + 3 if isinstance(one, int) else one for one in BEGINNINGS[name]]
+    beginning = [token + 3 if isinstance(token, int) else token for token in BEGINNINGS[name]]
     llm.follow(beginning)
     result, deltas = await llm.ask(spec(n=6))
     assert check_calls(result, deltas) >= 2
@@ -138,7 +138,7 @@ async def test_the_best_of_several_calls(llm: ChatBench) -> None:
 
     (chosen,) = best.choices
     wanted = max(many.choices, key=mean)
-    assert [(one.name, one.arguments) for one in chosen.tool_calls] == [
-        (one.name, one.arguments) for one in wanted.tool_calls
+    assert [(call.name, call.arguments) for call in chosen.tool_calls] == [
+        (call.name, call.arguments) for call in wanted.tool_calls
     ]
     assert chosen.token_ids == wanted.token_ids and len(chosen.logprobs) == len(chosen.token_ids)

@@ -101,7 +101,7 @@ async def test_one_tool_does_not_refuse_the_others(llm: ChatBench, name: str) ->
         await run.complete()
         (choice,) = run.result().choices
     assert call.ignored == [name]
-    assert [(one.name, one.arguments) for one in choice.tool_calls] == [("bad", '{"secret key": "x"}')]
+    assert [(made.name, made.arguments) for made in choice.tool_calls] == [("bad", '{"secret key": "x"}')]
 
 
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice("required", "get")])

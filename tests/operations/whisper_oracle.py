@@ -75,9 +75,14 @@ def decisions(script: Script) -> dict[str, Any]:
         fp16=False,
     )
     segments = [
-        [round(one["start"], 4), round(one["end"], 4), [token for token in one["tokens"] if token < END], one["seek"]]
-        for one in found["segments"]
-        if one["tokens"]
+        [
+            round(segment["start"], 4),
+            round(segment["end"], 4),
+            [token for token in segment["tokens"] if token < END],
+            segment["seek"],
+        ]
+        for segment in found["segments"]
+        if segment["tokens"]
     ]
     return {"calls": model.calls, "segments": segments}
 

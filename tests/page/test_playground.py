@@ -190,11 +190,11 @@ def test_bars(playground: Playground, tab: str, path: str) -> None:
             for label, score in zip(expected["labels"], expected["scores"], strict=True)
         ]
     labels = {
-        "/rerank": lambda one: body["texts"][one["index"]],
-        "/fill_mask": lambda one: one["sequence"],
-    }.get(path, lambda one: one["label"])
-    assert output.locator(".bar-label").all_inner_texts() == [labels(one) for one in expected]
-    scores = [f"{one['score']:.3f}" if path == "/rerank" else f"{100 * one['score']:.1f}%" for one in expected]
+        "/rerank": lambda answer: body["texts"][answer["index"]],
+        "/fill_mask": lambda answer: answer["sequence"],
+    }.get(path, lambda answer: answer["label"])
+    assert output.locator(".bar-label").all_inner_texts() == [labels(answer) for answer in expected]
+    scores = [f"{answer['score']:.3f}" if path == "/rerank" else f"{100 * answer['score']:.1f}%" for answer in expected]
     assert output.locator(".bar-score").all_inner_texts() == scores
 
 
@@ -231,7 +231,7 @@ def test_question(playground: Playground) -> None:
     body = playground.body(panel)
     expected = playground.server.post("/question_answer", body)
     assert output.locator("mark").text_content() == body["context"][expected[0]["start"] : expected[0]["end"]]
-    assert output.locator(".bar-label").all_text_contents() == [one["answer"] for one in expected]
+    assert output.locator(".bar-label").all_text_contents() == [answer["answer"] for answer in expected]
 
 
 def test_transcribe(playground: Playground, tmp_path: Path) -> None:

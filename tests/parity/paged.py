@@ -137,7 +137,7 @@ class Rows:
 
     def state_tensors(self) -> list[torch.Tensor]:
         """The tensors of all states: [slots, ...] each."""
-        return [] if self.states is None else [one for tensors in self.states.states.values() for one in tensors]
+        return [] if self.states is None else [tensor for tensors in self.states.states.values() for tensor in tensors]
 
     def state_slot(self, row: int) -> int:
         """The slot of a row's state: in reverse, so that no row uses the slot with its own number."""

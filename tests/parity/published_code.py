@@ -57,7 +57,7 @@ Encoder = Callable[[Tensor], Tensor]
 
 def _rewrite(directory: Path, tensors: Callable[[dict[str, Tensor]], dict[str, Tensor]], **settings: Any) -> None:
     path = directory / "model.safetensors"
-    save_file({name: one.contiguous() for name, one in tensors(load_file(path)).items()}, path)
+    save_file({name: tensor.contiguous() for name, tensor in tensors(load_file(path)).items()}, path)
     edit_config(directory, **settings)
 
 
@@ -170,10 +170,10 @@ def write_nomic(directory: Path, **settings: Any) -> Encoder:
         shapes |= _linear_shapes(f"{name}attn.out_proj", hidden, hidden)
         if layer % hf["moe_every_n_layers"] == 1:
             shapes |= {f"{name}mlp.router.layer.weight": (experts, hidden), f"{name}mlp.experts.bias": (hidden,)}
-            shapes |= {f"{name}mlp.experts.mlp.{one}": (experts * inner, hidden) for one in ("w1", "w2")}
+            shapes |= {f"{name}mlp.experts.mlp.{matrix}": (experts * inner, hidden) for matrix in ("w1", "w2")}
         else:
             shapes |= _linear_shapes(f"{name}mlp.fc1", inner, hidden) | _linear_shapes(f"{name}mlp.fc2", hidden, inner)
-    shapes |= {f"{one}.{kind}": (hidden,) for one in norms for kind in ("weight", "bias")}
+    shapes |= {f"{norm_name}.{kind}": (hidden,) for norm_name in norms for kind in ("weight", "bias")}
     of = _write(directory, hf, shapes)
 
     def linear(x: Tensor, name: str) -> Tensor:
@@ -193,7 +193,7 @@ def write_nomic(directory: Path, **settings: Any) -> Encoder:
         shares, chosen = F.linear(x, of[f"{name}router.layer.weight"]).softmax(-1).topk(hf["moe_top_k"])
         if hf["moe_normalize_expert_weights"]:
             shares = shares / shares.sum(-1, keepdim=True)
-        up, down = (of[f"{name}experts.mlp.{one}"].unflatten(0, (experts, inner)) for one in ("w1", "w2"))
+        up, down = (of[f"{name}experts.mlp.{matrix}"].unflatten(0, (experts, inner)) for matrix in ("w1", "w2"))
         each = F.gelu(torch.einsum("th,eih->tei", x, up))
         results = torch.einsum("tei,eih->teh", each, down)
         return (results.gather(1, chosen[..., None].expand(-1, -1, hidden)) * shares[..., None]).sum(1) + of[
@@ -257,7 +257,7 @@ def write_jina(directory: Path, **settings: Any) -> Encoder:
             shapes |= _linear_shapes(f"{name}attention.{part}", hidden, hidden)
         shapes |= {f"{name}mlp.gated_layers.weight": (2 * inner, hidden)}
         shapes |= _linear_shapes(f"{name}mlp.wo", hidden, inner)
-    shapes |= {f"{one}.{kind}": (hidden,) for one in norms for kind in ("weight", "bias")}
+    shapes |= {f"{norm_name}.{kind}": (hidden,) for norm_name in norms for kind in ("weight", "bias")}
     of = _write(directory, hf, shapes)
     activation = {"geglu": F.gelu, "reglu": F.relu}[hf["feed_forward_type"]]
 

@@ -236,7 +236,9 @@ def test_whisper_with_adapted_and_plain_rows(tmp_path, device):
     base = write(tmp_path / "base", "whisper")
     merged = save_adapter(base, tmp_path / "tone", 5, target_modules=["q_proj", "k_proj", "v_proj", "fc1", "fc2"])
     model = load_model(tmp_path / "base", torch.float32, device, adapters={"tone": tmp_path / "tone"}).transformer
-    clips = [one.to(device) for one in frames_of(4, base.config.num_mel_bins, 2 * base.config.max_source_positions)]
+    clips = [
+        frames.to(device) for frames in frames_of(4, base.config.num_mel_bins, 2 * base.config.max_source_positions)
+    ]
     both = ("", "tone", "tone", "")
     for row, logits in enumerate(ours(model, chunked, TEXTS, clips, both)):
         oracle = merged if both[row] else base

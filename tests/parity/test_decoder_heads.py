@@ -40,8 +40,10 @@ def _cases(suffix: str, shapes: int = 2) -> dict[str, tuple[str, object]]:
     """Up to `shapes` configurations of each family that has a class with this suffix in transformers."""
     made: dict[str, tuple[str, object]] = {}
     for name, (_, config) in (CASES | MORE_CASES).items():
-        found = [one for one in FAMILIES[config.model_type].architectures if one.endswith(suffix)]
-        found = [one for one in found if "LMHead" not in one]
+        found = [
+            architecture for architecture in FAMILIES[config.model_type].architectures if architecture.endswith(suffix)
+        ]
+        found = [architecture for architecture in found if "LMHead" not in architecture]
         if found and sum(config.model_type == other.model_type for _, other in made.values()) < shapes:
             made[name] = (found[0], config)
     return made
@@ -147,7 +149,10 @@ def test_class_logits(name, labels, tmp_path, device):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert loaded.tasks == (("classify", "rerank") if labels == 1 else ("classify",))
     assert loaded.labels == tuple(f"LABEL_{index}" for index in range(labels))
-    alone = [loaded.transformer.classify(loaded.transformer.encode(one), one) for one in map(_alone(device), texts)]
+    alone = [
+        loaded.transformer.classify(loaded.transformer.encode(text_batch), text_batch)
+        for text_batch in map(_alone(device), texts)
+    ]
     torch.testing.assert_close(torch.cat(alone), found, atol=1e-5, rtol=1e-5)
 
 
@@ -181,7 +186,9 @@ def test_span_logits(name, tmp_path, device):
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     batches = list(map(_alone(device), texts))
-    alone = [loaded.transformer.classify_tokens(loaded.transformer.encode(one), one) for one in batches]
+    alone = [
+        loaded.transformer.classify_tokens(loaded.transformer.encode(text_batch), text_batch) for text_batch in batches
+    ]
     torch.testing.assert_close(torch.cat(alone), found, atol=1e-5, rtol=1e-5)
     assert (loaded.tasks, loaded.labels) == (("question_answer",), ())
 

@@ -102,7 +102,9 @@ def _outputs(oracle, texts):
 
 def largest_error(results, exact, part):
     """Largest difference of results in float32 from those in float64. part: 0 for hidden states, 1 for logits."""
-    return max(float((one[part].double() - other[part]).abs().max()) for one, other in zip(results, exact, strict=True))
+    return max(
+        float((result[part].double() - other[part]).abs().max()) for result, other in zip(results, exact, strict=True)
+    )
 
 
 @pytest.mark.parametrize("way", [one_shot, chunked, one_by_one])
@@ -116,7 +118,7 @@ def test_hidden_states_and_logits(pair, way):
     texts = random_ids(VOCAB, LENGTHS)
     ours = [(states, loaded.transformer.logits(states)) for states in way(Rows(loaded.transformer), texts)]
     theirs = expected(oracle, texts)
-    both = [sides for one, other in zip(ours, theirs, strict=True) for sides in zip(one, other, strict=True)]
+    both = [sides for state, other in zip(ours, theirs, strict=True) for sides in zip(state, other, strict=True)]
     if all(torch.allclose(x, y, atol=1e-4, rtol=1e-4) for x, y in both):
         return
     in_float64 = copy.deepcopy(oracle).double()

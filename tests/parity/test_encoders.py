@@ -174,7 +174,7 @@ def test_span_logits(body: str, tmp_path: Path):
     model = _reference(body, "ForQuestionAnswering", seed=7)
     ours, batch = _saved(model, tmp_path), _batch(model)
     outputs = _one_by_one(model, batch)
-    expected = torch.cat([torch.stack([one.start_logits[0], one.end_logits[0]], dim=1) for one in outputs])
+    expected = torch.cat([torch.stack([output.start_logits[0], output.end_logits[0]], dim=1) for output in outputs])
     found = ours.transformer.classify_tokens(ours.transformer.encode(batch), batch)
     torch.testing.assert_close(found.cpu(), expected, atol=1e-4, rtol=0)
     assert (ours.tasks, ours.labels) == (("question_answer",), ())
@@ -190,12 +190,12 @@ def test_token_head_with_an_unused_pooler(task: str, tmp_path: Path):
     tensors |= {"bert.pooler.dense.weight": torch.ones(32, 32), "bert.pooler.dense.bias": torch.ones(32)}
     save_file(tensors, tmp_path / "model.safetensors")
     ours, batch = _load(tmp_path), _batch(model)
-    expected = [getattr(one, "logits", None) for one in _one_by_one(model, batch)]
+    expected = [getattr(output, "logits", None) for output in _one_by_one(model, batch)]
     found = ours.transformer.classify_tokens(ours.transformer.encode(batch), batch).cpu()
     if task == "ForTokenClassification":
-        torch.testing.assert_close(found, torch.cat([one[0] for one in expected]), atol=1e-4, rtol=0)
+        torch.testing.assert_close(found, torch.cat([logits[0] for logits in expected]), atol=1e-4, rtol=0)
     else:
-        starts = torch.cat([one.start_logits[0] for one in _one_by_one(model, batch)])
+        starts = torch.cat([output.start_logits[0] for output in _one_by_one(model, batch)])
         torch.testing.assert_close(found[:, 0], starts, atol=1e-4, rtol=0)
 
 

@@ -49,8 +49,8 @@ def pair(tmp_path_factory):
     is_part = {name: name.endswith(("_blocks", "_scales")) for name in stored}
     replaced = {name.removesuffix("_blocks") for name in stored if name.endswith("_blocks")}
     meta = {"format": "pt"}
-    save_file({name: one for name, one in stored.items() if not is_part[name]}, plain / "model.safetensors", meta)
-    kept = {name: one for name, one in stored.items() if name not in replaced}
+    save_file({name: tensor for name, tensor in stored.items() if not is_part[name]}, plain / "model.safetensors", meta)
+    kept = {name: tensor for name, tensor in stored.items() if name not in replaced}
     save_file(kept, quantized / "model.safetensors", meta)
     edit_config(quantized, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
     return quantized, plain
@@ -59,7 +59,7 @@ def pair(tmp_path_factory):
 @torch.inference_mode()
 def logits(loaded):
     hidden = one_shot(Rows(loaded.transformer), TEXTS)
-    return torch.cat([loaded.transformer.logits(one) for one in hidden])
+    return torch.cat([loaded.transformer.logits(states) for states in hidden])
 
 
 def test_without_kernels_the_weights_are_those_of_the_format(pair):

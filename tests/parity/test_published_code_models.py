@@ -73,7 +73,7 @@ def test_classes_of_llama_bidirec(pooling: str, labels: int, tmp_path: Path, dev
     batch = encoder_batch(texts, device)
     found = loaded.transformer.classify(loaded.transformer.encode(batch), batch)
     states = [oracle.model(torch.tensor([text], device=device)).last_hidden_state[0] for text in texts]
-    pooled = [{"avg": one.mean(0), "cls": one[0], "last": one[-1]}[pooling] for one in states]
+    pooled = [{"avg": state.mean(0), "cls": state[0], "last": state[-1]}[pooling] for state in states]
     torch.testing.assert_close(found, oracle.score(torch.stack(pooled)), atol=1e-4, rtol=1e-4)
     assert loaded.tasks == (("classify", "rerank") if labels == 1 else ("classify",))
 

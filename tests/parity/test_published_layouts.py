@@ -63,8 +63,8 @@ def _fused(tensors: dict[str, Tensor], parts: tuple[str, ...], whole: str) -> di
     fused = {}
     for name, tensor in tensors.items():
         if parts[0] in name:
-            fused[name.replace(parts[0], whole)] = torch.cat([tensors[name.replace(parts[0], one)] for one in parts])
-        elif not any(one in name for one in parts):
+            fused[name.replace(parts[0], whole)] = torch.cat([tensors[name.replace(parts[0], part)] for part in parts])
+        elif not any(part in name for part in parts):
             fused[name] = tensor
     return fused
 

@@ -72,13 +72,13 @@ def one_by_one(model: nn.Module, batch: EncoderBatch) -> list:
 def expected(outputs: list, head: str) -> Tensor:
     match head:
         case "":
-            return torch.cat([one.last_hidden_state[0] for one in outputs])
+            return torch.cat([output.last_hidden_state[0] for output in outputs])
         case "ForQuestionAnswering":
-            return torch.cat([torch.stack([one.start_logits[0], one.end_logits[0]], dim=1) for one in outputs])
+            return torch.cat([torch.stack([output.start_logits[0], output.end_logits[0]], dim=1) for output in outputs])
         case "ForSequenceClassification":
-            return torch.cat([one.logits for one in outputs])
+            return torch.cat([output.logits for output in outputs])
         case _:
-            return torch.cat([one.logits[0] for one in outputs])
+            return torch.cat([output.logits[0] for output in outputs])
 
 
 def found(ours: LoadedModel, batch: EncoderBatch, head: str) -> Tensor:

@@ -137,4 +137,6 @@ def test_four_beams(name, tmp_path, device):
     for index, text in enumerate(prompts):
         texts, scores = reference(pair, text, **as_transformers_settings(pair, text, settings))
         assert results.texts(index) == texts
-        assert [one.score for one in results.finished[index].hypotheses] == pytest.approx(scores, abs=1e-4)
+        assert [hypothesis.score for hypothesis in results.finished[index].hypotheses] == pytest.approx(
+            scores, abs=1e-4
+        )

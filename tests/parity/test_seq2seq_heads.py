@@ -81,7 +81,7 @@ def test_class_logits(name, labels, tmp_path, device):
     assert expected.std() > 0.1
     assert loaded.tasks == (("classify", "rerank") if labels == 1 else ("classify",))
     alone = [encoder_batch([text], device) for text in TEXTS]
-    parts = [loaded.transformer.classify(loaded.transformer.encode(one), one) for one in alone]
+    parts = [loaded.transformer.classify(loaded.transformer.encode(text_batch), text_batch) for text_batch in alone]
     torch.testing.assert_close(torch.cat(parts), found, atol=1e-5, rtol=1e-5)
 
 
@@ -122,7 +122,9 @@ def test_span_logits(name, tmp_path, device):
     assert expected.std() > 0.1
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     batches = [encoder_batch([text], device) for text in TEXTS]
-    alone = [loaded.transformer.classify_tokens(loaded.transformer.encode(one), one) for one in batches]
+    alone = [
+        loaded.transformer.classify_tokens(loaded.transformer.encode(text_batch), text_batch) for text_batch in batches
+    ]
     torch.testing.assert_close(torch.cat(alone), found, atol=1e-5, rtol=1e-5)
     assert (loaded.tasks, loaded.labels) == (("question_answer",), ())
 

@@ -89,7 +89,7 @@ def assert_equal(ours, read, texts, expected, atol=1e-4):
 def test_hidden_states(case, tmp_path, device):
     oracle, ours = make(case, "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
-    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    expected = [output.last_hidden_state[0] for output in one_by_one(oracle, texts)]
     assert_equal(ours, lambda hidden, _: hidden, texts, expected)
 
 
@@ -110,7 +110,7 @@ def test_token_types(case, tmp_path, device):
 def test_embeddings(case, tmp_path, device):
     oracle, ours = make(case, "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
-    means = [one.last_hidden_state[0].mean(0) for one in one_by_one(oracle, texts)]
+    means = [output.last_hidden_state[0].mean(0) for output in one_by_one(oracle, texts)]
     expected = [mean / mean.norm() for mean in means]
     assert_equal(ours, lambda hidden, batch: normalize(pool(hidden, batch, "mean")), texts, expected, atol=1e-5)
 
@@ -119,7 +119,7 @@ def test_embeddings(case, tmp_path, device):
 def test_masked_token_logits(case, tmp_path, device):
     oracle, ours = make(case, "ForMaskedLM", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
-    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    expected = [output.logits[0] for output in one_by_one(oracle, texts)]
     assert_equal(ours, lambda hidden, _: ours.transformer.logits(hidden), texts, expected)
     assert ours.tasks == ("embed", "fill_mask")
 
@@ -128,7 +128,7 @@ def test_masked_token_logits(case, tmp_path, device):
 def test_class_logits(case, tmp_path, device):
     oracle, ours = make(case, "ForSequenceClassification", tmp_path, device, num_labels=5)
     texts = random_ids(VOCAB, LENGTHS)
-    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    expected = [output.logits[0] for output in one_by_one(oracle, texts)]
     assert_equal(ours, ours.transformer.classify, texts, expected)
     assert ours.tasks == ("classify",) and len(ours.labels) == 5
 
@@ -137,7 +137,7 @@ def test_class_logits(case, tmp_path, device):
 def test_token_class_logits(case, tmp_path, device):
     oracle, ours = make(case, "ForTokenClassification", tmp_path, device, num_labels=5)
     texts = random_ids(VOCAB, LENGTHS)
-    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    expected = [output.logits[0] for output in one_by_one(oracle, texts)]
     assert_equal(ours, ours.transformer.classify_tokens, texts, expected)
 
 
@@ -148,8 +148,8 @@ def test_answers(case, tmp_path, device):
     texts = questions()
     if case.startswith("big-bird"):
         texts += random_ids(VOCAB, (50, 7))
-    expected = [torch.stack([one.start_logits[0], one.end_logits[0]], 1) for one in one_by_one(oracle, texts)]
-    visible = [(one > -1e5).all(1, keepdim=True) for one in expected]
+    expected = [torch.stack([output.start_logits[0], output.end_logits[0]], 1) for output in one_by_one(oracle, texts)]
+    visible = [(logits > -1e5).all(1, keepdim=True) for logits in expected]
     assert all(mask.all() for mask in visible) == case.startswith("longformer")
     counted = torch.cat(visible)
 
@@ -169,7 +169,7 @@ def test_half_precision_is_close_to_float32(case, dtype, bound, tmp_path, device
     """Mean error relative to the standard deviation in float32; bfloat16 has 8 significant bits, float16 has 11."""
     oracle, _ = make(case, "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
-    expected = torch.cat([one.last_hidden_state[0] for one in one_by_one(oracle, texts)])
+    expected = torch.cat([output.last_hidden_state[0] for output in one_by_one(oracle, texts)])
     found = load(tmp_path, device, dtype).transformer.encode(encoder_batch(texts, device))
     assert found.dtype == dtype
     assert (found.float() - expected).abs().mean() < bound * expected.std()
@@ -202,7 +202,7 @@ def test_planted_bug_in_blocks_is_detected(planted, tmp_path, device, monkeypatc
     """Negative control: the comparison of hidden states fails with each of these bugs."""
     oracle, ours = make("big-bird", "Model", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
-    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    expected = [output.last_hidden_state[0] for output in one_by_one(oracle, texts)]
     monkeypatch.setattr(BlockSparseAttention, "plan_sequence", planted)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal(ours, lambda hidden, _: hidden, texts, expected)
@@ -223,7 +223,7 @@ def test_planted_bug_is_detected(bug, tmp_path, device, monkeypatch):
     name, planted = BUGS[bug]
     oracle, ours = make("longformer", "ForSequenceClassification", tmp_path, device)
     texts = random_ids(VOCAB, LENGTHS)
-    expected = [one.logits[0] for one in one_by_one(oracle, texts)]
+    expected = [output.logits[0] for output in one_by_one(oracle, texts)]
     monkeypatch.setattr(LongformerAttention, name, planted)
     if name == "_shared_keys_values":  # The mask must then have no columns for the global tokens.
         monkeypatch.setattr(LongformerAttention, "plan_sequence", _mask_without_global_tokens)
@@ -290,7 +290,7 @@ def test_training_lengths_of_bigbird(length, tmp_path, device, monkeypatch):
     monkeypatch.setitem(CASES, "big-bird", (family, options))
     oracle, ours = make("big-bird", "Model", tmp_path, device)
     texts = random_ids(VOCAB, [length])
-    expected = [one.last_hidden_state[0] for one in one_by_one(oracle, texts)]
+    expected = [output.last_hidden_state[0] for output in one_by_one(oracle, texts)]
     assert_equal(ours, lambda hidden, _: hidden, texts, expected)
 
 

@@ -104,7 +104,9 @@ def test_peft_adapter_of_embeddings(tmp_path: Path, device: torch.device):
     merged = save_adapter(model, tmp_path / "query", 5, target_modules=["word_embeddings", "q_proj", "up_proj"])
     ours = load_model(base, torch.float32, device, adapters={"query": tmp_path / "query"})
     batch = batch_of(model, device)
-    mixed = EncoderBatch(batch.token_ids, batch.lengths, batch.token_type_ids, tuple(one and "query" for one in USED))
+    mixed = EncoderBatch(
+        batch.token_ids, batch.lengths, batch.token_type_ids, tuple(is_used and "query" for is_used in USED)
+    )
     models = {"": model, "query": merged, "passage": merged}
     torch.testing.assert_close(ours.transformer.encode(mixed).cpu(), _mixed(models, batch), atol=1e-4, rtol=0)
 

@@ -64,7 +64,7 @@ SHAPES = {"gemma4": 2, "gemma4_unified": 2, "llama4": 2, "gemma3n": 2}
 def test_text_part(name, tmp_path, device):
     architecture, config = CASES[name]
     oracle = save(tmp_path, config(), architecture).to(device)
-    assert any("vision" in one for one in load_file(tmp_path / "model.safetensors"))
+    assert any("vision" in key for key in load_file(tmp_path / "model.safetensors"))
     _compare(oracle, load(tmp_path, device).transformer, device)
 
 
@@ -100,7 +100,7 @@ def _multimodal(kind):
 def as_gemma3n(directory, config):
     """Rename a saved text part to that of a Gemma 3n with pictures, whose vision part is a model of another library."""
     stored = load_file(directory / "model.safetensors")
-    renamed = {one.replace("model.", "model.language_model.", 1): tensor for one, tensor in stored.items()}
+    renamed = {key.replace("model.", "model.language_model.", 1): tensor for key, tensor in stored.items()}
     others = {f"model.{part}.weight": torch.ones(3) for part in ("vision_tower.stem", "embed_audio.norm")}
     save_file(renamed | others, directory / "model.safetensors", {"format": "pt"})
     settings = {

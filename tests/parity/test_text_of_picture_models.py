@@ -122,7 +122,7 @@ def test_text_part_of_qwen(name, tied, tmp_path, device):
     architecture, config = qwen_case(name, tied)
     oracle = save(tmp_path, config, architecture).to(device)
     names = load_file(tmp_path / "model.safetensors")
-    assert any("visual" in one for one in names) and ("lm_head.weight" in names) is not tied
+    assert any("visual" in key for key in names) and ("lm_head.weight" in names) is not tied
     model = load(tmp_path, device).transformer
     texts = random_ids(VOCAB - 4, LENGTHS)
     for text, hidden in zip(texts, chunked(Rows(model), texts), strict=True):

@@ -24,7 +24,7 @@ def pair(request, tmp_path_factory, device):
 def recordings(oracle) -> list[torch.Tensor]:
     config = oracle.config
     frames = frames_of(len(TARGETS), config.num_mel_bins, 2 * config.max_source_positions)
-    return [one.to(oracle.device) for one in frames]
+    return [frame.to(oracle.device) for frame in frames]
 
 
 @torch.inference_mode()
@@ -77,7 +77,7 @@ def test_greedy_text(pair):
 def test_recording_in_a_batch_equals_the_recording_alone(pair, device):
     """Encoder states of recordings with even and odd lengths are the same in a batch and alone."""
     oracle, loaded, _ = pair
-    clips = [one[:length] for one, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
+    clips = [recording[:length] for recording, length in zip(recordings(oracle), (9, 40, 1, 24), strict=True)]
     with torch.inference_mode():
         batch = audio_batch(clips, device)
         together = loaded.transformer.encode(batch).split(batch.lengths)

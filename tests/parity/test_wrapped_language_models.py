@@ -122,7 +122,7 @@ def compare(oracle, model, device) -> None:
 def test_language_model(name, tmp_path, device):
     architecture, config = case(name)
     oracle = save(tmp_path, config, architecture).to(device)
-    assert any("vis" in one for one in load_file(tmp_path / "model.safetensors"))
+    assert any("vis" in key for key in load_file(tmp_path / "model.safetensors"))
     loaded = load(tmp_path, device)
     assert (loaded.family, loaded.tasks) == (CASES[name][0], ("generate",))
     assert any("pictures" in note for note in loaded.notes)
@@ -136,7 +136,7 @@ def test_names_in_memory(name, tmp_path, device):
     architecture, config = case(name)
     oracle = save(tmp_path, config, architecture).to(device)
     save_file(
-        {one: tensor.contiguous() for one, tensor in oracle.state_dict().items() if "lm_head" not in one},
+        {key: tensor.contiguous() for key, tensor in oracle.state_dict().items() if "lm_head" not in key},
         tmp_path / "model.safetensors",
     )
     if "lm_head.weight" in oracle.state_dict():
@@ -159,8 +159,8 @@ def test_flat_settings_of_the_first_qwen_vl(tmp_path, device):
     (tmp_path / "config.json").write_text(json.dumps({**text, **settings}))
     stored = load_file(tmp_path / "model.safetensors")
     stored = {
-        one.replace("model.language_model.", "model.").replace("model.visual.", "visual."): t
-        for one, t in stored.items()
+        key.replace("model.language_model.", "model.").replace("model.visual.", "visual."): t
+        for key, t in stored.items()
     }
     save_file(stored, tmp_path / "model.safetensors")
     compare(oracle, load(tmp_path, device).transformer, device)

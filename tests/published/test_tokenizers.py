@@ -39,7 +39,7 @@ def test_ids_and_texts(checkpoint: Path) -> None:
     for special in (False, True):
         expected = theirs.encode_batch(TEXTS, add_special_tokens=special)
         encodings = ours.encode(TEXTS, add_special_tokens=special, offsets=False)
-        assert [one.ids for one in encodings] == [one.ids for one in expected]
+        assert [encoded.ids for encoded in encodings] == [encoded.ids for encoded in expected]
     for encoding in theirs.encode_batch(TEXTS, add_special_tokens=False):
         text = theirs.decode(encoding.ids, skip_special_tokens=False)
         assert ours.decode(encoding.ids, skip_special_tokens=False) == text

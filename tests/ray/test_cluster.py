@@ -26,7 +26,7 @@ def test_starts_with_one_replica_and_answers(cluster: RunningCluster) -> None:
     assert generated.json()["usage"]["completion_tokens"] == 8
     translated = cluster.post("/translate", {"inputs": "I am a student", "source_lang": "en", "target_lang": "fr"})
     assert translated.status_code == 200, translated.text
-    assert [one["text"] for one in translated.json()["translations"]] == ["Je suis un étudiant"]
+    assert [translation["text"] for translation in translated.json()["translations"]] == ["Je suis un étudiant"]
     (vector,) = cluster.post("/embed", {"inputs": ["a cat"]}).json()
     assert sum(x * x for x in vector) == pytest.approx(1, abs=1e-5)
 

@@ -96,7 +96,7 @@ async def test_a_request_without_any_answer_is_sent_to_another_replica() -> None
     response = await post(handle)
     assert (response.status_code, response.text) == (200, "done")
     assert handle.requests[0] == handle.requests[1]
-    assert [one.cancelled for one in handle.responses] == [True, False]
+    assert [answer.cancelled for answer in handle.responses] == [True, False]
 
 
 async def test_an_answer_that_has_begun_is_cut_and_not_sent_again() -> None:

@@ -243,7 +243,7 @@ def write_m2m_100(directory: Path, listed: bool = True) -> Path:
         vocabulary.setdefault(line.split("\t")[0], len(vocabulary))
     prefix.with_suffix(".bpe.vocab").unlink()
     if listed:
-        _write(directory, special_tokens_map={"additional_special_tokens": [f"__{one}__" for one in M2M_100]})
+        _write(directory, special_tokens_map={"additional_special_tokens": [f"__{language}__" for language in M2M_100]})
     return _write(directory, vocab=vocabulary)
 
 

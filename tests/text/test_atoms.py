@@ -22,7 +22,10 @@ def rendered(document: str, translation: str, pairs: dict[str, str], options: Ma
     pairs: the source word of each word or mark of the translation; others have the same word, or none.
     """
     parts = sentences(
-        document, options, lambda text: [(one.text, one.separator) for one in split(text, "fr", bool)], bool
+        document,
+        options,
+        lambda text: [(sentence.text, sentence.separator) for sentence in split(text, "fr", bool)],
+        bool,
     )
     found = []
     for part in parts:

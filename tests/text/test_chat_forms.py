@@ -46,7 +46,7 @@ def published() -> dict[str, str]:
     for path in sorted(PUBLISHED.rglob("tokenizer_config.json")):
         stated = json.loads(path.read_text(encoding="utf-8")).get("chat_template") or []
         named = [{"name": "default", "template": stated}] if isinstance(stated, str) else stated
-        found |= {f"{path.relative_to(PUBLISHED)} {one['name']}": one["template"] for one in named}
+        found |= {f"{path.relative_to(PUBLISHED)} {entry['name']}": entry["template"] for entry in named}
     return found
 
 

@@ -31,8 +31,8 @@ def test_sentences_are_recognized(detector: LanguageDetector, precise: bool) -> 
     found = detector.detect(list(SENTENCES.values()), SENTENCES, precise)
     assert [ranked[0].language for ranked in found] == list(SENTENCES)
     for ranked in found:
-        assert sum(one.share for one in ranked) == pytest.approx(1.0, abs=1e-6)
-        assert [one.share for one in ranked] == sorted((one.share for one in ranked), reverse=True)
+        assert sum(detected.share for detected in ranked) == pytest.approx(1.0, abs=1e-6)
+        assert [detected.share for detected in ranked] == sorted((detected.share for detected in ranked), reverse=True)
 
 
 def test_only_the_given_languages_are_considered(detector: LanguageDetector) -> None:

@@ -72,7 +72,7 @@ def test_family_defaults_replace_missing_settings(kind: str, tmp_path: Path):
     assert bare.max_length == 512
     assert bare.special == full.special
     texts = [*TORTURE, *CORPUS[:5]]
-    assert [one.ids for one in bare.encode(texts)] == [one.ids for one in full.encode(texts)]
+    assert [encoding.ids for encoding in bare.encode(texts)] == [encoding.ids for encoding in full.encode(texts)]
 
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta"])

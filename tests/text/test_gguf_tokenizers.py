@@ -211,7 +211,7 @@ def test_gemma4(tmp_path):
     trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=pieces, limit_alphabet=60, show_progress=False)
     theirs.train_from_iterator([*CORPUS, "a\n\n\nb\n\n  c"], trainer)
     tokens = [theirs.id_to_token(index) for index in range(theirs.get_vocab_size())]
-    types = [UNKNOWN if one == "<unk>" else CONTROL if one in special else NORMAL for one in tokens]
+    types = [UNKNOWN if token == "<unk>" else CONTROL if token in special else NORMAL for token in tokens]
     merges = [" ".join(pair) for pair in json.loads(theirs.to_str())["model"]["merges"]]
     more = {"bos_token_id": 2, "eos_token_id": 1, "add_bos_token": False, "merges": merges}
     ours = load_tokenizer(write_vocabulary(tmp_path / "model.gguf", "gemma4", tokens, types, **more))

@@ -121,7 +121,7 @@ def test_target_tokens_select_the_language(tmp_path: Path):
 def test_scripts_and_regions_stay_apart(tmp_path: Path):
     tokens = (">>fra<<", ">>pt_br<<", ">>por<<", ">>zho_Hans<<", ">>zho_Hant<<", ">>deu_Latn<<", ">>kas_Arab<<")
     languages = _marian(tmp_path / "en", "en", "mul", (*tokens, ">>kas_Deva<<"))
-    offered = {one.code: (one.name, one.targets) for one in offered_languages([languages])}
+    offered = {language.code: (language.name, language.targets) for language in offered_languages([languages])}
     codes = ("de", "fr", "ks", "ks-Deva", "pt", "pt-BR", "zh", "zh-Hant")
     assert offered.pop("en") == ("English", codes)
     assert set(offered) == set(codes) and not any(targets for _, targets in offered.values())
@@ -268,11 +268,13 @@ def test_pairs_through_a_pivot_language() -> None:
         sides = [(code, parse_language(code)) for code in (source, target)]
         return TranslationLanguages([Offer((Source(*sides[0]),), (Target(*sides[1]),))])
 
-    checkpoints = [pair(*one) for one in (("deu", "en"), ("en", "fra"), ("en", "pt-BR"), ("fra", "de"))]
+    checkpoints = [pair(*codes) for codes in (("deu", "en"), ("en", "fra"), ("en", "pt-BR"), ("fra", "de"))]
     found = pivoted_pairs(checkpoints, "auto")
     assert found == {("de", "fr"): "en", ("de", "pt"): "en", ("en", "de"): "fr", ("fr", "en"): "de"}
     assert pivoted_pairs(checkpoints, "off") == {}
     assert connecting_languages(checkpoints, "de-AT", "fr_FR") == ["en"]
     assert connecting_languages(checkpoints, "de", "es") == connecting_languages(checkpoints, "xx-", "fr") == []
-    offered = {one.code: (one.targets, one.direct) for one in offered_languages(checkpoints, "auto")}
+    offered = {
+        language.code: (language.targets, language.direct) for language in offered_languages(checkpoints, "auto")
+    }
     assert offered["de"] == (("en", "fr", "pt"), ("en",))

@@ -88,7 +88,7 @@ NOT_WELL_FORMED = [
 
 def parts_of(document: str, options: MarkupOptions = HTML) -> list[str | MarkedSentence]:
     def split_text(text: str) -> list[tuple[str, str]]:
-        return [(one.text, one.separator) for one in split(text, "ja", lambda _: True)]
+        return [(sentence.text, sentence.separator) for sentence in split(text, "ja", lambda _: True)]
 
     return sentences(document, options, split_text, lambda _: True)
 
@@ -232,9 +232,11 @@ def test_hostile_markup_is_bounded(options: MarkupOptions) -> None:
 
 def test_an_element_across_sentences_that_do_not_fit_together_is_dropped() -> None:
     def split_text(text: str) -> list[tuple[str, str]]:
-        return [(one.text, one.separator) for one in split(text, "ja", lambda _: True)]
+        return [(sentence.text, sentence.separator) for sentence in split(text, "ja", lambda _: True)]
 
     found = sentences(
         "<p>One <b>two. Three <img>x</b> four.</p>", HTML, split_text, lambda text: "two. Three" not in text
     )
-    assert "".join(one if isinstance(one, str) else one.raw for one in found) == "<p>One two. Three <img>x four.</p>"
+    assert (
+        "".join(part if isinstance(part, str) else part.raw for part in found) == "<p>One two. Three <img>x four.</p>"
+    )

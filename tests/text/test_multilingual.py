@@ -71,7 +71,7 @@ def source_ids(directory: Path, code: str, texts: list[str]) -> list[list[int]]:
     other = next(name for name, _ in languages.pairs() if name not in (code, "mul"))
     prompt = languages.match(code, other)
     encodings = tokenizer.encode(texts, add_special_tokens=False)
-    return [[*prompt.leading_source_ids, *one.ids, *prompt.trailing_source_ids] for one in encodings]
+    return [[*prompt.leading_source_ids, *encoding.ids, *prompt.trailing_source_ids] for encoding in encodings]
 
 
 @pytest.mark.parametrize(("kind", "code"), CASES)
@@ -92,7 +92,9 @@ def test_mbart_normalises_like_its_sentencepiece_model(directories):
     texts = [text for text in TORTURE if not any(mark in text for mark in ("</s>", "<mask>"))] + CORPUS
     ours = load_tokenizer(directory).encode(texts, add_special_tokens=False)
     # The unknown piece is 0 in SentencePiece and 3 in fairseq; all other ids are one higher in fairseq.
-    assert [one.ids for one in ours] == [[index + 1 if index else 3 for index in model.encode(text)] for text in texts]
+    assert [encoding.ids for encoding in ours] == [
+        [index + 1 if index else 3 for index in model.encode(text)] for text in texts
+    ]
     oracle = reference(directory)
     wide = next(text for text in TORTURE if text.startswith("ＦＵＬＬ"))
     assert oracle(wide, add_special_tokens=False).input_ids != load_tokenizer(directory).encode([wide])[0].ids[:-2]
@@ -102,13 +104,15 @@ def test_mbart_normalises_like_its_sentencepiece_model(directories):
 def test_the_default_source_language_is_the_checkpoints(directories, kind: str):
     directory = directories(kind)
     texts = PLAIN + CORPUS[:5]
-    assert [one.ids for one in load_tokenizer(directory).encode(texts)] == reference(directory)(texts).input_ids
+    assert [encoding.ids for encoding in load_tokenizer(directory).encode(texts)] == reference(directory)(
+        texts
+    ).input_ids
 
 
 def test_the_source_language_of_the_configuration_is_used(tmp_path: Path):
     directory = checkpoints.write_nllb(tmp_path, src_lang="deu_Latn")
     ids = load_tokenizer(directory).encode(CORPUS[:3])
-    assert [one.ids for one in ids] == reference(directory)(CORPUS[:3]).input_ids
+    assert [encoding.ids for encoding in ids] == reference(directory)(CORPUS[:3]).input_ids
     assert ids[0].ids[0] == load_tokenizer(directory).token_to_id("deu_Latn") and ids[0].special[0]
 
 

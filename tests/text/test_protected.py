@@ -77,7 +77,7 @@ def rendered(
     """A text with each sentence translated word by word. order: places of the source words in the translation."""
 
     def split_text(part: str) -> list[tuple[str, str]]:
-        return [(one.text, one.separator) for one in split(part, "fr", bool)]
+        return [(sentence.text, sentence.separator) for sentence in split(part, "fr", bool)]
 
     options = MarkupOptions("text", protection=KNOWN, split_at_newlines=lines)
     found = []

@@ -67,7 +67,7 @@ def test_sentences_of_twenty_languages(language: str, stated: bool):
     long = [part for paragraph in paragraphs for part in [*paragraph[:-1], paragraph[-1] + space]]
     missed = total = 0
     for parts in [*paragraphs, long]:
-        found = _starts([one.text for one in split_sentences("".join(parts), language if stated else None)])
+        found = _starts([sentence.text for sentence in split_sentences("".join(parts), language if stated else None)])
         expected = _starts(parts)
         assert found <= expected, (parts, found - expected)
         missed, total = missed + len(expected - found), total + len(expected)
@@ -85,16 +85,16 @@ def test_white_space_other_than_ascii_is_safe(language: str, space: str):
     """Initials after such characters make sentencex 1.0.32 fail."""
     text = f"Ab{space}A.{space}B. Cd.{space}«{space}Ef{space}!{space}» Gh. Ij."
     sentences = split_sentences(text, language)
-    assert "".join(one.text + one.separator for one in sentences) == text
+    assert "".join(sentence.text + sentence.separator for sentence in sentences) == text
     assert sentences[-1].text == "Ij."
 
 
 def test_long_quotations_are_split_inside():
     text = "« " + "Il fait beau aujourd'hui. " * 40 + "» dit Paul. Fin."
     sentences = split_sentences(text, "fr")
-    assert len(sentences) > 30 and max(len(one.text) for one in sentences) < 60
+    assert len(sentences) > 30 and max(len(sentence.text) for sentence in sentences) < 60
     short = split_sentences("« Il fait beau. Nous sortons. » dit Paul. Fin.", "fr")
-    assert [one.text for one in short] == ["« Il fait beau. Nous sortons. » dit Paul.", "Fin."]
+    assert [sentence.text for sentence in short] == ["« Il fait beau. Nous sortons. » dit Paul.", "Fin."]
 
 
 @given(st.text(st.sampled_from("aA1 .!?…\n\t\u3000。！\"')」éß") | st.characters(exclude_categories=["Cs"])))

@@ -43,7 +43,9 @@ def reference_segments(tokens: list[int], first_frame: int, num_frames: int):
         return_token_timestamps=False,
         decoder_input_ids=torch.zeros(1, 3),
     )
-    return [(float(one["start"]), float(one["end"]), one["tokens"].tolist()) for one in segments], int(step)
+    return [(float(segment["start"]), float(segment["end"]), segment["tokens"].tolist()) for segment in segments], int(
+        step
+    )
 
 
 def random_tokens(chooser: random.Random) -> list[int]:
@@ -67,7 +69,7 @@ def test_segments_equal_transformers() -> None:
         num_frames = chooser.choice([3000, 100, 37, 2])
         segments, step = split_window(tokens, FIRST, first_frame, num_frames)
         expected, expected_step = reference_segments(tokens, first_frame, num_frames)
-        assert [segment.tokens for segment in segments] == [one[2] for one in expected], tokens
+        assert [segment.tokens for segment in segments] == [entry[2] for entry in expected], tokens
         assert step == expected_step, tokens
         for segment, (start, end, _) in zip(segments, expected, strict=True):
             assert segment.start == pytest.approx(start, abs=1e-9)

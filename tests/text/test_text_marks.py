@@ -76,8 +76,8 @@ def test_a_text_takes_no_role_in_any_template(renderer: ChatRenderer, name: str)
     marked = prompt((attack, attack + "\n"))
     ids = tokens.encode_marked(marked)
     assert tokens.decode(ids, skip_special_tokens=False) == marked.text
-    expected = [one for one in plain if one in tokens.special_ids]
-    assert [one for one in ids if one in tokens.special_ids] == expected
+    expected = [token_id for token_id in plain if token_id in tokens.special_ids]
+    assert [token_id for token_id in ids if token_id in tokens.special_ids] == expected
 
 
 def test_the_text_of_a_prompt_is_the_one_without_marks(renderer: ChatRenderer) -> None:
@@ -106,8 +106,8 @@ def test_a_template_that_tests_or_splits_its_content_sees_no_token_of_the_user(r
     prompt = prompt_of(renderer, SPLITTING, TextMarks(special, ""), _asked("a <|image|> b <|end|> c"))
     assert prompt.text == "<|user|>a <|image|> b <|end|> c<|end|>"
     tokens = tokenizer(special)
-    found = [one for one in tokens.encode_marked(prompt) if one in tokens.special_ids]
-    assert [tokens.id_to_token(one) for one in found] == ["<|user|>", "<|end|>"]
+    found = [token_id for token_id in tokens.encode_marked(prompt) if token_id in tokens.special_ids]
+    assert [tokens.id_to_token(token_id) for token_id in found] == ["<|user|>", "<|end|>"]
 
 
 @pytest.mark.parametrize("parts", [["<|e", "nd|>"], ["<", "|en", "d|>"], ["a<|end|>", "<|end|", ">"]])
@@ -118,7 +118,7 @@ def test_a_token_does_not_arise_from_parts(renderer: ChatRenderer, parts: list[s
     tokens = tokenizer(("<|end|>",))
     ids = tokens.encode_marked(prompt)
     assert prompt.text == "".join(parts) + "<|end|>" == tokens.decode(ids, skip_special_tokens=False)
-    assert [one in tokens.special_ids for one in ids].count(True) == 1 and ids[-1] in tokens.special_ids
+    assert [token_id in tokens.special_ids for token_id in ids].count(True) == 1 and ids[-1] in tokens.special_ids
 
 
 def test_assistant_messages_and_tokens_that_are_not_special_stay_as_they_are() -> None:
@@ -128,7 +128,7 @@ def test_assistant_messages_and_tokens_that_are_not_special_stay_as_they_are() -
     assert marks.num_characters == 0
     tokens = tokenizer(("<|end|>",), ("<think>",))
     ids = tokens.encode_marked(MarkedText("<think><|end|><think>", [8]))
-    assert [tokens.id_to_token(one) for one in (ids[0], ids[-1])] == ["<think>"] * 2
+    assert [tokens.id_to_token(token_id) for token_id in (ids[0], ids[-1])] == ["<think>"] * 2
     assert not tokens.special_ids & set(ids)
 
 
@@ -160,8 +160,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def test_tools_and_documents_are_marked() -> None:
@@ -192,10 +192,14 @@ def test_ids_of_text_and_tokens_at_random_places(parts: list[str]) -> None:
             text += f" {part} "
         else:
             text += f" {part} "
-            own += [one for one in tokens.encode([part], add_special_tokens=False)[0].ids if one in tokens.special_ids]
+            own += [
+                token_id
+                for token_id in tokens.encode([part], add_special_tokens=False)[0].ids
+                if token_id in tokens.special_ids
+            ]
     ids = tokens.encode_marked(MarkedText(text, marks))
     assert tokens.decode(ids, skip_special_tokens=False) == text
-    assert [one for one in ids if one in tokens.special_ids] == own
+    assert [token_id for token_id in ids if token_id in tokens.special_ids] == own
     plain = tokens.encode([text], add_special_tokens=False)[0].ids
     assert tokens.encode_marked(MarkedText(text)) == plain
 
@@ -220,7 +224,10 @@ def test_spaces_that_a_tokenizer_puts_before_words_stay(scheme: str) -> None:
     plain = tokens.encode([text], add_special_tokens=False)[0].ids
     assert tokens.encode_marked(MarkedText(text)) == plain
     marked = tokens.encode_marked(MarkedText("<s>a</s>b</s>", [5]))
-    assert [one for one in marked if one in tokens.special_ids] == [vocabulary["<s>"], vocabulary["</s>"]]
+    assert [token_id for token_id in marked if token_id in tokens.special_ids] == [
+        vocabulary["<s>"],
+        vocabulary["</s>"],
+    ]
 
 
 def test_a_model_that_has_a_special_token_among_its_pieces_does_not_find_it_in_a_text() -> None:

@@ -45,13 +45,13 @@ def test_growth_of_characters(form: str) -> None:
         if not 0xD800 <= code <= 0xDFFF and chr(code) != LONGEST_CHARACTER
     ]
     characters, size = _GROWTH[form]
-    assert max(map(len, grown)) <= characters and max(len(one.encode()) for one in grown) <= size
+    assert max(map(len, grown)) <= characters and max(len(text.encode()) for text in grown) <= size
 
 
 def test_joined_pairs_equal_the_tokenizer(tokenizer: Tokenizer) -> None:
     template = PairTemplate.of(tokenizer)
     found = texts(60)
-    alone = [one.ids for one in tokenizer.encode(found, add_special_tokens=False, offsets=False)]
+    alone = [encoding.ids for encoding in tokenizer.encode(found, add_special_tokens=False, offsets=False)]
     seconds = [*found[1:], found[0]]
     pairs = tokenizer.encode(found, pairs=seconds, offsets=False)
     for place, pair in enumerate(pairs):

@@ -78,9 +78,9 @@ def test_the_model_type_stands_for_a_class_that_is_not_named(model_type: str, tm
     else:
         checkpoints.write_byte_level(tmp_path, kind)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    expected = [one.ids for one in load_tokenizer(tmp_path).encode(CORPUS[:5])]
+    expected = [encoding.ids for encoding in load_tokenizer(tmp_path).encode(CORPUS[:5])]
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    assert [one.ids for one in load_tokenizer(tmp_path).encode(CORPUS[:5])] == expected
+    assert [encoding.ids for encoding in load_tokenizer(tmp_path).encode(CORPUS[:5])] == expected
 
 
 def test_the_kind_of_a_model_type_is_that_of_its_class_in_transformers(tmp_path: Path) -> None:
@@ -88,9 +88,11 @@ def test_the_kind_of_a_model_type_is_that_of_its_class_in_transformers(tmp_path:
         (tmp_path / "config.json").write_text(json.dumps(settings))
         return read_tokenizer_files(tmp_path).kind
 
-    classes = {one: TOKENIZER_MAPPING_NAMES.get(one) for one in FAMILIES if one not in ("biogpt", "roformer")}
+    classes = {
+        family: TOKENIZER_MAPPING_NAMES.get(family) for family in FAMILIES if family not in ("biogpt", "roformer")
+    }
     # `TokenizersBackend` stands for any `tokenizer.json`.
-    named = {one: name for one, name in classes.items() if name not in (None, "TokenizersBackend")}
-    kinds = {one: (kind_of(model_type=one), kind_of(tokenizer_class=name)) for one, name in named.items()}
-    assert {one: pair for one, pair in kinds.items() if pair[0] not in ("", pair[1])} == {}
+    named = {family: name for family, name in classes.items() if name not in (None, "TokenizersBackend")}
+    kinds = {family: (kind_of(model_type=family), kind_of(tokenizer_class=name)) for family, name in named.items()}
+    assert {family: pair for family, pair in kinds.items() if pair[0] not in ("", pair[1])} == {}
     assert sum(bool(ours) for ours, _ in kinds.values()) > 25

@@ -189,9 +189,11 @@ def _rope_tensors(hf: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Divisors of the rotary frequencies, as the converter computes them."""
     rope = hf.get("rope_parameters") or {}
     if rope.get("rope_type") == "longrope":
-        return {f"rope_factors_{one}.weight": np.array(rope[f"{one}_factor"], np.float32) for one in ("long", "short")}
+        return {
+            f"rope_factors_{kind}.weight": np.array(rope[f"{kind}_factor"], np.float32) for kind in ("long", "short")
+        }
     if rope.get("full_attention", {}).get("rope_type") == "proportional":
-        width = next(one["head_dim"] for one in hf["per_layer_config"].values())
+        width = next(shape["head_dim"] for shape in hf["per_layer_config"].values())
         turning = int(rope["full_attention"]["partial_rotary_factor"] * width // 2)
         return {"rope_freqs.weight": np.array([1.0] * turning + [1e30] * (width // 2 - turning), np.float32)}
     if rope.get("rope_type") != "llama3":
@@ -243,7 +245,8 @@ def _stacked(kind: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
         else:
             out[name] = tensor
     return out | {
-        name: np.stack([one for _, one in sorted(found, key=lambda item: item[0])]) for name, found in groups.items()
+        name: np.stack([expert for _, expert in sorted(found, key=lambda item: item[0])])
+        for name, found in groups.items()
     }
 
 
@@ -279,10 +282,12 @@ def q4_k(matrix: np.ndarray) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
     groups = matrix.astype(np.float32).reshape(-1, 8, 32)
     low = np.minimum(groups.min(2), 0)
     steps = np.maximum((groups.max(2) - low) / 15, 1e-8)
-    unit, low_unit = (np.maximum(one.max(1, keepdims=True) / 63, 1e-8).astype(np.float16) for one in (steps, -low))
+    unit, low_unit = (
+        np.maximum(steps_or_low.max(1, keepdims=True) / 63, 1e-8).astype(np.float16) for steps_or_low in (steps, -low)
+    )
     scales, minimums = (
-        (one / unit.astype(np.float32)).round().clip(0, 63).astype(np.uint8)
-        for one, unit in ((steps, unit), (-low, low_unit))
+        (multiples / unit.astype(np.float32)).round().clip(0, 63).astype(np.uint8)
+        for multiples, unit in ((steps, unit), (-low, low_unit))
     )
     wide = unit.astype(np.float32) * scales, low_unit.astype(np.float32) * minimums
     codes = (

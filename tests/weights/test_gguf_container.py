@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from models.checkpoint.json_file import json_object
+from models.checkpoint.settings_files import read_settings
 from weights.errors import GgufError, ResolveError, WeightsError
 from weights.gguf.container import GgufFile, read_gguf
 from weights.gguf.documents import document
@@ -119,20 +119,20 @@ def test_an_architecture_that_is_not_served_is_named(tmp_path):
     with pytest.raises(
         GgufError, match=r"architecture 'mamba' is not supported in GGUF files; the nearest name is mamba2$"
     ):
-        json_object(path, "config.json")
+        read_settings(path, "config.json")
 
 
 def test_missing_and_unequal_settings_are_named(tmp_path):
     path = write(tmp_path / "model.gguf")
     with pytest.raises(GgufError, match=r"'llama\.attention\.layer_norm_rms_epsilon' is missing"):
-        json_object(path, "config.json")
+        read_settings(path, "config.json")
 
     def change(writer):
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_head_count([4, 8])
 
     with pytest.raises(GgufError, match=r"'llama\.attention\.head_count' differs between layers"):
-        json_object(write(path, change=change), "config.json")
+        read_settings(write(path, change=change), "config.json")
 
 
 def test_what_is_a_model_and_what_is_not(tmp_path, file):

@@ -47,7 +47,7 @@ def test_translations_are_exact_nearly_as_often(kind):
     pairs = translation.held_out_pairs(200, seed=78)
     sources, targets = zip(*pairs, strict=True)
     right, before = (
-        sum(map(str.__eq__, translations(list(sources), one), targets)) / len(targets) for one in (kind, None)
+        sum(map(str.__eq__, translations(list(sources), rounding), targets)) / len(targets) for rounding in (kind, None)
     )
     assert right >= (1 - LOSS[kind]) * before and before >= 0.95
 

@@ -134,8 +134,10 @@ def mxfp4_matrices(tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
     assert quantized is not None
     return quantized.matrices(
         {
-            f"experts.gate_up_proj{ending}": StoredTensor(tuple(one.shape), one.dtype, "model.safetensors", one.detach)
-            for ending, one in tensors.items()
+            f"experts.gate_up_proj{ending}": StoredTensor(
+                tuple(tensor.shape), tensor.dtype, "model.safetensors", tensor.detach
+            )
+            for ending, tensor in tensors.items()
         }
     )
 
@@ -181,7 +183,7 @@ def test_fp8_experts_in_one_tensor() -> None:
     assert isinstance(found, StoredMatrix)
     torch.testing.assert_close(found.read().dequantized(torch.float64), expected, rtol=3e-7, atol=1e-9)
     rule = Rule(".*", tuple("abcdef"), (unstack(3, 2),))
-    assert all(tuple(one.shape) == (32, 128) for one in rule.change(found.layout))
+    assert all(tuple(part.shape) == (32, 128) for part in rule.change(found.layout))
     for ours, theirs in zip(rule.change(found.read()), expected.view(6, 32, 128), strict=True):
         assert isinstance(ours, QuantizedMatrix), "each expert keeps its codes"
         torch.testing.assert_close(ours.dequantized(torch.float64), theirs, rtol=3e-7, atol=1e-9)

@@ -152,11 +152,11 @@ def encode(message: Encode, index: int) -> Encoded:
         letters = [FIRST_BYTE + ord("a") + (item.mask_index + rank) % 26 for rank in range(26)]
         words = (message.target_ids or letters)[: message.top_k]
         scores = [1 / (2 + rank) for rank in range(len(words))]
-        return Encoded(message.request_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
+        return Encoded(message.sequence_id, index, struct.pack(f"<{len(words)}f", *scores), 1, words)
     if message.task == "embed_sparse":
         weights = [float(place + 1) for place in range(len(item.token_ids))]
         values = struct.pack(f"<{len(weights)}f", *weights)
-        return Encoded(message.request_id, index, values, 1, item.token_ids)
+        return Encoded(message.sequence_id, index, values, 1, item.token_ids)
     count, types = float(len(item.token_ids)), float(sum(item.token_type_ids or []))
     if message.model.startswith("answerer"):
         letters = [chr(max(0, token - FIRST_BYTE)) for token in item.token_ids]
@@ -174,9 +174,9 @@ def encode(message: Encode, index: int) -> Encoded:
     else:
         rows = [[count, float(sum(item.token_ids) % 97), float(item.token_ids[0]), 1.0]]
     if message.task in ("embed", "embed_tokens", "embed_spans") and message.normalize:
-        rows = [[value / sum(one * one for one in row) ** 0.5 for value in row] for row in rows]
+        rows = [[value / sum(number * number for number in row) ** 0.5 for value in row] for row in rows]
     flat = [value for row in rows for value in row]
-    return Encoded(message.request_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
+    return Encoded(message.sequence_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
 
 
 class Worker:
@@ -242,7 +242,7 @@ class Worker:
             devices = int(os.environ.get("FAKE_WORKER_DEVICES", "1"))
             self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu", devices))
         elif isinstance(message, Abort):
-            self.sequences.pop(message.request_id, None)
+            self.sequences.pop(message.sequence_id, None)
         elif isinstance(message, Encode):
             encoded = [encode(message, index) for index in range(len(message.items))]
             self.send(StepOutput(self.epoch, encoded=encoded))
@@ -259,42 +259,42 @@ class Worker:
         if first == ord("#"):
             time.sleep(3600)
         if first == ord("%"):
-            failed = [Failed(row.request_id, "engine_error", "non-finite logits in this row")]
+            failed = [Failed(row.sequence_id, "engine_error", "non-finite logits in this row")]
             self.send(StepOutput(self.epoch, failed=failed))
         else:
-            self.sequences[row.request_id] = FakeSequence(message, row)
+            self.sequences[row.sequence_id] = FakeSequence(message, row)
 
     def step(self) -> None:
         now = time.monotonic()
         prompts, tokens, finished = [], [], []
-        for request_id, sequence in list(self.sequences.items()):
+        for sequence_id, sequence in list(self.sequences.items()):
             params = sequence.message.params
             deadline = sequence.message.deadline
             whole = sequence.answer(0)
             if deadline is not None and now > deadline:
-                del self.sequences[request_id]
+                del self.sequences[sequence_id]
                 if sequence.num_generated == 0:
-                    failed = [Failed(request_id, "timeout", "the deadline passed before the first token")]
+                    failed = [Failed(sequence_id, "timeout", "the deadline passed before the first token")]
                     self.send(StepOutput(self.epoch, failed=failed))
                     continue
                 partial = Hypothesis(whole.token_ids[: sequence.num_generated], "timeout")
-                finished.append(Finished(request_id, [partial], 0.0, 0.0, 0.0))
+                finished.append(Finished(sequence_id, [partial], 0.0, 0.0, 0.0))
                 continue
             if self.is_held(sequence):
                 continue
             if sequence.row.prompt_logprobs and sequence.num_generated == 0:
                 logprobs = [sequence.logprob(token, -0.25) for token in sequence.prompt[1:]]
-                prompts.append(PromptScored(request_id, pack(logprobs)))
+                prompts.append(PromptScored(sequence_id, pack(logprobs)))
             if params.num_beams == 1 or params.stream:
                 index = sequence.num_generated
                 if params.num_beams == 1 or index == 0:
                     logprobs = Logprobs(whole.logprobs)[index : index + 1].packed() if whole.logprobs else None
-                    tokens.append(Tokens(request_id, whole.token_ids[index : index + 1], logprobs))
+                    tokens.append(Tokens(sequence_id, whole.token_ids[index : index + 1], logprobs))
             sequence.num_generated += 1
             if sequence.num_generated >= len(whole.token_ids):
-                del self.sequences[request_id]
+                del self.sequences[sequence_id]
                 hypotheses = [sequence.answer(rank) for rank in range(params.num_return_sequences)]
-                finished.append(Finished(request_id, hypotheses, 0.001, 0.002, now - sequence.started, 0))
+                finished.append(Finished(sequence_id, hypotheses, 0.001, 0.002, now - sequence.started, 0))
         if prompts or tokens or finished:
             self.steps.append(StepTiming("decoder", "decode", 0.001, len(tokens), len(tokens)))
             self.send(StepOutput(self.epoch, tokens=tokens, finished=finished, prompts=prompts))

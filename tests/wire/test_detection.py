@@ -36,7 +36,7 @@ def test_each_text_has_its_own_language(server: Process) -> None:
     body = {"q": [GERMAN, "42", ENGLISH], "source": "auto", "target": "fr"}
     answer = server.post("/translate", json=body).json()
     assert answer["translatedText"] == body["q"]
-    languages = [one["language"] for one in answer["detectedLanguage"]]
+    languages = [detected["language"] for detected in answer["detectedLanguage"]]
     assert (languages[0], languages[2]) == ("de", "en")
     assert answer["detectedLanguage"][0]["confidence"] > 50 > answer["detectedLanguage"][1]["confidence"] == 0
 
@@ -60,7 +60,7 @@ def test_a_text_in_the_target_language_is_returned(server: Process) -> None:
     body = {"q": [ENGLISH, FRENCH, "42"], "source": "auto", "target": "en"}
     answer = server.post("/translate", json=body).json()
     assert answer["translatedText"] == body["q"]
-    assert [one["language"] for one in answer["detectedLanguage"]] == ["en", "fr", "fr"]
+    assert [detected["language"] for detected in answer["detectedLanguage"]] == ["en", "fr", "fr"]
     document = f"<p>{ENGLISH} <b>Yes.</b></p>"
     for text, more in ((ENGLISH, {}), (document, {"tag_handling": "html"})):
         body = {"text": [text], "target_lang": "EN-GB", **more}
@@ -69,7 +69,7 @@ def test_a_text_in_the_target_language_is_returned(server: Process) -> None:
     for source, target in (("fr", "fr"), ("fra_Latn", "fr-CA"), ("en", "en-US")):
         body = {"inputs": ["<b>One. &", " "], "source_lang": source, "target_lang": target, "format": "html"}
         answer = server.post("/translate", json=body).json()
-        assert [one["text"] for one in answer["translations"]] == body["inputs"]
+        assert [translated["text"] for translated in answer["translations"]] == body["inputs"]
         assert answer["usage"]["prompt_tokens"] == answer["usage"]["completion_tokens"] == 0
     refused = server.post("/translate", json={"q": "a", "source": "es", "target": "es"})
     assert refused.status_code == 400
@@ -77,13 +77,15 @@ def test_a_text_in_the_target_language_is_returned(server: Process) -> None:
 
 def test_detect_and_languages(server: Process) -> None:
     found = server.post("/detect", json={"q": GERMAN}).json()
-    assert found[0]["language"] == "de" and sum(one["confidence"] for one in found) == pytest.approx(100, abs=0.3)
+    assert found[0]["language"] == "de" and sum(detected["confidence"] for detected in found) == pytest.approx(
+        100, abs=0.3
+    )
     assert server.post("/detect", data={"q": "42"}).json() == []
-    languages = {one["code"]: one["targets"] for one in server.get("/languages").json()}
+    languages = {language["code"]: language["targets"] for language in server.get("/languages").json()}
     assert languages == {"de": ["fr"], "en": ["fr"], "fr": ["en"]}
-    assert [one["language"] for one in server.get("/v2/languages").json()] == ["DE", "EN", "FR"]
+    assert [language["language"] for language in server.get("/v2/languages").json()] == ["DE", "EN", "FR"]
     targets = server.get("/v2/languages", params={"type": "target"}).json()
-    assert [one["language"] for one in targets] == ["EN-GB", "EN-US", "FR"]
+    assert [target["language"] for target in targets] == ["EN-GB", "EN-US", "FR"]
     for code in ("EN-US", "EN-GB", "en"):
         body = {"text": "Le jardin est petit.", "source_lang": "FR", "target_lang": code}
         assert server.post("/v2/translate", json=body).status_code == 200

@@ -123,7 +123,7 @@ def test_classify_orders_labels_by_score(client: httpx.Client, route: str) -> No
     labels = post(client, route, inputs="ab")
     ClassifyAnswer.model_validate(labels)
     total = 1 + math.e + math.exp(3)
-    assert [(one["label"], pytest.approx(one["score"])) for one in labels] == [
+    assert [(label["label"], pytest.approx(label["score"])) for label in labels] == [
         ("good", math.exp(3) / total),
         ("fair", math.e / total),
         ("bad", 1 / total),
@@ -142,7 +142,7 @@ def test_classify_functions_and_top_k(client: httpx.Client) -> None:
 def test_classify_lists_and_pairs(client: httpx.Client) -> None:
     answers = post(client, "/classify", inputs=["ab", ["c", "de"], ["f"]], raw_scores=True)
     # a pair "c</s>de</s>" has 5 tokens, 3 of them of the second type
-    by_label = [{one["label"]: one["score"] for one in answer} for answer in answers]
+    by_label = [{label["label"]: label["score"] for label in answer} for answer in answers]
     assert by_label == [
         {"bad": 0.0, "fair": 1.0, "good": 3.0},
         {"bad": 3.0, "fair": 1.0, "good": 5.0},
@@ -154,11 +154,11 @@ def test_classify_lists_and_pairs(client: httpx.Client) -> None:
 
 def test_a_long_pair_loses_tokens_of_its_longer_text(client: httpx.Client) -> None:
     (answer,) = post(client, "/classify", inputs=[["a" * 100, "b" * 600]], raw_scores=True)
-    by_label = {one["label"]: one["score"] for one in answer}
+    by_label = {label["label"]: label["score"] for label in answer}
     assert by_label["good"] == 512.0
     assert by_label["bad"] == 512 - 101  # the first text and its end token are kept
     (both,) = post(client, "/classify", inputs=[["a" * 600, "b" * 600]], raw_scores=True)
-    assert {one["label"]: one["score"] for one in both} == {"good": 512.0, "bad": 256.0, "fair": 1.0}
+    assert {label["label"]: label["score"] for label in both} == {"good": 512.0, "bad": 256.0, "fair": 1.0}
     refused(client, "/classify", "inputs", "context_length_exceeded", inputs="a" * 600, truncate=False)
 
 

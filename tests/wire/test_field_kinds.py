@@ -122,7 +122,7 @@ def test_a_changing_line_leaves_the_prompt_cached(post: Callable[..., httpx.Resp
     counts.append(post("/v1/messages/count_tokens", TEXT | {"system": system}).json())
     chat = [{"role": "system", "content": "x-anthropic-billing-header: a;\nBe brief."}, *TEXT["messages"]]
     usage = post("/v1/chat/completions", {"messages": chat, "max_tokens": 1}).json()["usage"]
-    assert {one["input_tokens"] for one in counts} == {usage["prompt_tokens"]}
+    assert {count["input_tokens"] for count in counts} == {usage["prompt_tokens"]}
 
 
 def test_the_usage_so_far_is_in_every_chunk(post: Callable[..., httpx.Response]) -> None:

@@ -23,7 +23,7 @@ def test_words_have_scores_and_sequences(client: httpx.Client) -> None:
     ]
     lists = post(client, "/fill_mask", inputs=["<mask>", "x<mask>"], top_k=1)
     FillMaskAnswer.model_validate(lists)
-    assert [[word["sequence"] for word in one] for one in lists] == [["a"], ["xb"]]
+    assert [[word["sequence"] for word in filled] for filled in lists] == [["a"], ["xb"]]
 
 
 def test_targets_must_be_tokens_of_the_vocabulary(client: httpx.Client) -> None:

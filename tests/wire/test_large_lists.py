@@ -29,7 +29,7 @@ def texts(count: int) -> list[str]:
 def test_500_translations_in_one_request(narrow: Process) -> None:
     answer = narrow.post("/translate", json={"inputs": texts(500)})
     assert answer.status_code == 200, answer.text
-    assert [one["text"] for one in answer.json()["translations"]] == texts(500)
+    assert [translation["text"] for translation in answer.json()["translations"]] == texts(500)
 
 
 def test_a_streamed_list_is_complete_and_in_order(narrow: Process) -> None:
@@ -40,7 +40,7 @@ def test_a_streamed_list_is_complete_and_in_order(narrow: Process) -> None:
     for name, data in events[:-1]:
         assert name == "token"
         found[data["index"]] += data["text"]
-    assert [*found.values()] == texts(200) == [one["text"] for one in events[-1][1]["choices"]]
+    assert [*found.values()] == texts(200) == [event["text"] for event in events[-1][1]["choices"]]
 
 
 def test_1024_embeddings_in_one_request(narrow: Process) -> None:
@@ -80,7 +80,7 @@ def test_a_burst_of_200_clients_with_16_prompts_each_waits(start: Callable[..., 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [({"n": 5}, "n"), ({"best_of": 5}, "best_of"), ({"num_beams": 5}, "num_beams")],
-    ids=lambda one: str(one),
+    ids=lambda case: str(case),
 )
 def test_more_sequences_than_the_limit_are_refused(narrow: Process, fields: dict[str, int], param: str) -> None:
     limit = narrow.get("/info").json()["limits"]["max_sequences"]

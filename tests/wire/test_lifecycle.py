@@ -147,7 +147,7 @@ def test_two_workers_share_the_requests_and_one_answers_while_the_other_is_repla
             worker.send_signal(signal.SIGUSR1)
         endings = [parse_events(stream.result().text)[-1] for stream in streams]
         assert sorted(name for name, _ in endings) == ["done", "done", "error", "error"]
-        assert [one.result().status_code for one in waiting] == [200] * 4
+        assert [future.result().status_code for future in waiting] == [200] * 4
     assert server.metric("triptych_worker_restarts_total") == 1
     eventually(lambda: running(server) == 0)
     assert {worker.pid for worker in server.workers()} > {second.pid}
@@ -248,7 +248,7 @@ def test_requests_beyond_the_queue_limits_are_refused(start: Callable[..., Proce
         eventually(lambda: running(server) == 3)
         assert refusal({"prompt": "a"}) == (429, "overloaded")
         server.worker().send_signal(signal.SIGUSR1)
-        assert [one.result().status_code for one in waiting] == [200, 200, 200]
+        assert [future.result().status_code for future in waiting] == [200, 200, 200]
 
 
 def test_every_route_but_probes_and_the_page_needs_a_key(start: Callable[..., Process]) -> None:

@@ -79,8 +79,8 @@ def test_one_text_of_several_translations(client: httpx.Client) -> None:
     response = client.post("/translate", json=body)
     assert response.status_code == 200
     translations = TranslateAnswer.model_validate_json(response.content, strict=True).model_dump()["translations"]
-    assert [one["finish_reason"] for one in translations] == ["stop", "error", "stop"]
-    assert [one["error"] for one in translations] == [None, FAILURE, None]
+    assert [translation["finish_reason"] for translation in translations] == ["stop", "error", "stop"]
+    assert [translation["error"] for translation in translations] == [None, FAILURE, None]
     assert (translations[0]["text"], translations[1]["text"], translations[1]["score"]) == ("Ab. Cd.", "", None)
     assert translations[1]["alternatives"] == translations[1]["token_ids"] == []
     events = parse_events(client.post("/translate", json={**body, "stream": True}).text)

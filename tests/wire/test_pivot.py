@@ -79,8 +79,8 @@ def test_markup_and_protected_parts_survive_both_models(server: Process, more: d
 
 def test_a_failed_input_of_either_model_fails_alone(server: Process) -> None:
     answers = translate(server, inputs=["ab", "%uvw", "d"])["translations"]
-    assert [one["text"] for one in answers] == ["ab", "", "d"]
-    assert [one["error"] and one["error"]["code"] for one in answers] == [None, "engine_error", None]
+    assert [answer["text"] for answer in answers] == ["ab", "", "d"]
+    assert [answer["error"] and answer["error"]["code"] for answer in answers] == [None, "engine_error", None]
     body = {"inputs": ["%uvw", "%xyz"], "source_lang": "de", "target_lang": "fr"}
     assert server.post("/translate", json=body).status_code == 500
 
@@ -98,7 +98,9 @@ def test_a_language_with_a_pivot_is_detected(server: Process) -> None:
 
 
 def test_languages_say_which_pairs_are_direct(server: Process) -> None:
-    languages = {one["code"]: (one["targets"], one.get("direct")) for one in server.get("/languages").json()}
+    languages = {
+        language["code"]: (language["targets"], language.get("direct")) for language in server.get("/languages").json()
+    }
     assert languages == {
         "de": (["en", "fr"], ["en"]),
         "en": (["fr"], None),

@@ -75,8 +75,13 @@ def test_rerank_orders_texts_by_score(client: httpx.Client) -> None:
         {"index": 2, "score": -2.0},
     ]
     scored = post(client, "/rerank", query="q", texts=texts, return_text=True)
-    assert [(one["index"], one["text"]) for one in scored] == [(1, "abcd"), (3, "zzzz"), (0, "ab"), (2, "")]
-    assert [one["score"] for one in scored] == pytest.approx([1 / (1 + math.exp(-x)) for x in (2, 2, 0, -2)])
+    assert [(document["index"], document["text"]) for document in scored] == [
+        (1, "abcd"),
+        (3, "zzzz"),
+        (0, "ab"),
+        (2, ""),
+    ]
+    assert [document["score"] for document in scored] == pytest.approx([1 / (1 + math.exp(-x)) for x in (2, 2, 0, -2)])
 
 
 def test_rerank_truncates_long_pairs_unless_the_request_forbids_it(client: httpx.Client) -> None:

@@ -86,7 +86,9 @@ def test_version_3(http: httpx.Client) -> None:
     assert http.delete(f"{path}/dictionaries", params=pair).status_code == 204
     assert len(http.get(path).json()["dictionaries"]) == 1
     assert http.delete(f"{path}/dictionaries", params={"source_lang": "de", "target_lang": "en"}).status_code == 400
-    assert made["glossary_id"] in [one["glossary_id"] for one in http.get("/v3/glossaries").json()["glossaries"]]
+    assert made["glossary_id"] in [
+        glossary["glossary_id"] for glossary in http.get("/v3/glossaries").json()["glossaries"]
+    ]
     assert http.delete(path).status_code == 204
 
 

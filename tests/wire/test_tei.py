@@ -63,7 +63,7 @@ def test_predict_takes_pairs_as_the_dialect_does(client: httpx.Client) -> None:
     def good(inputs: object) -> object:
         found = post(client, "/predict", inputs=inputs, raw_scores=True).json()
         many = found if isinstance(found[0], list) else [found]
-        counts = [next(one["score"] for one in labels if one["label"] == "good") for labels in many]
+        counts = [next(label["score"] for label in labels if label["label"] == "good") for labels in many]
         return counts if isinstance(found[0], list) else counts[0]
 
     assert good("ab") == 3.0 == good(["ab"])
@@ -73,7 +73,7 @@ def test_predict_takes_pairs_as_the_dialect_does(client: httpx.Client) -> None:
         response = client.post("/predict", json={"inputs": wrong})
         assert response.status_code == 422 and response.json()["error"]["param"] == "inputs"
     labels = post(client, "/predict", inputs="ab").json()
-    assert sum(one["score"] for one in labels) == pytest.approx(1)
+    assert sum(label["score"] for label in labels) == pytest.approx(1)
 
 
 def test_decode(client: httpx.Client) -> None:
@@ -126,13 +126,13 @@ def test_late_chunking_spans(client: httpx.Client) -> None:
 
     def spans(**body: object) -> list[tuple[int, int, list[float]]]:
         found = post(client, "/embed", model="embedder", normalize=False, **body).json()
-        return [(one["start"], one["end"], one["embedding"]) for one in found]
+        return [(chunk["start"], chunk["end"], chunk["embedding"]) for chunk in found]
 
     tokens = float(len(text))
     assert spans(inputs=text, chunks="sentences") == [(0, 8, [0, 8, tokens]), (9, 24, [9, 24, tokens])]
     assert spans(inputs=text, chunks=[[4, 7], [0, 24], [5, 6]])[2] == (5, 6, [5, 6, tokens])
     accents = spans(inputs="é fox", chunks=[[0, 1], [2, 5]])
-    assert [one[2][:2] for one in accents] == [[0, 2], [3, 6]]  # one character of two bytes is two tokens
+    assert [accent[2][:2] for accent in accents] == [[0, 2], [3, 6]]  # one character of two bytes is two tokens
     prompted = spans(inputs="ab", chunks=[[1, 2]], prompt_name="query")
     assert prompted == [(1, 2, [8, 9, 9])]  # the prompt "query: " precedes the text
     (unit,) = post(client, "/embed", model="embedder", inputs=text, chunks=[[0, 3]], dimensions=2).json()

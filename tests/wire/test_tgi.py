@@ -59,7 +59,7 @@ def test_without_max_new_tokens_there_are_one_hundred(client: httpx.Client) -> N
 def test_details_of_the_prompt_and_top_tokens(client: httpx.Client) -> None:
     details = generate(client, details=True, decoder_input_details=True, top_n_tokens=2, max_new_tokens=1)["details"]
     assert details["finish_reason"] == "length"
-    assert [one["text"] for one in details["prefill"]] == ["a", "b"] and details["prefill"][0]["logprob"] is None
+    assert [detail["text"] for detail in details["prefill"]] == ["a", "b"] and details["prefill"][0]["logprob"] is None
     assert details["top_tokens"] == [[token(100, "a"), token(101, "b", -1.5)]]
 
 
@@ -104,7 +104,7 @@ def test_the_best_of_several(client: httpx.Client) -> None:
     answer = generate(client, inputs="abc", best_of=3, details=True, **SAMPLED)
     assert answer["generated_text"] == "abc" and answer["details"]["seed"] == 0
     others = answer["details"]["best_of_sequences"]
-    assert [(one["generated_text"], one["seed"]) for one in others] == [("bca", 1), ("cab", 2)]
+    assert [(other["generated_text"], other["seed"]) for other in others] == [("bca", 1), ("cab", 2)]
     assert generate(client, inputs="abc", best_of=2, **SAMPLED) == {"generated_text": "abc"}
 
 

@@ -42,9 +42,9 @@ def test_aggregation_strategies(client: httpx.Client) -> None:
     ]
     # a word gets the label of its first token, or the label with the highest average score
     first = post(client, "/token_classify", inputs="Zo oZ", aggregation_strategy="first")
-    assert [(one["start"], one["end"]) for one in first] == [(0, 2)]
+    assert [(entity["start"], entity["end"]) for entity in first] == [(0, 2)]
     most = post(client, "/token_classify", inputs="ZZo ooZ", aggregation_strategy="average")
-    assert [(one["start"], one["end"]) for one in most] == [(0, 3)]
+    assert [(entity["start"], entity["end"]) for entity in most] == [(0, 3)]
     assert most[0]["score"] < first[0]["score"]
 
 
@@ -52,10 +52,10 @@ def test_long_texts_are_split_into_overlapping_windows(client: httpx.Client) -> 
     text = "".join("aBC"[i % 3] if i in (1, 2, 505, 506, 910, 911) else "o" for i in range(1200))
     places = [i for i in range(1200) if text[i].isupper()]
     found = post(client, "/token_classify", inputs=["BC", text, "o"])
-    assert [len(one) for one in found] == [1, len({i for i in places if i - 1 not in places}), 0]
-    assert {i for one in found[1] for i in range(one["start"], one["end"])} == set(places)
+    assert [len(entities) for entities in found] == [1, len({i for i in places if i - 1 not in places}), 0]
+    assert {i for entity in found[1] for i in range(entity["start"], entity["end"])} == set(places)
     single = post(client, "/token_classify", inputs=text, aggregation_strategy="none", stride=0)
-    assert [one["start"] for one in single] == [one["index"] for one in single] == places
+    assert [entity["start"] for entity in single] == [entity["index"] for entity in single] == places
 
 
 def test_token_classify_refuses_invalid_fields(client: httpx.Client) -> None:

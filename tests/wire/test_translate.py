@@ -89,7 +89,7 @@ def test_a_part_that_the_model_never_saw_is_put_back_without_attention(client: h
 
 def test_numbers_that_the_translation_changes_are_flagged(client: httpx.Client) -> None:
     kept, cut = translate(client, inputs=["Ab 12 cd 34.", "Ab 12 cd 34."])["translations"], None
-    assert [one["flags"] for one in kept] == [None, None]
+    assert [translation["flags"] for translation in kept] == [None, None]
     cut = translate(client, inputs="Ab 12 cd 34.", max_new_tokens=4)["translations"][0]
     assert cut["flags"] == ["numbers"]
 

@@ -144,7 +144,7 @@ class GgufFile:
         block = TYPES.get(kind)
         if block is None:
             named = OTHER_NAMES.get(kind, f"number {kind}")
-            supported = ", ".join(one.name for one in TYPES.values())
+            supported = ", ".join(known.name for known in TYPES.values())
             raise GgufError(
                 f"{self.name!r}: tensor {name[:80]!r} has type {named}, which is not supported, only {supported}"
             )

@@ -36,7 +36,7 @@ class Metadata:
 
     def largest(self, key: str, default: int | None = None) -> int:
         """The largest value of a key with integers for each layer. Layers without attention have zero heads."""
-        values = [one for one in self.by_layer(key) if isinstance(one, int) and not isinstance(one, bool)]
+        values = [number for number in self.by_layer(key) if isinstance(number, int) and not isinstance(number, bool)]
         return max(values) if len(values) == self.layers > 0 else self.integer(key, default)
 
     def integer(self, key: str, default: int | None = None) -> int:

@@ -99,7 +99,9 @@ class CompressedTensors:
         groups = settings.parts("config_groups")
         schemes = [scheme for scheme in map(_scheme, groups.values()) if scheme is not None]
         self._schemes = schemes
-        self.description = f"compressed-tensors, {' and '.join(dict.fromkeys(one.description for one in schemes))}"
+        self.description = (
+            f"compressed-tensors, {' and '.join(dict.fromkeys(scheme.description for scheme in schemes))}"
+        )
         static = any(scheme.static_inputs for scheme in schemes)
         unused = ["static scales of activations"] if static else []
         unused += ["scales of keys and values"] if settings.get("kv_cache_scheme") else []

@@ -23,7 +23,7 @@ class QuantizationSettings:
         """A setting that has one of several values; `default` if it is absent or null."""
         value = self._values.get(name)
         value = default if value is None else value
-        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed):
+        if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
             self.refuse(name, f"{_short(value)} is not supported, only {', '.join(map(repr, allowed))}")
         return value
 
@@ -46,7 +46,7 @@ class QuantizationSettings:
         value = self._values[name]
         if value is None:
             return None
-        if not isinstance(value, list) or [type(one) for one in value] != [int, int] or min(value) < 1:
+        if not isinstance(value, list) or [type(number) for number in value] != [int, int] or min(value) < 1:
             self.refuse(name, f"must be two positive integers, not {_short(value)}")
         return value[0], value[1]
 
@@ -64,15 +64,15 @@ class QuantizationSettings:
         value = self._values.get(name)
         if value is None:
             return {}
-        if not isinstance(value, Mapping) or not all(isinstance(one, Mapping) for one in value.values()):
+        if not isinstance(value, Mapping) or not all(isinstance(settings, Mapping) for settings in value.values()):
             self.refuse(name, "must be an object of objects")
-        return {key: QuantizationSettings(one, f"{self._where}.{name}.{key}") for key, one in value.items()}
+        return {key: QuantizationSettings(settings, f"{self._where}.{name}.{key}") for key, settings in value.items()}
 
     def names(self, name: str) -> list[str]:
         """A list of names; empty if it is absent or null."""
         value = self._values.get(name)
         value = [] if value is None else value
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
             self.refuse(name, "must be a list of names")
         return list(value)
 

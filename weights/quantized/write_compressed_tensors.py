@@ -47,9 +47,9 @@ def quantization_config(matrices: Mapping[str, QuantizedMatrix], others: Collect
     name, weights, inputs = _scheme_of(next(iter(matrices.values())))
     sizes = {matrix.group if matrix.bits == 4 else None for matrix in matrices.values()}
     groups: dict[str, Any] = {}
-    for number, size in enumerate(sorted(sizes, key=lambda size: -(size or 0))):
+    for index, size in enumerate(sorted(sizes, key=lambda size: -(size or 0))):
         modules = [module for module, matrix in matrices.items() if size in (None, matrix.group)]
-        groups[f"group_{number}"] = {
+        groups[f"group_{index}"] = {
             "targets": module_patterns(modules, [*others, *(matrices.keys() - set(modules))]),
             "weights": {**weights, "group_size": size},
             "input_activations": inputs,

@@ -13,7 +13,7 @@ from models.backends.cpu.operations import run
 class ExpertGroups(NamedTuple):
     """The (token, expert) pairs of a step, sorted by expert.
 
-    Pair `token * choices + c` is expert number c of the token.
+    Pair `token * choices + c` consists of a token and its expert at index `c`.
 
     order: [tokens, choices], pair at each place of the sorted order.
     places: [tokens, choices], place of each pair in the sorted order.

@@ -286,7 +286,7 @@ def _fields(matrix: QuantizedMatrix, storage: str) -> list[Tensor]:
             fields.append(minimums.to(kind))
         return [field[:, :, None] for field in fields]
     numbers = [scales, minimums] if "MINIMUM" in storage else [scales]
-    whole = [_multiples(one, units[:, :, place]) for place, one in enumerate(numbers)]
+    whole = [_multiples(number, units[:, :, place]) for place, number in enumerate(numbers)]
     return [*torch.split(units, 1, dim=2), *whole]
 
 

@@ -83,9 +83,9 @@ def _fields(name: str, body: str, structs: Mapping[str, list[tuple[str, str]]]) 
             raise ValueError(f"{PATH.name}: cannot read {statement.strip()!r} in struct {name}")
         kind, pointer, names, length = field.groups()
         if pointer or kind == "int64_t":
-            found += [(one, "q") for one in names.split(", ")]
+            found += [(member, "q") for member in names.split(", ")]
         elif kind == "double":
-            found += [(one, "d") for one in names.split(", ")]
+            found += [(member, "d") for member in names.split(", ")]
         elif kind in structs and length:
             found += [(f"{inner}_{index}", code) for index in range(int(length)) for inner, code in structs[kind]]
         elif kind in structs:

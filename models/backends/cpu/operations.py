@@ -60,7 +60,10 @@ def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
         return like.trace.append(operation, dtype, fields)
     values = operation.values_of(fields)
     packed = operation.pack(
-        *[one if type(one) is int else one or 0 if type(one) in _NUMBERS else one.data_ptr() for one in values]
+        *[
+            value if type(value) is int else value or 0 if type(value) in _NUMBERS else value.data_ptr()
+            for value in values
+        ]
     )
     if not library.loaded().triptych_run_operation(operation.code, DTYPE_CODES[dtype], packed):
         raise IndexError(f"{name}: an index lies outside its table")

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.int8_slots import CacheSide, Int8Slots
-from models.backends.torch.attention_view import Group, TorchAttentionView
+from models.backends.torch.attention_view import RowGroup, TorchAttentionView
 from models.backends.torch.disentangled_attention import disentangled_attention
 
 
@@ -107,7 +107,7 @@ class TorchAttention:
         return disentangled_attention(query, key, value, position_key, position_query, metadata, scale)
 
 
-def _gather(cache: Tensor, group: Group, memory: Tensor) -> Tensor:
+def _gather(cache: Tensor, group: RowGroup, memory: Tensor) -> Tensor:
     """Copy the blocks of a group to `memory`. Returns [rows, key_len, kv_heads, head_dim]."""
     assert isinstance(group.keys, Tensor)
     blocks = group.keys.flatten()
@@ -116,7 +116,7 @@ def _gather(cache: Tensor, group: Group, memory: Tensor) -> Tensor:
     return gathered.view(group.rows, -1, *cache.shape[2:])[:, : group.key_len]
 
 
-def _gather_int8(cache: CacheSide, group: Group, dtype: torch.dtype) -> Tensor:
+def _gather_int8(cache: CacheSide, group: RowGroup, dtype: torch.dtype) -> Tensor:
     """Keys or values of the blocks of a group, dequantised to `dtype`: [rows, key_len, kv_heads, head_dim]."""
     assert isinstance(group.keys, Tensor) and isinstance(cache, Int8Slots)
     blocks = cache.blocks(group.keys.flatten(), dtype)
@@ -133,7 +133,7 @@ def _attend(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    group: Group,
+    group: RowGroup,
     scale: float,
     cap: float | None,
     sinks: Tensor | None,
@@ -161,7 +161,7 @@ def _with_float32_softmax(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    group: Group,
+    group: RowGroup,
     scale: float,
     cap: float | None,
     sinks: Tensor | None,
@@ -182,9 +182,9 @@ def _with_float32_softmax(
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
     if sinks is None:
-        shares = scores.softmax(-1)
+        probabilities = scores.softmax(-1)
     else:
         columns = sinks[:, None, None].expand(*scores.shape[:-1], 1)
-        shares = torch.cat([scores, columns], -1).softmax(-1)[..., :-1]
-    shares = shares.to(values.dtype).reshape(rows, kv_heads, -1, group.query_len, keys.shape[2])
-    return (shares @ values[:, :, None]).flatten(1, 2)
+        probabilities = torch.cat([scores, columns], -1).softmax(-1)[..., :-1]
+    probabilities = probabilities.to(values.dtype).reshape(rows, kv_heads, -1, group.query_len, keys.shape[2])
+    return (probabilities @ values[:, :, None]).flatten(1, 2)

@@ -18,7 +18,7 @@ FEW_QUERIES = 8
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows of one shape, for one call of scaled dot-product attention.
 
     queries: indices of the `rows * query_len` query tokens, row by row.
@@ -46,11 +46,11 @@ class TorchAttentionView:
         self._scratch: dict[tuple[int, ...], Tensor] = {}
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[RowGroup, ...]:
         """All rows with at least one query, divided into groups that are computed together."""
         make = self._ragged_group if self._facts.block_tables is None else self._paged_group
         rows = [row for row, count in enumerate(self._facts.query_lens) if count > 0]
-        return tuple(make(one) for one in self._rows_of_one_shape(rows))
+        return tuple(make(group_rows) for group_rows in self._rows_of_one_shape(rows))
 
     def scratch(self, cache: Tensor) -> tuple[Tensor, Tensor]:
         """Memory for the gathered keys and values of a group, shared by all layers of the step.
@@ -93,11 +93,11 @@ class TorchAttentionView:
             first = max(0, key_len - self._facts.query_lens[row] - self._facts.window + 1) // self._facts.block_size
         return first, -(-key_len // self._facts.block_size)
 
-    def _ragged_group(self, rows: Sequence[int]) -> Group:
+    def _ragged_group(self, rows: Sequence[int]) -> RowGroup:
         query_len, key_len = self._facts.query_lens[rows[0]], self._facts.key_lens[rows[0]]
         first_key = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
         mask, is_causal = self._mask(first_key, key_len, query_len, rows[:1])
-        return Group(
+        return RowGroup(
             rows=len(rows),
             query_len=query_len,
             key_len=key_len,
@@ -107,7 +107,7 @@ class TorchAttentionView:
             is_causal=is_causal,
         )
 
-    def _paged_group(self, rows: Sequence[int]) -> Group:
+    def _paged_group(self, rows: Sequence[int]) -> RowGroup:
         assert self._facts.block_tables is not None
         spans = [self._visible_blocks(row) for row in rows]
         count = max(end - first for first, end in spans)
@@ -122,7 +122,7 @@ class TorchAttentionView:
             key_len = self._facts.key_lens[rows[0]] - spans[0][0] * self._facts.block_size
         query_len = self._facts.query_lens[rows[0]]
         mask, is_causal = self._mask(first_key, key_len, query_len, rows)
-        return Group(
+        return RowGroup(
             rows=len(rows),
             query_len=query_len,
             key_len=key_len,

@@ -37,8 +37,8 @@ def disentangled_attention(
             for side, where in ((query, group.queries), (key, group.keys), (value, group.keys))
         )
         attended = [
-            _attend(one, its_keys, its_values, of_key, of_query, rows, group.mask, scale)
-            for one, its_keys, its_values in zip(queries, keys, values, strict=True)
+            _attend(its_queries, its_keys, its_values, of_key, of_query, rows, group.mask, scale)
+            for its_queries, its_keys, its_values in zip(queries, keys, values, strict=True)
         ]
         output[group.queries] = torch.stack(attended).transpose(1, 2).flatten(0, 1)
     return output

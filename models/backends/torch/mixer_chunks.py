@@ -81,7 +81,7 @@ def _delta_chunk(
     memory: [heads, key_dim, value_dim], updated in place.
     Returns [tokens, heads * value_dim], float32.
     """
-    query, key, value = (one.transpose(0, 1) for one in (query, key, value))
+    query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
     strength, log_decay = strength.T[..., None], log_decay.T
     between, from_start = _segment_sums(log_decay).exp(), log_decay.cumsum(-1).exp()[..., None]
     to_end = between[:, -1, :, None]
@@ -109,7 +109,7 @@ def _space_chunk(values: Tensor, keys: Tensor, queries: Tensor, log_decay: Tenso
     keys, queries = keys.transpose(0, 1), queries.transpose(0, 1)
     between, from_start = _segment_sums(log_decay).exp(), log_decay.cumsum(-1).exp()[..., None]
     scores = (queries @ keys.transpose(1, 2)).repeat_interleave(shared, dim=0) * between
-    keys, queries = (one.repeat_interleave(shared, dim=0) for one in (keys, queries))
+    keys, queries = (tensor.repeat_interleave(shared, dim=0) for tensor in (keys, queries))
     result = scores @ values + (queries * from_start) @ memory.transpose(1, 2)
     to_end = between[:, -1, :, None]
     memory.mul_(from_start[:, -1:]).add_(values.transpose(1, 2) @ (keys * to_end))

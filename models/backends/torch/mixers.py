@@ -83,7 +83,9 @@ class TorchMixers:
         """
         _, heads, head_dim, _ = memory.shape
         values, keys, queries = space_heads(inputs, heads, head_dim, numbers.groups)
-        keys, queries = (one.repeat_interleave(heads // numbers.groups, dim=1)[:, :, None] for one in (keys, queries))
+        keys, queries = (
+            tensor.repeat_interleave(heads // numbers.groups, dim=1)[:, :, None] for tensor in (keys, queries)
+        )
         steps = time_steps(time_step, numbers)
         states = memory[slots] * by_rows(torch.exp, steps * numbers.decay_factors)[..., None, None]
         states = states + (values * steps[..., None])[..., None] * keys
@@ -131,8 +133,8 @@ def delta_heads(inputs: Tensor, heads: int, key_heads: int, key_dim: int) -> tup
     """
     query, key, value = inputs.tensor_split([key_heads * key_dim, 2 * key_heads * key_dim], dim=-1)
     query, key = (
-        _unit_length(one.reshape(len(one), key_heads, key_dim)).repeat_interleave(heads // key_heads, dim=1)
-        for one in (query, key)
+        _unit_length(tensor.reshape(len(tensor), key_heads, key_dim)).repeat_interleave(heads // key_heads, dim=1)
+        for tensor in (query, key)
     )
     return query / key_dim**0.5, key, value.reshape(len(value), heads, -1)
 

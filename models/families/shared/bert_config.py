@@ -29,7 +29,7 @@ from models.config import (
     StackConfig,
     TokenClassificationHead,
 )
-from models.families.shared.family import Task
+from models.families.shared.family import CheckpointTask
 from models.families.shared.fields import Fields, head_width
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -160,7 +160,7 @@ def bert_model(
     )
 
 
-def architectures(name: str) -> dict[str, tuple[Task, ...]]:
+def architectures(name: str) -> dict[str, tuple[CheckpointTask, ...]]:
     """Model classes of transformers with their tasks. name: start of the class names, for example `Bert`."""
     return {
         f"{name}Model": ("embed",),

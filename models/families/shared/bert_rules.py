@@ -53,7 +53,7 @@ def layer_rules(names: Mapping[str, str], norms: Literal["input", "residual"] = 
     """Rules for the tensors of the layers.
 
     names: regular expressions for `query`, `key`, `value`, `output`, `attention_norm`, `up`, `down` and
-        `feed_forward_norm`. Each has one group, the number of the layer.
+        `feed_forward_norm`. Each has one group, the index of the layer.
     norms: slot of the norms.
     """
     layer = r"encoder.layers.\1"

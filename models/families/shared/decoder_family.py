@@ -24,13 +24,13 @@ from models.config import (
     SpanHead,
     TokenClassificationHead,
 )
-from models.families.shared.family import Family, Task
+from models.families.shared.family import CheckpointTask, Family
 from models.families.shared.fields import Fields, short
 from models.families.shared.gguf import GgufFamily
 from models.families.shared.rename_rules import renamed
 from weights.rules import Drop, Rename, Rule
 
-_GENERATE: tuple[Task, ...] = ("generate",)
+_GENERATE: tuple[CheckpointTask, ...] = ("generate",)
 _HEAD_FIELDS = ("id2label", "num_labels", "token_classification_bias")
 
 
@@ -71,7 +71,7 @@ def decoder_family(
     classes, labels, spans = (
         f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
     )
-    heads: dict[str, tuple[Task, ...]] = {body: ("embed",)}
+    heads: dict[str, tuple[CheckpointTask, ...]] = {body: ("embed",)}
     if texts:
         heads[classes] = ("classify",)
     if tokens:

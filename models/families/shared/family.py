@@ -11,7 +11,7 @@ from models.families.shared.gguf import GgufFamily
 from models.families.shared.published_code import PublishedCode
 from weights.rules import Rule
 
-Task = Literal[
+CheckpointTask = Literal[
     "generate",
     "translate",
     "embed",
@@ -24,6 +24,7 @@ Task = Literal[
     "embed_sparse",
     "late_interaction",
 ]
+"""A task that an architecture can do. `Task` of the messages has the same names: they know nothing of models."""
 
 DecoderStart = Literal["token", "language"]
 
@@ -51,7 +52,7 @@ class Family:
 
     name: str
     model_types: tuple[str, ...]
-    architectures: Mapping[str, tuple[Task, ...]]
+    architectures: Mapping[str, tuple[CheckpointTask, ...]]
     config: Callable[[Mapping[str, Any], str], ModelConfig]
     rules: Callable[[ModelConfig, Mapping[str, Any], str], Sequence[Rule]]
     decoder_start: DecoderStart = "token"

@@ -86,7 +86,8 @@ class Fields:
         value = self._hf.get(name)
         is_list = value is None or isinstance(value, list)
         if not is_list or any(
-            not isinstance(one, int) or isinstance(one, bool) or not 0 <= one <= MAX_INTEGER for one in value or ()
+            not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MAX_INTEGER
+            for number in value or ()
         ):
             raise ConfigError(f"{name!r} must be a list of integers of at least 0, not {short(value)}")
         return value

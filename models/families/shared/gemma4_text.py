@@ -192,12 +192,12 @@ def head_shapes(fields: Fields, windows: Sequence[int | None], full_heads: int) 
     shapes = [(head_dim, kv_heads)] * len(windows)
     if not isinstance(by_layer, dict):
         raise ConfigError("'per_layer_config' must be an object")
-    for number, settings in by_layer.items():
+    for index, settings in by_layer.items():
         known = isinstance(settings, dict) and settings.keys() <= {"head_dim", "num_key_value_heads"}
-        if not known or not number.isdecimal() or int(number) >= len(windows):
-            raise ConfigError("'per_layer_config' must have 'head_dim' or 'num_key_value_heads' by number of layer")
+        if not known or not index.isdecimal() or int(index) >= len(windows):
+            raise ConfigError("'per_layer_config' must have 'head_dim' or 'num_key_value_heads' by index of the layer")
         own = Fields(settings)
-        shapes[int(number)] = own.integer("head_dim", head_dim), own.integer("num_key_value_heads", kv_heads)
+        shapes[int(index)] = own.integer("head_dim", head_dim), own.integer("num_key_value_heads", kv_heads)
     return shapes
 
 
@@ -217,7 +217,11 @@ def gemma4_rules(
 def _mixture_rules(model: ModelConfig) -> Sequence[Rule]:
     """Rules for layers with a dense feed-forward and experts side by side."""
     assert model.decoder is not None
-    sums = [one.feed_forward for one in model.decoder.layers if isinstance(one.feed_forward, FeedForwardSumConfig)]
+    sums = [
+        layer_config.feed_forward
+        for layer_config in model.decoder.layers
+        if isinstance(layer_config.feed_forward, FeedForwardSumConfig)
+    ]
     if not sums:
         return ()
     mixture = sums[0].parts[1][0]
@@ -256,8 +260,8 @@ def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
     readers = [
         index
-        for index, one in enumerate(model.decoder.layers)
-        if one.attention is not None and one.attention.key_value_layer is not None
+        for index, layer_config in enumerate(model.decoder.layers)
+        if layer_config.attention is not None and layer_config.attention.key_value_layer is not None
     ]
     return (
         # Layers that read the keys and values of another one may have unused tensors of their own.
@@ -293,7 +297,7 @@ def layer_input_gguf_settings(of: Metadata) -> Settings:
     width = of.integer("embedding_length_per_layer_input", 0)
     rows = {"vocab_size_per_layer_input": of.rows("per_layer_token_embd.weight")} if width else {}
     return {
-        "layer_types": ["sliding_attention" if one else "full_attention" for one in sliding],
+        "layer_types": ["sliding_attention" if is_sliding else "full_attention" for is_sliding in sliding],
         "sliding_window": of.integer("attention.sliding_window"),
         "num_kv_shared_layers": of.integer("attention.shared_kv_layers", 0),
         "hidden_size_per_layer_input": width,
@@ -332,7 +336,7 @@ def gemma4_gguf_settings(of: Metadata) -> Settings:
     }
     # The number of pairs that rotate: the file divides the frequencies of the others by a large number.
     divisors = of.gguf.floats("rope_freqs.weight") if of.has("rope_freqs.weight") else ()
-    share = sum(one == 1.0 for one in divisors) / len(divisors) if divisors else 1.0
+    share = sum(divisor == 1.0 for divisor in divisors) / len(divisors) if divisors else 1.0
     return {
         **decoder_settings(of, model_type="gemma4_text", intermediate_size=widths[0]),
         **common,
@@ -359,7 +363,7 @@ def gemma4_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
     assert model.decoder is not None
     layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
     rules = (*layer_input_gguf_rules(), Rename(layer + r"layer_output_scale\.weight", ours + "output_scale"))
-    if not any(isinstance(one.feed_forward, FeedForwardSumConfig) for one in model.decoder.layers):
+    if not any(isinstance(layer_config.feed_forward, FeedForwardSumConfig) for layer_config in model.decoder.layers):
         return rules
     norms = {
         "ffn_norm": "0.input",

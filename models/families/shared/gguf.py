@@ -101,10 +101,10 @@ def sliding_window(of: Metadata) -> int | None:
 def layer_types(of: Metadata, period: int = 4) -> list[str]:
     """Attention of each layer. period: every such layer has full attention in files that do not state it."""
     pattern = of.by_layer("attention.sliding_window_pattern")
-    if not all(isinstance(one, bool) for one in pattern):
+    if not all(isinstance(flag, bool) for flag in pattern):
         period = of.integer("attention.sliding_window_pattern", period)
         pattern = [(layer + 1) % period != 0 for layer in range(of.layers)]
-    return ["sliding_attention" if one else "full_attention" for one in pattern]
+    return ["sliding_attention" if is_sliding else "full_attention" for is_sliding in pattern]
 
 
 def num_experts(of: Metadata) -> int:

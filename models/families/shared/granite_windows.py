@@ -75,7 +75,7 @@ def _ropes(fields: Fields, rope: RopeConfig) -> list[RopeConfig | None]:
     if bases is None:
         return [rope] * layers
     listed = bases if isinstance(bases, list) else []
-    good = all(isinstance(one, int | float) and not isinstance(one, bool) and one >= 0 for one in listed)
+    good = all(isinstance(number, int | float) and not isinstance(number, bool) and number >= 0 for number in listed)
     if len(listed) != layers or not good:
         raise ConfigError(f"'layer_rope_theta' must be a list of {layers} numbers of at least 0")
     return [replace(rope, theta=float(base)) if base else None for base in listed]

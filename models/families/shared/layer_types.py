@@ -21,8 +21,8 @@ def layer_types(fields: Fields, known: Sequence[str], default: Sequence[str], la
     named = fields.raw("layer_types", fields.raw("layers_block_type"))
     named = list(default) if named is None else named
     listed = named if isinstance(named, list) else []
-    types = [_OLDER_NAMES.get(one, one) for one in listed if isinstance(one, str)]
-    if len(listed) != layers or len(types) != layers or any(one not in known for one in types):
+    types = [_OLDER_NAMES.get(kind, kind) for kind in listed if isinstance(kind, str)]
+    if len(listed) != layers or len(types) != layers or any(kind not in known for kind in types):
         raise ConfigError(f"'layer_types' must name {' or '.join(known)} for each of {layers} layers")
     return types
 

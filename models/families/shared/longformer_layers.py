@@ -44,7 +44,7 @@ def longformer_attentions(
 def global_rules(attention: str, attention_config: AttentionConfig) -> tuple[Rule, ...]:
     """Rules for the projections of global tokens. The tensors are dropped if no token is global.
 
-    attention: regular expression, name of the self-attention, with the layer number as its group.
+    attention: regular expression, name of the self-attention, with the index of the layer as its group.
     """
     if isinstance(attention_config, LongformerAttentionConfig):
         return (

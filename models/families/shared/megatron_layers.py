@@ -28,7 +28,7 @@ def fused_projection_rules(fused: str, ours: str, attention: AttentionConfig) ->
 def megatron_layer_rules(layer: str, module: str, attention: AttentionConfig) -> Sequence[Rule]:
     """Rules for all layers.
 
-    layer: regular expression, prefix of the tensors of a layer, with the number of the layer as its only group.
+    layer: regular expression, prefix of the tensors of a layer, with the index of the layer as its only group.
     module: name of the attention module.
     """
     ours = r"decoder.layers.\1."

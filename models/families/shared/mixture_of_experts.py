@@ -31,9 +31,9 @@ def typed_feed_forwards(
     layers, types = fields.integer("num_hidden_layers"), fields.raw("mlp_layer_types")
     if types is None:
         types = ["dense" if index < dense_layers else "sparse" for index in range(layers)]
-    if not isinstance(types, list) or len(types) != layers or any(one not in ("dense", "sparse") for one in types):
+    if not isinstance(types, list) or len(types) != layers or any(kind not in ("dense", "sparse") for kind in types):
         raise ConfigError(f"'mlp_layer_types' must name dense or sparse for each of {layers} layers")
-    return [experts if one == "sparse" else dense for one in types]
+    return [experts if kind == "sparse" else dense for kind in types]
 
 
 def corrected_router(fields: Fields) -> RouterConfig:

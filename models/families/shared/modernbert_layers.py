@@ -36,7 +36,7 @@ def layer_rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, t
     theta: default base.
     """
     both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
-    if not isinstance(both, dict) or not all(isinstance(one or {}, dict) for one in both.values()):
+    if not isinstance(both, dict) or not all(isinstance(parameters or {}, dict) for parameters in both.values()):
         raise ConfigError("'rope_parameters' must have an object for each layer type")
     if not isinstance(scaling, dict):
         raise ConfigError("'rope_scaling' must be an object")

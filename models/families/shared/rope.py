@@ -166,7 +166,9 @@ def _longrope(fields: Fields, inner: Fields, dim: int, restarts: bool) -> LongSc
 
 def _factors(value: Any, name: str, dim: int) -> tuple[float, ...]:
     numbers = value if isinstance(value, list) else []
-    good = all(isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < math.inf for one in numbers)
+    good = all(
+        isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf for number in numbers
+    )
     if len(numbers) != dim // 2 or not good:
         raise ConfigError(f"{name!r} must be a list of {dim // 2} numbers above zero")
-    return tuple(float(one) for one in numbers)
+    return tuple(float(number) for number in numbers)

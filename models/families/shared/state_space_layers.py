@@ -14,7 +14,7 @@ from weights.rules import Rename, Rule
 def state_space_rules(theirs: str, ours: str) -> Sequence[Rule]:
     """Rules for the tensors of the state spaces.
 
-    theirs: regular expression for the prefix of their names, with a group for the number of the layer.
+    theirs: regular expression for the prefix of their names, with a group for the index of the layer.
     ours: prefix of our names.
     """
     return (
@@ -44,7 +44,7 @@ def time_step_limits(fields: Fields) -> tuple[float, float]:
     value = fields.raw("time_step_limit")
     if value is None:
         return 0.0, math.inf
-    numbers = [_number(one) for one in value] if isinstance(value, list | tuple) else []
+    numbers = [_number(number) for number in value] if isinstance(value, list | tuple) else []
     if len(numbers) != 2 or not 0 <= numbers[0] <= numbers[1]:
         raise ConfigError("'time_step_limit' must be two numbers of at least 0 in ascending order")
     return numbers[0], numbers[1]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.config import ClassificationHead, LanguageModelHead, ModelConfig, SpanHead, TokenClassificationHead
-from models.families.shared.family import Family, Task
+from models.families.shared.family import CheckpointTask, Family
 from models.families.shared.fields import Fields
 from models.families.shared.rename_rules import renamed
 from weights.rules import Rename, Rule
@@ -25,7 +25,7 @@ def with_t5_heads(stem: str, family: Family) -> Family:
     texts, tokens, spans = (
         f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")
     )
-    heads: dict[str, tuple[Task, ...]] = {
+    heads: dict[str, tuple[CheckpointTask, ...]] = {
         texts: ("classify",),
         tokens: ("token_classify",),
         spans: ("question_answer",),

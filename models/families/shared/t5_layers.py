@@ -102,7 +102,7 @@ def _stack(
     )
     buckets = t5_buckets(fields, bidirectional=not decoder, per_layer=bias_per_layer)
     embedding = EmbeddingConfig(fields.integer("vocab_size"))
-    layers = tuple(replace(layer, feed_forward=one) for one in feed_forwards)
+    layers = tuple(replace(layer, feed_forward=feed_forward) for feed_forward in feed_forwards)
     return StackConfig(embedding, layers, final_norm=norm, score_bias=buckets)
 
 

@@ -241,7 +241,7 @@ def _part(kind: str, served: Collection[str]) -> Unserved | None:
     if re.split("[_-]", kind)[-1] not in _PARTS:
         return None
     for whole in _wholes(kind):
-        name = next((one for one in (*served, *UNSERVED, *REFUSED) if one.replace("-", "_") == whole), None)
+        name = next((known for known in (*served, *UNSERVED, *REFUSED) if known.replace("-", "_") == whole), None)
         if name is not None:
             nearest = (
                 name if name in served else UNSERVED[name].nearest if name in UNSERVED else NEAREST_OF_REFUSED[name]

@@ -56,7 +56,7 @@ def patterned_windows(fields: Fields, absent: int | None) -> list[int | None]:
 
 
 def key_value_layers(windows: Sequence[int | None], num_shared: int) -> list[int | None]:
-    """For each layer, the number of the layer whose keys and values it reads, or None for its own.
+    """For each layer, the index of the layer whose keys and values it reads, or None for its own.
 
     The last `num_shared` layers read those of the last layer before them with the same type of attention (Gemma 3n).
     Raises ConfigError if there is no such layer.

@@ -117,7 +117,7 @@ class StepInputs(ABC):
             values[own.positions] = 0 if positions is None else positions.data_ptr()
         bias = self._bias
         if bias is not None and bias.dim() == 3:
-            values |= {inputs.score_bias(layer): one.data_ptr() for layer, one in enumerate(bias)}
+            values |= {inputs.score_bias(layer): layer_bias.data_ptr() for layer, layer_bias in enumerate(bias)}
         elif bias is not None:
             values[inputs.score_bias(None)] = bias.data_ptr()
         values |= {inputs.query_scale(config): factors.data_ptr() for config, factors in self._query_scales.items()}

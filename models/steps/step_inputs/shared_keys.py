@@ -7,7 +7,7 @@ from models.steps.step_inputs.base import KeysValues
 
 
 class SharedKeys:
-    """Keys and values that later layers of the same step read. layers: numbers of the layers that they read from."""
+    """Keys and values that later layers of the same step read. layers: indices of the layers that they read from."""
 
     def __init__(self, layers: frozenset[int]) -> None:
         self._layers = layers

@@ -189,16 +189,16 @@ def _confidence(detected: DetectedLanguage) -> dict[str, Any]:
 
 def _translated(body: LibreTranslateBody, results: Sequence[DetectedTranslation]) -> dict[str, Any]:
     """The values of a single text, or lists of them."""
-    answer: dict[str, list[Any]] = {"translatedText": [one.translation.text for one in results]}
+    answer: dict[str, list[Any]] = {"translatedText": [result.translation.text for result in results]}
     if body.alternatives:
-        answer["alternatives"] = [[text for text, _ in one.translation.alternatives] for one in results]
+        answer["alternatives"] = [[text for text, _ in result.translation.alternatives] for result in results]
     if body.source == "auto":
-        answer["detectedLanguage"] = [_confidence(one.detected) for one in results if one.detected is not None]
+        answer["detectedLanguage"] = [_confidence(result.detected) for result in results if result.detected is not None]
     return {name: values[0] if isinstance(body.q, str) else values for name, values in answer.items()}
 
 
 def _detected(body: LibreTranslateDetectBody, results: Sequence[Sequence[DetectedLanguage]]) -> list[dict[str, Any]]:
-    return [_confidence(one) for one in results[0]]
+    return [_confidence(language) for language in results[0]]
 
 
 def _link(request: Request, job: DocumentJob) -> dict[str, str]:
@@ -223,17 +223,17 @@ def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, An
     models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
     return [
         {
-            "code": _shown(one.code),
-            "name": one.name,
-            "targets": sorted(map(_shown, one.targets)),
+            "code": _shown(language.code),
+            "name": language.name,
+            "targets": sorted(map(_shown, language.targets)),
         }
-        | ({"direct": sorted(map(_shown, one.direct))} if one.direct != one.targets else {})
-        for one in offered_languages(models, state.runtime.pivot)
+        | ({"direct": sorted(map(_shown, language.direct))} if language.direct != language.targets else {})
+        for language in offered_languages(models, state.runtime.pivot)
     ]
 
 
 def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
-    target = min(target for one in _languages(state, parameters) for target in one["targets"])
+    target = min(target for language in _languages(state, parameters) for target in language["targets"])
     return {
         "charLimit": state.settings.max_text_characters,
         "frontendTimeout": 500,

@@ -48,13 +48,13 @@ def chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points], sc
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e3e3e3"/>')
         parts.append(_text(LEFT - 6, y + 4, f"{number * step:g}", anchor="end"))
     parts += [_text(across(x), HEIGHT - BOTTOM + 16, f"{x:g}", anchor="middle") for x in xs]
-    for number, (name, points) in enumerate(drawn.items()):
-        colour = COLOURS[number % len(COLOURS)]
+    for index, (name, points) in enumerate(drawn.items()):
+        colour = COLOURS[index % len(COLOURS)]
         line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
         if not scatter:
             parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="2.5" fill="{colour}"/>' for x, y in points]
-        y = TOP + 8 + 18 * number
+        y = TOP + 8 + 18 * index
         parts.append(f'<path d="M{WIDTH - RIGHT + 12} {y}h16" stroke="{colour}" stroke-width="2"/>')
         parts.append(_text(WIDTH - RIGHT + 32, y + 4, name))
     return "\n".join([*parts, "</svg>", ""])

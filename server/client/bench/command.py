@@ -219,8 +219,8 @@ async def _measure_levels(
         if model is not None:
             more["model"] = model
         more |= arguments.extra
-        for number, load in enumerate(loads):
-            random_numbers = random.Random(f"{arguments.seed}/{number}")
+        for index, load in enumerate(loads):
+            random_numbers = random.Random(f"{arguments.seed}/{index}")
             jobs = make_jobs(arguments, prompts, random_numbers)
             bar = tqdm(
                 desc=load.name,
@@ -304,8 +304,10 @@ def draw(path: str, loads: list[Load], levels: list[Level]) -> str:
         done = levels[0].succeeded
         start = min(sample.due for sample in done)
         points = {
-            "first token": [(one.due - start, (one.times[0] - one.due) * 1000) for one in done if one.times],
-            "whole answer": [(one.due - start, (one.ended - one.due) * 1000) for one in done],
+            "first token": [
+                (sample.due - start, (sample.times[0] - sample.due) * 1000) for sample in done if sample.times
+            ],
+            "whole answer": [(sample.due - start, (sample.ended - sample.due) * 1000) for sample in done],
         }
         return chart.chart(f"{path}, {levels[0].load}", "seconds since the start", "milliseconds", points, scatter=True)
     series: dict[str, list[tuple[float, float]]] = {}

@@ -35,36 +35,41 @@ class Level:
     @property
     def counted_by(self) -> str:
         """Where the number of output tokens comes from: `usage`, or `events` if an answer had no usage."""
-        return "events" if any(one.completion_tokens is None for one in self.succeeded) else "usage"
+        return "events" if any(sample.completion_tokens is None for sample in self.succeeded) else "usage"
 
     def output_tokens(self) -> int:
         """Output tokens of all complete answers. An answer without usage counts one token per event."""
-        return sum(len(one.times) if one.completion_tokens is None else one.completion_tokens for one in self.succeeded)
+        return sum(
+            len(sample.times) if sample.completion_tokens is None else sample.completion_tokens
+            for sample in self.succeeded
+        )
 
     def prompt_tokens(self) -> int:
-        return sum(one.prompt_tokens or 0 for one in self.succeeded)
+        return sum(sample.prompt_tokens or 0 for sample in self.succeeded)
 
     def cached_share(self) -> float | None:
         """Share of the prompt tokens that the server found in its prefix cache, or None if no answer says."""
-        counted = [one for one in self.succeeded if one.cached_tokens is not None and one.prompt_tokens]
-        total = sum(one.prompt_tokens or 0 for one in counted)
-        return sum(one.cached_tokens or 0 for one in counted) / total if total else None
+        counted = [sample for sample in self.succeeded if sample.cached_tokens is not None and sample.prompt_tokens]
+        total = sum(sample.prompt_tokens or 0 for sample in counted)
+        return sum(sample.cached_tokens or 0 for sample in counted) / total if total else None
 
     def first_token_seconds(self) -> list[float]:
-        return [one.times[0] - one.due for one in self.succeeded if one.times]
+        return [sample.times[0] - sample.due for sample in self.succeeded if sample.times]
 
     def gap_seconds(self) -> list[float]:
         """Times between one part of an answer and the next."""
         return [
-            after - before for one in self.succeeded for before, after in zip(one.times, one.times[1:], strict=False)
+            after - before
+            for sample in self.succeeded
+            for before, after in zip(sample.times, sample.times[1:], strict=False)
         ]
 
     def latency_seconds(self) -> list[float]:
-        return [one.ended - one.due for one in self.succeeded]
+        return [sample.ended - sample.due for sample in self.succeeded]
 
     def late_seconds(self) -> list[float]:
         """How late the client sent its requests. Large values mean that the client was the bottleneck."""
-        return [one.sent - one.due for one in self.samples]
+        return [sample.sent - sample.due for sample in self.samples]
 
     def as_json(self) -> dict[str, Any]:
         seconds = span_seconds(self.samples)
@@ -123,7 +128,7 @@ def table(levels: Sequence[Level]) -> str:
         cached = level.cached_share()
         cells.append(f"{cached:.1%}" if cached else "-")
         for values in (level.first_token_seconds(), level.gap_seconds(), level.latency_seconds()):
-            cells += [f"{percentile(values, one) * 1000:,.1f}" if values else "-" for one in PERCENTILES]
+            cells += [f"{percentile(values, percent) * 1000:,.1f}" if values else "-" for percent in PERCENTILES]
         for (_, row), cell in zip(rows, cells, strict=True):
             row.append(cell)
     shown = [(name, cells) for name, cells in rows if set(cells) != {"-"}]
@@ -140,7 +145,7 @@ def _notes(levels: Sequence[Level]) -> list[str]:
     notes = []
     for level in levels:
         for name, count in level.errors.items():
-            said = next((one.message for one in level.samples if one.error == name and one.message), "")
+            said = next((sample.message for sample in level.samples if sample.error == name and sample.message), "")
             notes.append(f"{level.load}: {count} failed: {said or name}")
         late = percentile(level.late_seconds(), 99)
         if late > 0.01:

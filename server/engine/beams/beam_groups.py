@@ -123,5 +123,5 @@ class GroupSearch(BeamSearch):
 
 
 def _shifted(describe: Describe | None, first_row: int) -> Describe | None:
-    """`describe` for row numbers that are counted from the first row of a group."""
+    """`describe` for row indices that are counted from the first row of a group."""
     return describe and (lambda row, token: describe(first_row + row, token))

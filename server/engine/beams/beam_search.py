@@ -206,7 +206,7 @@ def _advance_equals(
     num_beams, all_end = searches[0].num_beams, [False] * len(searches)
     if ends.any():
         for index in ends[:, :num_beams].any(axis=1).nonzero()[0].tolist():
-            own = (one[index].tolist() for one in (rows, tokens, ends))
+            own = (array[index].tolist() for array in (rows, tokens, ends))
             searches[index]._keep_ended(_Candidates(totals[index], *own), describe[index])
         all_end = ends.all(axis=1).tolist()
         scores = np.where(ends, totals + NEVER, totals)

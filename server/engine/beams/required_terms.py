@@ -75,15 +75,15 @@ class _Spelling:
 
     def missing(self, length: int) -> int:
         """Smallest number of tokens that complete the term after its first `length` characters."""
-        return min(one.missing(length) for one in self.tokens)
+        return min(spelled.missing(length) for spelled in self.tokens)
 
     def next_tokens(self, state: TermState) -> list[int]:
         """The tokens that continue or begin the term."""
         done = self.text[: _partial(state.tail, self.text)].encode() + state.pending
         if not done:
-            found = [one.first(state.tail[-1], self.text) for one in self.tokens]
+            found = [spelled.first(state.tail[-1], self.text) for spelled in self.tokens]
         elif self.text.encode().startswith(done):
-            found = [one.following(done) for one in self.tokens]
+            found = [spelled.following(done) for spelled in self.tokens]
         else:
             found = []
         return [token for token in found if token is not None]
@@ -110,7 +110,8 @@ class RequiredTerms:
                 tokens = [_TermTokens(ids, list(map(self._bytes_of, ids))) for ids in own]
                 self._spellings.append(_Spelling(index, text, tokens))
         self._sizes = [
-            min(one.missing(0) for one in self._spellings if one.term == index) for index in range(len(terms))
+            min(spelling.missing(0) for spelling in self._spellings if spelling.term == index)
+            for index in range(len(terms))
         ]
         self.num_tokens = sum(self._sizes)
         """Number of tokens of all terms: the progress of a text that contains them all."""
@@ -129,8 +130,8 @@ class RequiredTerms:
 
     def next_tokens(self, state: TermState) -> list[int]:
         """Tokens that continue or begin a missing term."""
-        missing = [one for one in self._spellings if not state.found >> one.term & 1]
-        return list(dict.fromkeys(token for one in missing for token in one.next_tokens(state)))
+        missing = [spelling for spelling in self._spellings if not state.found >> spelling.term & 1]
+        return list(dict.fromkeys(token for spelling in missing for token in spelling.next_tokens(state)))
 
     def _after(self, state: TermState, data: bytes) -> TermState:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -144,19 +145,19 @@ class RequiredTerms:
         found, at_end = state.found & ~state.at_end, 0
         missing = list(self._sizes)
         kept = 1
-        for one in self._spellings:
-            if found >> one.term & 1:
+        for spelling in self._spellings:
+            if found >> spelling.term & 1:
                 continue
-            end = _end_of(text, one.text)
+            end = _end_of(text, spelling.text)
             if end is not None and end < len(text):
-                found |= 1 << one.term
+                found |= 1 << spelling.term
                 continue
             if end is not None:
-                at_end |= 1 << one.term
-                kept = max(kept, len(one.text) + 1)
-            length = _partial(text, one.text)
+                at_end |= 1 << spelling.term
+                kept = max(kept, len(spelling.text) + 1)
+            length = _partial(text, spelling.text)
             kept = max(kept, length + 1)
-            missing[one.term] = min(missing[one.term], one.missing(length))
+            missing[spelling.term] = min(missing[spelling.term], spelling.missing(length))
         at_end &= ~found
         found |= at_end
         progress = sum(size if found >> i & 1 else size - missing[i] for i, size in enumerate(self._sizes))

@@ -109,20 +109,20 @@ class TermSearch(BeamSearch):
         legal = list(filter(self._is_legal, candidates))
         at_limit = self.length >= self.max_new_tokens or not legal
         self._finish(old, legal or candidates, at_limit, describe)
-        going_on = [] if at_limit else [one for one in legal if not one.ends]
+        going_on = [] if at_limit else [candidate for candidate in legal if not candidate.ends]
         chosen = self._choose(going_on)
         # The number of rows stays the same. Rows without a legal candidate get impossible beams.
         taken = set(map(id, chosen))
-        rest = [one for one in candidates if id(one) not in taken] or candidates
+        rest = [candidate for candidate in candidates if id(candidate) not in taken] or candidates
         fill = [rest[i % len(rest)] for i in range(self.num_beams - len(chosen))]
-        self._states = [one.state for one in (*chosen, *fill)]
+        self._states = [candidate.state for candidate in (*chosen, *fill)]
         self.running = [
-            *(self._child(old, one, one.total, describe) for one in chosen),
-            *(self._child(old, one, one.total + NEVER, describe) for one in fill),
+            *(self._child(old, candidate, candidate.total, describe) for candidate in chosen),
+            *(self._child(old, candidate, candidate.total + NEVER, describe) for candidate in fill),
         ]
         self._find_further_tokens()
         self.done = not chosen or not self._may_improve()
-        return [one.row for one in (*chosen, *fill)]
+        return [candidate.row for candidate in (*chosen, *fill)]
 
     def _candidates(self, running: Sequence[Beam], log_probs: Float32s, token_ids: Ids) -> list[_Candidate]:
         """The candidates of a step, best first."""
@@ -141,17 +141,17 @@ class TermSearch(BeamSearch):
 
         for row, column in places:
             if running[row].is_possible and totals[row, column] > -np.inf:
-                one = candidate(row, column)
-                found.setdefault((row, one.token), one)
+                possible = candidate(row, column)
+                found.setdefault((row, possible.token), possible)
         for row in rows:
             ordered = (candidate(row, column) for column in range(width) if totals[row, column] > -np.inf)
             best = next(filter(self._is_legal, ordered), None)
             if best is not None:
                 found.setdefault((row, best.token), best)
-        return sorted(found.values(), key=lambda one: (-one.total, one.row, one.token))
+        return sorted(found.values(), key=lambda scored: (-scored.total, scored.row, scored.token))
 
-    def _is_legal(self, one: _Candidate) -> bool:
-        return not one.ends or self._is_complete(one.state)
+    def _is_legal(self, candidate: _Candidate) -> bool:
+        return not candidate.ends or self._is_complete(candidate.state)
 
     def _is_complete(self, state: TermState) -> bool:
         return state.progress == self._terms.num_tokens
@@ -164,37 +164,37 @@ class TermSearch(BeamSearch):
         Only the best `num_beams` candidates with all terms may end. Where no text can become longer and none has all
         terms, the texts with the most tokens of terms end.
         """
-        complete = [one for one in candidates if self._is_complete(one.state)][: self.num_beams]
-        ended = [one for one in complete if one.ends or at_limit]
+        complete = [candidate for candidate in candidates if self._is_complete(candidate.state)][: self.num_beams]
+        ended = [candidate for candidate in complete if candidate.ends or at_limit]
         if at_limit and not ended and not self.finished:
-            ended = sorted(candidates, key=lambda one: -one.state.progress)[: self.num_beams]
-            most = max((one.state.progress for one in ended), default=0)
-            ended = [one for one in ended if one.state.progress == most]
+            ended = sorted(candidates, key=lambda candidate: -candidate.state.progress)[: self.num_beams]
+            most = max((candidate.state.progress for candidate in ended), default=0)
+            ended = [candidate for candidate in ended if candidate.state.progress == most]
         penalty = self._penalty(self.length)
-        newly = [self._child(running, one, one.total, describe, penalty) for one in ended]
+        newly = [self._child(running, candidate, candidate.total, describe, penalty) for candidate in ended]
         self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
 
     def _choose(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """The candidates that continue, best first. candidates: those that do not end, best first."""
         groups: list[list[_Candidate]] = [[] for _ in range(self._terms.num_tokens + 1)]
-        for one in candidates:
-            groups[one.state.progress].append(one)
+        for candidate in candidates:
+            groups[candidate.state.progress].append(candidate)
         counts = divide_beams(self.num_beams, list(map(len, groups)))
-        chosen = [one for group, count in zip(groups, counts, strict=True) for one in group[:count]]
-        return sorted(chosen, key=lambda one: (-one.total, one.row, one.token))
+        chosen = [candidate for group, count in zip(groups, counts, strict=True) for candidate in group[:count]]
+        return sorted(chosen, key=lambda candidate: (-candidate.total, candidate.row, candidate.token))
 
     def _child(
         self,
         old: Sequence[Beam],
-        one: _Candidate,
+        candidate: _Candidate,
         total: np.float32,
         describe: Describe | None,
         penalty: np.float32 = ONE,
     ) -> Beam:
-        parent = old[one.row]
-        logprobs = [*parent.logprobs, describe(one.row, one.token)] if describe is not None else []
+        parent = old[candidate.row]
+        logprobs = [*parent.logprobs, describe(candidate.row, candidate.token)] if describe is not None else []
         possible = bool(total > LEAST_POSSIBLE)
-        return Beam([*parent.tokens, one.token], total / penalty, logprobs, possible)
+        return Beam([*parent.tokens, candidate.token], total / penalty, logprobs, possible)
 
     def _may_improve(self) -> bool:
         """As in `BeamSearch`, judged only by running beams that contain all terms: other beams cannot end yet."""
@@ -215,7 +215,7 @@ class TermSearch(BeamSearch):
             return self.finished[:count]
         penalty = self._penalty(max(self.length, 1))
         running = sorted(
-            zip(self._states, self.running, strict=True), key=lambda one: (-one[0].progress, -one[1].score)
+            zip(self._states, self.running, strict=True), key=lambda pair: (-pair[0].progress, -pair[1].score)
         )
         unfinished = [replace(beam, score=beam.score / penalty) for _, beam in running if beam.is_possible]
         return [*self.finished, *unfinished][:count]

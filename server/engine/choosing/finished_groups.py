@@ -45,8 +45,10 @@ def with_attention(
     if not group.params.attention and group.params.alignment is None:
         return hypotheses
     return [
-        replace(one, attention=_attention(runner, group, one.token_ids, source_blocks)) if one.token_ids else one
-        for one in hypotheses
+        replace(hypothesis, attention=_attention(runner, group, hypothesis.token_ids, source_blocks))
+        if hypothesis.token_ids
+        else hypothesis
+        for hypothesis in hypotheses
     ]
 
 
@@ -72,7 +74,7 @@ def result_of(group: SequenceGroup, hypotheses: list[Hypothesis], now: float) ->
     scheduled = group.first_scheduled if group.first_scheduled is not None else now
     first_token = group.first_token if group.first_token is not None else now
     return Finished(
-        group.request_id,
+        group.sequence_id,
         hypotheses,
         queue_seconds=scheduled - group.arrival,
         prefill_seconds=first_token - scheduled,

@@ -98,7 +98,7 @@ class _SearchBatch(NamedTuple):
 def _advance(batches: Sequence[_SearchBatch]) -> list[Selection]:
     """Advance the beam searches of batches with equal shapes."""
     groups = [group for batch in batches for group in batch.groups]
-    describe = [one for batch in batches for one in batch.describe]
+    describe = [describe_row for batch in batches for describe_row in batch.describe]
     log_probs = np.concatenate([batch.log_probs for batch in batches])
     token_ids = np.concatenate([batch.token_ids for batch in batches])
     searches = [group.beams for group in groups if group.beams is not None]
@@ -318,7 +318,7 @@ def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Te
     width = max(map(len, lists))
     if width == 0:
         return None
-    return to_device([[*one, *[-1] * (width - len(one))] for one in lists], device)
+    return to_device([[*further, *[-1] * (width - len(further))] for further in lists], device)
 
 
 def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tensor:

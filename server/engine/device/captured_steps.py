@@ -61,7 +61,7 @@ class CapturedSteps:
         given = BatchRows.singles([row.group for row in rows], [row.sequence for row in rows])
         if after is not None:
             places = {row.sequence: -1 - place for place, row in enumerate(after)}
-            token_ids = [places[one] for one in given.sequences]
+            token_ids = [places[sequence] for sequence in given.sequences]
             given = given._replace(starts=[start + 1 for start in given.starts], token_ids=token_ids)
         batch = self._batches.build(given)
         return self._graphs.launch(batch, choices.filters, choices.uniforms) if self._takes(batch) else None

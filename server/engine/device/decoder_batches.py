@@ -63,8 +63,11 @@ class BatchRows(NamedTuple):
     @classmethod
     def singles(cls, groups: Sequence[SequenceGroup], sequences: Sequence[CachedSequence]) -> BatchRows:
         """Rows that compute the last token of each sequence. sequences: the sequences of the groups, in order."""
-        starts, ones = [one.num_computed_tokens for one in sequences], [1] * len(sequences)
-        token_ids, group_rows = [one.tokens[-1] for one in sequences], [len(group.sequences) for group in groups]
+        starts, ones = [sequence.num_computed_tokens for sequence in sequences], [1] * len(sequences)
+        token_ids, group_rows = (
+            [sequence.tokens[-1] for sequence in sequences],
+            [len(group.sequences) for group in groups],
+        )
         return cls(list(groups), group_rows, list(sequences), starts, ones, list(ones), token_ids)
 
 
@@ -93,7 +96,7 @@ class BatchBuilder:
             lengths = np.array(counts)
             row_of, ends = row_of.repeat(lengths), np.array(rows.starts) + lengths
             positions[:] = np.arange(num_tokens) + (ends - lengths.cumsum())[row_of]
-        tables = padded_tables([one.block_table for one in rows.sequences])
+        tables = padded_tables([sequence.block_table for sequence in rows.sequences])
         columns[2] = tables[row_of, positions // size] * size + positions % size
         if self._needs_rope_lengths:
             rope_lengths = np.array([group.rope_length for group in rows.groups]).repeat(rows.group_rows)

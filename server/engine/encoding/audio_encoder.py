@@ -46,7 +46,9 @@ class AudioRunner(Runner):
         """Ragged batch of the audio windows of some groups."""
         frames = [_floats(group.source_frames).view(-1, self.num_mels) for group in groups]
         adapters = named([group.adapter for group in groups])
-        return AudioBatch(torch.cat(frames).to(self.device), tuple(len(one) for one in frames), adapters)
+        return AudioBatch(
+            torch.cat(frames).to(self.device), tuple(len(group_frames) for group_frames in frames), adapters
+        )
 
 
 class LogMelEngine(EncoderEngine):
@@ -72,16 +74,16 @@ class LogMelEngine(EncoderEngine):
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
         samples = [_floats(request.message.items[index].samples).to(self.runner.device) for request, index in texts]
-        return [EncoderOutput(self._log_mel(one).cpu().numpy()) for one in samples]
+        return [EncoderOutput(self._log_mel(waveform).cpu().numpy()) for waveform in samples]
 
 
-def warm_up_messages(name: str, request_id: int, limits: ModelLimits, start: list[int]) -> tuple[Generate, Encode]:
-    """Requests with silent audio to warm up a model. Their ids are `request_id` and `request_id - 1`."""
+def warm_up_messages(name: str, sequence_id: int, limits: ModelLimits, start: list[int]) -> tuple[Generate, Encode]:
+    """Requests with silent audio to warm up a model. Their ids are `sequence_id` and `sequence_id - 1`."""
     params = GenerationParams(do_sample=True, top_k=5)
     item = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
     return (
-        Generate(name, params, [], [GenerateRow(request_id, 3, 0, start)], frames=[bytes(limits.frame_bytes)]),
-        Encode(request_id - 1, name, "log_mel", [item]),
+        Generate(name, params, [], [GenerateRow(sequence_id, 3, 0, start)], frames=[bytes(limits.frame_bytes)]),
+        Encode(sequence_id - 1, name, "log_mel", [item]),
     )
 
 

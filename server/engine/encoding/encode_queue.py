@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.engine.scheduling.turns import Turns
+from server.engine.scheduling.round_robin import RoundRobinQueue
 from server.ipc.wire.messages import Encode, EncodeItem
 
 
@@ -16,9 +16,9 @@ class EncodeRequest:
     """
 
     def __init__(self, message: Encode, adapter: str = "") -> None:
-        self.request_id = message.request_id
+        self.sequence_id = message.sequence_id
         self.key = message.key
-        self.call_id = message.call_id or message.request_id
+        self.call_id = message.call_id or message.sequence_id
         self.message = message
         self.adapter = adapter
         self.next_item = 0
@@ -38,7 +38,7 @@ class EncodeQueue:
     """Waiting requests in the order of their turns. num_waiting_tokens: tokens of all waiting items."""
 
     def __init__(self) -> None:
-        self._requests: Turns[EncodeRequest] = Turns()
+        self._requests: RoundRobinQueue[EncodeRequest] = RoundRobinQueue()
         self.num_waiting_tokens = 0
 
     def __len__(self) -> int:

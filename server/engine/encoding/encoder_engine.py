@@ -73,7 +73,7 @@ class EncoderEngine:
         code, reason = self._refusal(message)
         if reason:
             request.finished = True
-            events.failed.append(Failed(message.request_id, code, reason))
+            events.failed.append(Failed(message.sequence_id, code, reason))
             return []
         self.queue.add(request)
         return [request]
@@ -114,7 +114,9 @@ class EncoderEngine:
         if not texts:
             return None
         started = time.monotonic()
-        events.starts([(one.request_id, one.message.start_deadline) for one, index in texts if index == 0], started)
+        events.starts(
+            [(queued.sequence_id, queued.message.start_deadline) for queued, index in texts if index == 0], started
+        )
         try:
             outputs = self._run(texts)
         except Exception as error:
@@ -128,7 +130,7 @@ class EncoderEngine:
                 self.finish(request, "engine_error", events, NOT_FINITE)
                 continue
             values = output.values.astype("<f4", copy=False).tobytes()
-            events.encoded.append(Encoded(request.request_id, index, values, len(output.values), output.token_ids))
+            events.encoded.append(Encoded(request.sequence_id, index, values, len(output.values), output.token_ids))
             request.unanswered -= 1
             if request.unanswered == 0:
                 request.finished = True
@@ -169,9 +171,9 @@ class EncoderEngine:
         request.finished = True
         self.queue.remove(request)
         if reason == "timeout":
-            events.failed.append(Failed(request.request_id, "timeout", TIMED_OUT))
+            events.failed.append(Failed(request.sequence_id, "timeout", TIMED_OUT))
         elif reason == "engine_error":
-            events.failed.append(Failed(request.request_id, "engine_error", message))
+            events.failed.append(Failed(request.sequence_id, "engine_error", message))
 
 
 def _are_spans(item: EncodeItem) -> bool:

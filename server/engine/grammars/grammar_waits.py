@@ -116,7 +116,7 @@ class GrammarWaits:
         if task is not None:
             return [] if task.started is None else [task.started]
         grammars = group.grammar_states[0].grammars.values()
-        return [one.started for one in grammars if one.matcher is None and one.started is not None]
+        return [grammar.started for grammar in grammars if grammar.matcher is None and grammar.started is not None]
 
 
 def needs_masks(group: SequenceGroup) -> bool:

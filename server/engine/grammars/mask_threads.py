@@ -48,7 +48,7 @@ class MaskTask:
     def is_slow(self) -> bool:
         """Whether a grammar of the group was slow before, or has no masks yet."""
         grammars = self.rows[0][0].grammars.values()
-        return any(one.mask_seconds is None or one.mask_seconds > SLOW_SECONDS for one in grammars)
+        return any(grammar.mask_seconds is None or grammar.mask_seconds > SLOW_SECONDS for grammar in grammars)
 
 
 class MaskThreads:

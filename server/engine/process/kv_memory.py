@@ -119,7 +119,7 @@ def divide_by_need(
     for weights, limits in ((equal, firsts or shares), (equal, needs), (needs, maxima)):
         room = [max(limit - share, 0) for limit, share in zip(limits, shares, strict=True)]
         more = _fill(total - sum(shares), weights, room)
-        shares = [one + added for one, added in zip(shares, more, strict=True)]
+        shares = [share + added for share, added in zip(shares, more, strict=True)]
     return shares
 
 
@@ -127,7 +127,7 @@ def _fill(total: int, weights: Sequence[int], limits: Sequence[int]) -> list[int
     """Divide `total` in proportion to the weights. The part above a limit is divided among the others."""
     given = [0] * len(weights)
     left, left_weight = total, sum(weights)
-    for index in sorted(range(len(weights)), key=lambda one: limits[one] / max(weights[one], 1)):
+    for index in sorted(range(len(weights)), key=lambda place: limits[place] / max(weights[place], 1)):
         given[index] = min(limits[index], left * weights[index] // max(left_weight, 1))
         left -= given[index]
         left_weight -= weights[index]

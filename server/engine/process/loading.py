@@ -228,12 +228,12 @@ def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
 
 
 def build(
-    loaded: LoadedCheckpoint, options: EngineOptions, share_bytes: int, drafter: Drafter | None = None
+    loaded: LoadedCheckpoint, options: EngineOptions, kv_memory_bytes: int, drafter: Drafter | None = None
 ) -> tuple[ModelEngine, ModelInfo]:
     """Create the KV pools and engines of a model.
 
     loaded: the loaded model. options: engine options.
-    share_bytes: memory for its keys and values in bytes; unused if the model does not generate.
+    kv_memory_bytes: memory for its keys and values in bytes; unused if the model does not generate.
     drafter: proposes draft tokens, or None.
     Returns the model's engine and its description. Raises LoadError if the memory is less than one block.
     """
@@ -247,16 +247,16 @@ def build(
         layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
         needs = loaded.pool_needs(options)
         states = needs.get("state")
-        blocks = pool_blocks(needs, share_bytes)
+        blocks = pool_blocks(needs, kv_memory_bytes)
         if min(blocks.values()) == 0:
             raise LoadError(
-                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache are less than one block; use a larger "
+                f"model {spec.name!r}: {kv_memory_bytes:,} bytes of the KV cache are less than one block; use a larger "
                 "--kv-cache-memory"
             )
         if states and blocks["state"] < states.blocks:
             raise LoadError(
-                f"model {spec.name!r}: {share_bytes:,} bytes of the KV cache have room for {blocks['state']} of the "
-                f"{states.blocks} states that a request needs ({states.block_bytes:,} bytes each); use a larger "
+                f"model {spec.name!r}: {kv_memory_bytes:,} bytes of the KV cache have room for {blocks['state']} of "
+                f"the {states.blocks} states that a request needs ({states.block_bytes:,} bytes each); use a larger "
                 "--kv-cache-memory"
             )
         try:
@@ -269,7 +269,7 @@ def build(
                 state_memory = StateMemory(transformer.mixers(), blocks["state"], loaded.device)
         except (torch.OutOfMemoryError, RuntimeError, OSError) as error:
             raise LoadError(
-                f"model {spec.name!r}: cannot allocate {share_bytes:,} bytes for its KV cache; use a smaller "
+                f"model {spec.name!r}: cannot allocate {kv_memory_bytes:,} bytes for its KV cache; use a smaller "
                 "--kv-cache-memory"
             ) from error
     reader = config.encoder if config.encoder is not None else config.decoder

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 
-from server.engine.process.connection import ConnectionClosed, ServerConnection
+from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.messages import Loading
 
 BEAT_SECONDS = 1.0
@@ -19,7 +19,7 @@ BEAT_SECONDS = 1.0
 class LoadingBeats:
     """Sends a beat every `BEAT_SECONDS` until `stop`. Does nothing on systems without timer signals."""
 
-    def __init__(self, connection: ServerConnection, epoch: int) -> None:
+    def __init__(self, connection: WorkerSocket, epoch: int) -> None:
         self._connection = connection
         self._beat = Loading(epoch)
         if hasattr(signal, "setitimer"):

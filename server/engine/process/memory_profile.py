@@ -153,11 +153,11 @@ def _streams(model: LoadedCheckpoint, generation: GenerationEngine, options: Eng
     """
     pools = generation.scheduler.blocks.pools
     rows = max(min(options.max_batch_rows, *(pool.num_blocks for pool in pools.values())), 1)
-    share = _row_tokens(generation, "self", rows)
+    row_tokens = _row_tokens(generation, "self", rows)
     if generation.is_encoder_decoder:
-        return _generate(model, generation, [_row_tokens(generation, "cross", rows)] * rows, max(share - 1, 1))
-    prompt = max(share // 8, 1)
-    return _generate(model, generation, [prompt] * rows, max(share - prompt, 1))
+        return _generate(model, generation, [_row_tokens(generation, "cross", rows)] * rows, max(row_tokens - 1, 1))
+    prompt = max(row_tokens // 8, 1)
+    return _generate(model, generation, [prompt] * rows, max(row_tokens - prompt, 1))
 
 
 def _row_tokens(generation: GenerationEngine, name: str, rows: int) -> int:

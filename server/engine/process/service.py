@@ -21,7 +21,6 @@ from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.engine.device.devices import cuda_device, why_too_old
 from server.engine.encoding.audio_encoder import warm_up_messages
-from server.engine.process.connection import ConnectionClosed, ServerConnection
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
 from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
@@ -29,6 +28,7 @@ from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
 from server.engine.process.step_beats import StepBeats
+from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
 from server.ipc.wire.messages import (
@@ -55,7 +55,7 @@ DRAIN_SECONDS = 2.0
 
 
 def run_worker(
-    connection: ServerConnection, configure: Configure, early: list[ToWorker], stop_beats: Callable[[], None]
+    connection: WorkerSocket, configure: Configure, early: list[ToWorker], stop_beats: Callable[[], None]
 ) -> int:
     """Run a worker until `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
 
@@ -277,27 +277,27 @@ def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callab
 def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
     """Run a few steps of each model and adapter, so that memory and kernels are ready for the first request."""
     names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
-    for number, (model, name) in enumerate(names):
+    for index, (model, name) in enumerate(names):
         if model.num_mels:
             audio = engine.models[model.spec.name].encoding
             assert audio is not None
-            for message in warm_up_messages(name, -2 * number - 1, audio.limits, [0]):
+            for message in warm_up_messages(name, -2 * index - 1, audio.limits, [0]):
                 engine.add(message)
             continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []
             params = GenerationParams(do_sample=True, top_k=5)
-            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * number - 1, 3, 0, starts)]))
+            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * index - 1, 3, 0, starts)]))
         if model.encodes:
             item = EncodeItem([0, 0], mask_index=0, spans=[(0, 1)], label_indices=[1])
             targets = [0] if model.model.head_settings.answers else []
-            engine.add(Encode(-2 * number - 2, name, model.encode_tasks[-1], [item], target_ids=targets))
+            engine.add(Encode(-2 * index - 2, name, model.encode_tasks[-1], [item], target_ids=targets))
     while engine.has_work:
         engine.step()
     engine.stats()
 
 
-def _serve(engine: Engine, connection: ServerConnection, early: list[ToWorker], stats_seconds: float) -> int:
+def _serve(engine: Engine, connection: WorkerSocket, early: list[ToWorker], stats_seconds: float) -> int:
     engine.send = connection.send
     # A device that hangs keeps a thread of its process busy too, so beats would only delay its end.
     if engine.device.type == "cpu":
@@ -309,7 +309,7 @@ def _serve(engine: Engine, connection: ServerConnection, early: list[ToWorker], 
             if isinstance(message, Generate | Encode):
                 engine.add(message)
             elif isinstance(message, Abort):
-                engine.abort(message.request_id)
+                engine.abort(message.sequence_id)
             elif isinstance(message, Vocabulary):
                 engine.set_vocabulary(message)
             elif isinstance(message, Shutdown):

@@ -58,9 +58,11 @@ def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
     on the length of the text. A draft model has no mixers, because their states cannot return to an earlier token.
     """
     name, other = model.spec.name, draft.spec.name
-    for one in (model, draft):
-        if not one.generates or one.model.config.is_encoder_decoder:
-            raise LoadError(f"model {name!r}: target and draft model must be decoders; {one.spec.name!r} is not one")
+    for decoder in (model, draft):
+        if not decoder.generates or decoder.model.config.is_encoder_decoder:
+            raise LoadError(
+                f"model {name!r}: target and draft model must be decoders; {decoder.spec.name!r} is not one"
+            )
     if draft.keys_depend_on_length:
         raise LoadError(f"model {name!r}: the keys of its draft model {other!r} depend on the length of the text")
     if draft.model.transformer.mixers():
@@ -77,26 +79,26 @@ def check_draft(model: LoadedCheckpoint, draft: LoadedCheckpoint) -> None:
 
 
 def make_drafter(
-    model: LoadedCheckpoint, draft: LoadedCheckpoint | None, options: EngineOptions, share_bytes: int
+    model: LoadedCheckpoint, draft: LoadedCheckpoint | None, options: EngineOptions, kv_memory_bytes: int
 ) -> tuple[int, Drafter | None]:
     """Create the drafter of a model.
 
-    share_bytes: memory for keys and values of the model and its draft model, in bytes.
+    kv_memory_bytes: memory for keys and values of the model and its draft model, in bytes.
     The memory is divided so that both pools hold the same number of tokens; by need if the model has states.
     Returns the remaining bytes of the target model, and the drafter or None.
     Raises LoadError if the draft model gets less than one block.
     """
     if model.spec.speculation is None or why_without_drafts(model) is not None:
-        return share_bytes, None
+        return kv_memory_bytes, None
     if draft is None:
-        return share_bytes, NgramDrafter(options.speculative_tokens or NGRAM_DRAFT_TOKENS)
+        return kv_memory_bytes, NgramDrafter(options.speculative_tokens or NGRAM_DRAFT_TOKENS)
     check_int8_cache(draft, options)
     need = _draft_need(draft, options)
     needs = model.pool_needs(options)
     if "state" in needs:
-        own_bytes = share_bytes * need.bytes // (need.bytes + sum(one.bytes for one in needs.values()))
+        own_bytes = kv_memory_bytes * need.bytes // (need.bytes + sum(own_need.bytes for own_need in needs.values()))
     else:
-        own_bytes = share_bytes * need.block_bytes // (need.block_bytes + needs["self"].block_bytes)
+        own_bytes = kv_memory_bytes * need.block_bytes // (need.block_bytes + needs["self"].block_bytes)
     blocks = pool_blocks({"self": need}, own_bytes)["self"]
     if blocks == 0:
         raise LoadError(
@@ -112,7 +114,7 @@ def make_drafter(
     pool = BlockManager(blocks, options.block_size)
     num_tokens = options.speculative_tokens or DRAFT_TOKENS
     drafter = ModelDrafter(runner, pool, num_tokens, draft.step_tokens(options).batch, draft.context_tokens)
-    return share_bytes - blocks * need.block_bytes, drafter
+    return kv_memory_bytes - blocks * need.block_bytes, drafter
 
 
 def kv_shares(

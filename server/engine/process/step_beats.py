@@ -15,7 +15,7 @@ import contextlib
 import threading
 import time
 
-from server.engine.process.connection import ConnectionClosed, ServerConnection
+from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.messages import Computing
 from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
@@ -33,7 +33,7 @@ class StepBeats:
     connection: where the main thread sends its messages. epoch: see `Configure`.
     """
 
-    def __init__(self, connection: ServerConnection, epoch: int) -> None:
+    def __init__(self, connection: WorkerSocket, epoch: int) -> None:
         self._connection = connection
         self._beat = Computing(epoch)
         self._clock = time.pthread_getcpuclockid(threading.get_ident()) if _HAS_THREAD_CLOCKS else None

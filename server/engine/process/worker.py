@@ -16,9 +16,9 @@ import os
 import socket
 import sys
 
-from server.engine.process.connection import ConnectionClosed, ServerConnection
 from server.engine.process.host import die_with_parent, leave_signals_to_parent, let_threads_sleep, pin_to_processors
 from server.engine.process.loading_beats import LoadingBeats
+from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.messages import Configure, Shutdown
 from server.log_format import ENVIRONMENT, start_logging
 from server.system.cores import interrupt_others
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     let_threads_sleep()
     start_logging("warning", os.environ.get(ENVIRONMENT, "text"))
     try:
-        connection = ServerConnection(socket.socket(fileno=descriptor))
+        connection = WorkerSocket(socket.socket(fileno=descriptor))
     except OSError:
         print(f"error: descriptor {descriptor} is not a socket; workers are started by the server", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from server.engine.scheduling.turns import RunningRows
+from server.engine.scheduling.round_robin import RunningRows
 from server.engine.sequences.sequence import SequenceGroup
 
 MAX_STARTS = 8

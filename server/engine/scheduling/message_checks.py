@@ -30,7 +30,7 @@ class MessageChecks:
 
     def invalid_reason(self, message: Generate, has_vocabulary: bool) -> str | None:
         """Why a message is invalid, or None. has_vocabulary: whether the model has the bytes of its tokens."""
-        wrong = next((len(one) for one in message.frames if len(one) != self._limits.frame_bytes), None)
+        wrong = next((len(frame) for frame in message.frames if len(frame) != self._limits.frame_bytes), None)
         if wrong is not None or bool(message.frames) != bool(self._limits.frame_bytes):
             return f"the source has {wrong or 0} bytes of audio frames; the model takes {self._limits.frame_bytes}"
         sources = message.frames or message.prompts
@@ -61,7 +61,7 @@ class MessageChecks:
             return "terms were sent before the vocabulary"
         if not all(0 <= index < len(message.terms) for row in message.rows for index in row.terms):
             return f"a row refers to a term that is not among the {len(message.terms)} terms"
-        spellings = [one for term in message.terms for one in (term.spellings or [("", [])])]
+        spellings = [spelling for term in message.terms for spelling in (term.spellings or [("", [])])]
         if not all(text and tokens for text, tokens in spellings):
             return "a term is empty"
         return self._invalid_params(message, params, has_vocabulary)

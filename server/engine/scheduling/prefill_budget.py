@@ -16,13 +16,13 @@ MAX_STEP_STRETCH = 0.75
 """Added work may take 75% of the time of a decode-only step. Keeps the p99 gap under 3 times the median."""
 PREFILL_PER_DECODE = 4
 """Prefill tokens per decoding row of a step, as long as no step times were measured."""
-_SHARED_PART = 8
+_SHARED_DIVISOR = 8
 """Added work may have this part of the largest step, an eighth, as long as no step times were measured."""
 
 
 def shared_tokens(max_batch_tokens: int) -> int:
     """Token budget of a step that delays running streams, as long as no step times were measured."""
-    return max(max_batch_tokens // _SHARED_PART, 1)
+    return max(max_batch_tokens // _SHARED_DIVISOR, 1)
 
 
 class PrefillBudget(StepTime):

@@ -22,7 +22,7 @@ from server.engine.cache.block_tables import BlockTables
 from server.engine.cache.state_tables import StateBlockTables
 from server.engine.scheduling.fair_rows import MAX_STARTS, FairRows
 from server.engine.scheduling.prefill_budget import PREFILL_PER_DECODE, PrefillBudget, shared_tokens
-from server.engine.scheduling.turns import RunningRows, WaitingGroups
+from server.engine.scheduling.round_robin import RunningRows, WaitingGroups
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup, SequenceStatus
 
 SHORT_PART = 8
@@ -185,7 +185,7 @@ class Scheduler:
     @property
     def has_prefill(self) -> bool:
         """Whether prompts wait, or are partly computed."""
-        return bool(self.waiting) or not all(one.is_ready_to_decode or one.is_computed for one in self.running)
+        return bool(self.waiting) or not all(group.is_ready_to_decode or group.is_computed for group in self.running)
 
     @property
     def can_admit(self) -> bool:
@@ -407,7 +407,7 @@ class Scheduler:
         while self.waiting and budget > 0:
             group = self.waiting.next()
             if later:
-                others = [one for one in self.waiting.heads() if one.call_id not in later]
+                others = [head for head in self.waiting.heads() if head.call_id not in later]
                 if not others:
                     return
                 group = others[0]

@@ -64,7 +64,9 @@ class StepCosts:
         self._sizes[tokens].add(seconds, self._num_steps)
         self._powers.setdefault(tokens.bit_length(), _Size()).add(seconds, self._num_steps)
         if self._num_steps % MAX_AGE_STEPS == 0:
-            self._sizes = {n: one for n, one in self._sizes.items() if self._num_steps - one.last < MAX_AGE_STEPS}
+            self._sizes = {
+                n: step_size for n, step_size in self._sizes.items() if self._num_steps - step_size.last < MAX_AGE_STEPS
+            }
             self._sorted = sorted(self._sizes)
 
     def has_baseline(self, rows: int) -> bool:

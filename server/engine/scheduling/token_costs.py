@@ -104,8 +104,8 @@ class TokenCosts:
             self._observe_size(tokens, seconds, decode_seconds)
 
     def _observe_size(self, tokens: int, seconds: float, decode_seconds: float) -> None:
-        for one in self._classes.values():
-            one.weight = max(AGED_WEIGHT * one.weight, LEAST_WEIGHT)
+        for size_class in self._classes.values():
+            size_class.weight = max(AGED_WEIGHT * size_class.weight, LEAST_WEIGHT)
         found = self._classes.get(tokens.bit_length())
         if found is None:
             self._classes[tokens.bit_length()] = _SizeClass(tokens, max(seconds - decode_seconds, 0.0))
@@ -126,7 +126,7 @@ class TokenCosts:
         Steps of one size class cannot tell the two parts of the cost apart. So the next class is tried as long as only
         the class of `tokens` has been measured several times.
         """
-        known = [size for size, one in self._classes.items() if one.count >= TRIALS]
+        known = [size for size, size_class in self._classes.items() if size_class.count >= TRIALS]
         return 1 << tokens.bit_length() if known == [tokens.bit_length()] else tokens
 
     def estimate(self) -> TokenCost:
@@ -136,15 +136,15 @@ class TokenCosts:
         parts. The fit assumes that the variance of a duration is proportional to the tokens of the step. Without two
         such classes, the fixed part is 0 and the other part is the mean cost of a token.
         """
-        classes = [one for one in self._classes.values() if one.count >= TRIALS]
+        classes = [size_class for size_class in self._classes.values() if size_class.count >= TRIALS]
         if len(classes) < 2:
             return TokenCost(0.0, self._seconds / self._tokens)
-        measured = max(one.tokens for one in classes)
-        weight = sum(one.weight for one in classes)
-        inverse = sum(one.weight / one.tokens for one in classes)
-        tokens = sum(one.weight * one.tokens for one in classes)
-        rate = sum(one.weight * one.seconds / one.tokens for one in classes)
-        seconds = sum(one.weight * one.seconds for one in classes)
+        measured = max(size_class.tokens for size_class in classes)
+        weight = sum(size_class.weight for size_class in classes)
+        inverse = sum(size_class.weight / size_class.tokens for size_class in classes)
+        tokens = sum(size_class.weight * size_class.tokens for size_class in classes)
+        rate = sum(size_class.weight * size_class.seconds / size_class.tokens for size_class in classes)
+        seconds = sum(size_class.weight * size_class.seconds for size_class in classes)
         # The solution of the normal equations, multiplied by their determinant.
         fixed = tokens * rate - weight * seconds
         slope = inverse * seconds - weight * rate

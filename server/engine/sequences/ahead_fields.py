@@ -28,7 +28,7 @@ PARAMS_FIELDS = _BY_DEVICE | _BY_ENDS | _BY_PROMPT | _BY_BEAMS
 """Fields of `GenerationParams` that a request which runs ahead may set."""
 ROW_FIELDS = frozenset(
     {
-        "request_id",
+        "sequence_id",
         "max_new_tokens",
         "prompt",
         "decoder_token_ids",
@@ -55,6 +55,6 @@ def _set_fields(message: msgspec.Struct) -> Set[str]:
 def _neutral(struct: type[msgspec.Struct]) -> list[tuple[str, object]]:
     """The fields of a message with their defaults, which are neutral."""
     return [
-        (one.name, one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory())
-        for one in msgspec.structs.fields(struct)
+        (field.name, field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory())
+        for field in msgspec.structs.fields(struct)
     ]

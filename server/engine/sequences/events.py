@@ -45,6 +45,10 @@ class EngineEvents:
 
         The HTTP process ends a request of which it has not heard at its start deadline.
         """
-        urgent = [one for one, deadline in requests if deadline is not None and deadline < now + EARLY_REPORT_SECONDS]
+        urgent = [
+            sequence_id
+            for sequence_id, deadline in requests
+            if deadline is not None and deadline < now + EARLY_REPORT_SECONDS
+        ]
         if urgent and self.report is not None:
             self.report(urgent)

@@ -55,7 +55,9 @@ class GrammarState:
     """
 
     def __init__(self, sections: Sequence[AnswerSection], start: int) -> None:
-        self.sections = [replace(one, markers=[_in_bytes(marker) for marker in one.markers]) for one in sections]
+        self.sections = [
+            replace(section, markers=[_in_bytes(marker) for marker in section.markers]) for section in sections
+        ]
         self.num_consumed = start
         self.tokens: Sequence[int] = ()
         self.bits: Bits | None = None

@@ -109,9 +109,9 @@ class SequenceGroup:
     ) -> None:
         """key_variant: see `ModelLimits`."""
         params = message.params_of(row)
-        self.request_id = row.request_id
+        self.sequence_id = row.sequence_id
         self.key = message.key
-        self.call_id = message.call_id or row.request_id
+        self.call_id = message.call_id or row.sequence_id
         self.params: GenerationParams = params
         self.max_new_tokens = row.max_new_tokens
         self.is_short = len(message.rows) * row.max_new_tokens * params.num_beams <= SHORT_NEW_TOKENS
@@ -221,7 +221,9 @@ class SequenceGroup:
             return [(self.sequences[0], self.sequences[0].num_uncomputed_tokens)]
         first = self.sequences[0]
         ready = self.sequences if first.num_computed_tokens >= self.shared_tokens else [first]
-        return [(one, one.num_uncomputed_tokens - 1) for one in ready if one.num_uncomputed_tokens > 1]
+        return [
+            (sequence, sequence.num_uncomputed_tokens - 1) for sequence in ready if sequence.num_uncomputed_tokens > 1
+        ]
 
     def common_tokens(self) -> int:
         """Number of leading tokens that all sequences share, without the last token."""

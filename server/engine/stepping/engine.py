@@ -82,7 +82,7 @@ class Engine:
         self._by_name = {name: model for model in models.values() for name in (model.name, *model.adapters)}
         self._requests: dict[int, tuple[ModelEngine, SequenceGroup | EncodeRequest]] = {}
         self._deadlines: list[tuple[float, int]] = []
-        self._turns = DeficitRoundRobin(models)
+        self._round_robin = DeficitRoundRobin(models)
         self._events = EngineEvents(self._report)
         self._timings: list[StepTiming] = []
         self._encoded_last: set[str] = set()
@@ -106,12 +106,12 @@ class Engine:
         else:
             text = f"no model {message.model!r} for this task is loaded"
             entries = message.rows if isinstance(message, Generate) else [message]
-            self._events.failed += [Failed(entry.request_id, "engine_error", text) for entry in entries]
+            self._events.failed += [Failed(entry.sequence_id, "engine_error", text) for entry in entries]
         for request in requests:
             assert model is not None
-            self._requests[request.request_id] = (model, request)
+            self._requests[request.sequence_id] = (model, request)
             if message.deadline is not None:
-                self._add_deadline(message.deadline, request.request_id)
+                self._add_deadline(message.deadline, request.sequence_id)
 
     def set_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Set the bytes of a model's tokens, see `Vocabulary`."""
@@ -119,9 +119,9 @@ class Engine:
         if model is not None and model.generation is not None:
             model.generation.set_vocabulary(vocabulary.tokens)
 
-    def abort(self, request_id: int) -> None:
+    def abort(self, sequence_id: int) -> None:
         """Drop a row or an `Encode` and free its blocks. Unknown ids are ignored. No event is recorded."""
-        self._end(request_id, "abort")
+        self._end(sequence_id, "abort")
 
     def step(self) -> StepOutput | None:
         """Run one step of one model. Returns all events since the last call, or None.
@@ -130,7 +130,7 @@ class Engine:
         """
         self._expire(time.monotonic())
         busy = {name for name, model in self.models.items() if model.has_work}
-        while (name := self._turns.pick(self._after_encoding(busy))) is not None:
+        while (name := self._round_robin.pick(self._after_encoding(busy))) is not None:
             started = time.monotonic()
             timing = None
             try:
@@ -140,7 +140,7 @@ class Engine:
             except StepFailed as error:
                 log.exception("a step of %s failed; its requests get an error", name)
                 self._recover(error)
-            self._turns.charge(name, time.monotonic() - started)
+            self._round_robin.charge(name, time.monotonic() - started)
             if timing is not None or self._events:
                 return self._output()
             busy.remove(name)
@@ -160,8 +160,8 @@ class Engine:
     def _wait_for_grammars(self) -> None:
         """Wait a moment if every running group waits for its grammar."""
         generations = [model.generation for model in self.models.values() if model.generation is not None]
-        waits = [one.grammar_waits for one in generations if one.grammar_waits is not None]
-        waiting = [one for one in waits if one.is_waiting]
+        waits = [generation.grammar_waits for generation in generations if generation.grammar_waits is not None]
+        waiting = [wait for wait in waits if wait.is_waiting]
         if waiting and not self._events:
             waiting[0].wait(MAX_GRAMMAR_WAIT_SECONDS / len(waiting))
 
@@ -206,8 +206,8 @@ class Engine:
         except RuntimeError as second:
             raise DeviceLost(str(second)) from error
 
-    def _add_deadline(self, deadline: float, request_id: int) -> None:
-        heapq.heappush(self._deadlines, (deadline, request_id))
+    def _add_deadline(self, deadline: float, sequence_id: int) -> None:
+        heapq.heappush(self._deadlines, (deadline, sequence_id))
         # Most requests end long before their deadlines. Deadlines of ended requests are removed when there are many.
         if len(self._deadlines) > 2 * len(self._requests) + MAX_STALE_DEADLINES:
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._requests]
@@ -217,8 +217,8 @@ class Engine:
         while self._deadlines and self._deadlines[0][0] <= now:
             self._end(heapq.heappop(self._deadlines)[1], "timeout")
 
-    def _end(self, request_id: int, reason: Literal["abort", "timeout"]) -> None:
-        model, request = self._requests.pop(request_id, (None, None))
+    def _end(self, sequence_id: int, reason: Literal["abort", "timeout"]) -> None:
+        model, request = self._requests.pop(sequence_id, (None, None))
         if model is None:
             return
         if isinstance(request, SequenceGroup) and model.generation is not None:
@@ -230,12 +230,12 @@ class Engine:
         if not self._events:
             return None
         events, self._events = self._events, EngineEvents(self._report)
-        for request_id in [end.request_id for end in events.finished] + [end.request_id for end in events.failed]:
-            self._requests.pop(request_id, None)
+        for sequence_id in [end.sequence_id for end in events.finished] + [end.sequence_id for end in events.failed]:
+            self._requests.pop(sequence_id, None)
         for encoded in events.encoded:
-            entry = self._requests.get(encoded.request_id)
+            entry = self._requests.get(encoded.sequence_id)
             if entry is not None and isinstance(entry[1], EncodeRequest) and entry[1].finished:
-                del self._requests[encoded.request_id]
+                del self._requests[encoded.sequence_id]
         return StepOutput(
             self.epoch,
             events.tokens,
@@ -246,10 +246,10 @@ class Engine:
             events.computing,
         )
 
-    def _report(self, request_ids: list[int]) -> None:
+    def _report(self, sequence_ids: list[int]) -> None:
         """Tell the HTTP process that requests start, before the step that computes them."""
         if self.send is not None:
-            self.send(StepOutput(self.epoch, computing=request_ids))
+            self.send(StepOutput(self.epoch, computing=sequence_ids))
 
     def stats(self) -> Stats:
         """The heartbeat message: current state, and counters since the last one."""
@@ -259,21 +259,21 @@ class Engine:
         used: Counter[str] = Counter()
         total: Counter[str] = Counter()
         tables = [scheduler.blocks for scheduler in schedulers]
-        pools: list[tuple[str, BlockManager | None]] = [pool for one in tables for pool in one.pools.items()]
-        pools += [("draft", one.drafter.pool) for one in generations if one.drafter is not None]
+        pools: list[tuple[str, BlockManager | None]] = [pool for table in tables for pool in table.pools.items()]
+        pools += [("draft", generation.drafter.pool) for generation in generations if generation.drafter is not None]
         for name, pool in pools:
             if pool is not None:
                 used[name] += pool.used_blocks
                 total[name] += pool.num_blocks
         state_bytes: Counter[str] = Counter()
-        for one in tables:
-            if isinstance(one, StateBlockTables):
-                state_bytes.update(one.state_bytes())
+        for table in tables:
+            if isinstance(table, StateBlockTables):
+                state_bytes.update(table.state_bytes())
         counted = Counter(
             preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
-            wasted=sum(one.num_wasted_tokens for one in tables),
-            prefix_queries=sum(one.num_prefix_queries for one in tables),
-            prefix_hits=sum(one.num_prefix_hits for one in tables),
+            wasted=sum(table.num_wasted_tokens for table in tables),
+            prefix_queries=sum(table.num_prefix_queries for table in tables),
+            prefix_hits=sum(table.num_prefix_hits for table in tables),
         )
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
             request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
@@ -281,7 +281,11 @@ class Engine:
         waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
         timings, self._timings = self._timings, []
         earlier, self._reported = self._reported, counted
-        drafts = {one.name: (one.num_drafted_tokens, one.num_accepted_tokens) for one in generations if one.drafter}
+        drafts = {
+            generation.name: (generation.num_drafted_tokens, generation.num_accepted_tokens)
+            for generation in generations
+            if generation.drafter
+        }
         drafts_before, self._drafts_reported = self._drafts_reported, drafts
         return Stats(
             self.epoch,

@@ -97,7 +97,7 @@ class GenerationEngine:
         """
         invalid = self._checks.invalid_reason(message, self.grammar_waits is not None)
         if invalid is not None:
-            events.failed += [Failed(row.request_id, "engine_error", invalid) for row in message.rows]
+            events.failed += [Failed(row.sequence_id, "engine_error", invalid) for row in message.rows]
             return []
         groups = [self._add_row(message, row, events, now) for row in message.rows]
         return [group for group in groups if group is not None]
@@ -109,7 +109,7 @@ class GenerationEngine:
         group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter, variant)
         too_large = self._over_limit(group) or self.scheduler.refusal(group)
         if too_large is not None:
-            events.failed.append(Failed(group.request_id, "request_too_large", too_large))
+            events.failed.append(Failed(group.sequence_id, "request_too_large", too_large))
             return None
         if row.terms:
             terms = RequiredTerms([message.terms[i] for i in row.terms], self.token_bytes, row.decoder_token_ids)
@@ -189,8 +189,8 @@ class GenerationEngine:
         if not due:
             return
         starting = [group for group in due if group.first_scheduled is None]
-        events.starts([(group.request_id, group.start_deadline) for group in starting], now)
-        events.computing += [group.request_id for group in due]
+        events.starts([(group.sequence_id, group.start_deadline) for group in starting], now)
+        events.computing += [group.sequence_id for group in due]
         for group in starting:
             group.first_scheduled = now
         for group in due:
@@ -225,7 +225,7 @@ class GenerationEngine:
         output, hidden = self.runner.run(schedule, request)
         scored_groups, failed = score_prompts(schedule.rows, hidden, model) if hidden is not None else ([], [])
         self.scheduler.computed(schedule)
-        events.prompts += [PromptScored(group.request_id, group.prompt_logprobs.packed()) for group in scored_groups]
+        events.prompts += [PromptScored(group.sequence_id, group.prompt_logprobs.packed()) for group in scored_groups]
         for group in failed:
             self.finish(group, "engine_error", events, NOT_FINITE)
         mask_wait_seconds = None
@@ -345,7 +345,7 @@ class GenerationEngine:
         self.scheduler.append(group, tokens)
         group.logprobs += logprobs
         reported = pack(logprobs) if logprobs else None
-        events.tokens.append(Tokens(group.request_id, tokens, reported, group.cached_tokens or 0))
+        events.tokens.append(Tokens(group.sequence_id, tokens, reported, group.cached_tokens or 0))
         if tokens[-1] in group.end_ids:
             self.finish(group, "stop", events)
         elif group.num_generated >= group.max_new_tokens:
@@ -361,7 +361,7 @@ class GenerationEngine:
             fresh = agreed[group.num_reported_tokens :]
             if fresh:
                 reported = pack(beams.agreed_logprobs()[group.num_reported_tokens :]) if group.params.logprobs else None
-                events.tokens.append(Tokens(group.request_id, fresh, reported, group.cached_tokens or 0))
+                events.tokens.append(Tokens(group.sequence_id, fresh, reported, group.cached_tokens or 0))
                 group.num_reported_tokens = len(agreed)
             if not beams.done:
                 self._beam_lags.append(beams.length - len(agreed))
@@ -405,9 +405,9 @@ class GenerationEngine:
         if reason == "abort":
             return
         if reason == "engine_error" or reason == "invalid_format":
-            events.failed.append(Failed(group.request_id, reason, message))
+            events.failed.append(Failed(group.sequence_id, reason, message))
         elif reason == "timeout" and group.first_token is None:
-            events.failed.append(Failed(group.request_id, "timeout", TIMED_OUT))
+            events.failed.append(Failed(group.sequence_id, "timeout", TIMED_OUT))
         else:
             self._report_end(group, reason, source_blocks, events)
 
@@ -423,6 +423,6 @@ class GenerationEngine:
             hypotheses = with_attention(self.runner, group, hypotheses, source_blocks)
         except Exception:
             log.exception("computing the attention of a request to %s failed", self.name)
-            events.failed.append(Failed(group.request_id, "engine_error", ATTENTION_FAILED))
+            events.failed.append(Failed(group.sequence_id, "engine_error", ATTENTION_FAILED))
             return
         events.finished.append(result_of(group, hypotheses, time.monotonic()))

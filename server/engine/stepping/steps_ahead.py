@@ -119,9 +119,9 @@ def _choices(rows: Sequence[ScheduledRow], ahead: bool) -> RowChoices:
     """How the tokens of the rows are chosen. ahead: one more token of each row is not read yet."""
     groups = [row.group for row in rows]
     filters = [SamplerRow.of(group.params, group.seed, group.num_generated + ahead) for group in groups]
-    sampled = [place for place, one in enumerate(filters) if not one.is_greedy]
+    sampled = [place for place, choice in enumerate(filters) if not choice.is_greedy]
     uniforms = np.zeros(len(groups))
     if sampled:
         own = [filters[place] for place in sampled]
-        uniforms[sampled] = uniform([one.seed for one in own], [one.position for one in own])
+        uniforms[sampled] = uniform([choice.seed for choice in own], [choice.position for choice in own])
     return RowChoices(filters, uniforms)

@@ -35,7 +35,7 @@ from server.ipc.wire.messages import (
     Tokens,
 )
 from server.ipc.wire.time_limits import LimitTimer, TimeLimit, TimeLimits
-from server.key_limits import KeyLimits
+from server.limits.key_limits import KeyLimits
 
 log = logging.getLogger("triptych.client")
 
@@ -48,29 +48,29 @@ EventSink = Callable[[list[tuple[int, SequenceEvent]]], bool]
 
 
 class SequenceClient(Protocol):
-    """The part of `EngineClient` that a call uses. `request_id`: id of one sequence in the messages to the worker."""
+    """The part of `EngineClient` that a call uses. `sequence_id`: id of one sequence in the messages to the worker."""
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
 
     def next_id(self) -> int: ...
 
-    def is_sent(self, request_id: int) -> bool: ...
+    def is_sent(self, sequence_id: int) -> bool: ...
 
     def withdraw(self, call: Call) -> None: ...
 
-    def abort(self, request_id: int) -> None: ...
+    def abort(self, sequence_id: int) -> None: ...
 
-    def abort_all(self, request_ids: Sequence[int]) -> None: ...
+    def abort_all(self, sequence_ids: Sequence[int]) -> None: ...
 
-    def cancelled(self, request_id: int) -> None: ...
+    def cancelled(self, sequence_id: int) -> None: ...
 
-    def completed(self, request_id: int) -> None: ...
+    def completed(self, sequence_id: int) -> None: ...
 
 
 class Call:
     """The sequences of one HTTP request. Leaving the `with` block aborts all unfinished sequences.
 
-    Read events with `events`, or let `forward` pass them on, which needs no turn of the event loop per step.
+    Read events with `events`, or let `forward` pass them on, which needs no iteration of the event loop per step.
 
     client: sends sequences to the worker.
     deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
@@ -250,8 +250,8 @@ class Call:
     def leave(self) -> None:
         """The client has disconnected: abort all sequences and make the reader raise ClientGone."""
         self._gone = True
-        for request_id in list(self._open):
-            self._client.cancelled(request_id)
+        for sequence_id in list(self._open):
+            self._client.cancelled(sequence_id)
         self.close()
         self.deliver()
 
@@ -265,10 +265,10 @@ class Call:
 
     def fail(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure that was detected in this process."""
-        for index, request_id in enumerate(self._ids):
-            if request_id in self._open:
+        for index, sequence_id in enumerate(self._ids):
+            if sequence_id in self._open:
                 self.failure = code
-                self.put(index, Failed(request_id, code, message))
+                self.put(index, Failed(sequence_id, code, message))
         self._abort_all()
         self.deliver()
 
@@ -276,9 +276,9 @@ class Call:
         """Add an event of sequence `index`; `deliver` passes it on."""
         self._events.append((index, event))
 
-    def ended(self, request_id: int, event: Finished | Encoded | Failed) -> None:
+    def ended(self, sequence_id: int, event: Finished | Encoded | Failed) -> None:
         """The worker has finished this sequence with this event."""
-        self._open.discard(request_id)
+        self._open.discard(sequence_id)
         self.ended_at = time.monotonic()
         self.encoded = isinstance(event, Encoded)
         self.stage_seconds = None
@@ -294,10 +294,10 @@ class Call:
         ended, self._open = self._open, set()
         self._client.abort_all(sorted(ended))
 
-    def _abort(self, request_id: int) -> None:
-        if request_id in self._open:
-            self._open.discard(request_id)
-            self._client.abort(request_id)
+    def _abort(self, sequence_id: int) -> None:
+        if sequence_id in self._open:
+            self._open.discard(sequence_id)
+            self._client.abort(sequence_id)
 
     def _expire(self, limit: TimeLimit) -> None:
         if self._open and limit.code == "engine_error":

@@ -84,7 +84,7 @@ class EngineClient:
         return bool(self._dispatcher.accepting)
 
     @property
-    def open_requests(self) -> int:
+    def num_open_sequences(self) -> int:
         """Sequences that have not ended, without those of unsent parts."""
         return len(self._sequences)
 
@@ -144,7 +144,7 @@ class EngineClient:
         elif parts:
             self._unsent[call] = submission
             self._send_parts()
-        return submission.request_ids
+        return submission.sequence_ids
 
     def _send_entered(self) -> None:
         """Send the next part of a request with many rows that has entered the queue as a whole."""
@@ -165,7 +165,7 @@ class EngineClient:
         limits = submission.call.limits
         message = msgspec.structs.replace(
             part.message,
-            call_id=submission.request_ids[0],
+            call_id=submission.sequence_ids[0],
             key=submission.call.cache_salt,
             deadline=limits.deadline,
             start_deadline=limits.start_deadline,
@@ -209,18 +209,18 @@ class EngineClient:
         for part in entered.parts if entered is not None else ():
             self.queue.leave(len(part.sizes), sum(part.sizes))
 
-    def is_sent(self, request_id: int) -> bool:
+    def is_sent(self, sequence_id: int) -> bool:
         """Whether a sequence was sent and has not ended."""
-        return request_id in self._sequences
+        return sequence_id in self._sequences
 
-    def abort(self, request_id: int) -> None:
+    def abort(self, sequence_id: int) -> None:
         """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
-        self.abort_all([request_id])
+        self.abort_all([sequence_id])
 
-    def abort_all(self, request_ids: Sequence[int]) -> None:
+    def abort_all(self, sequence_ids: Sequence[int]) -> None:
         """The same as `abort` for many sequences. Many are dropped over several turns of the event loop."""
-        found = ((request_id, self._sequences.pop(request_id, None)) for request_id in request_ids)
-        dropped = [(request_id, sequence) for request_id, sequence in found if sequence is not None]
+        found = ((sequence_id, self._sequences.pop(sequence_id, None)) for sequence_id in sequence_ids)
+        dropped = [(sequence_id, sequence) for sequence_id, sequence in found if sequence is not None]
         if len(dropped) <= ROWS_PER_TURN and not self._dropped:
             self._drop(dropped)
         elif dropped:
@@ -235,19 +235,19 @@ class EngineClient:
             asyncio.get_running_loop().call_soon(self._drop_next)
 
     def _drop(self, sequences: Sequence[tuple[int, OpenSequence]]) -> None:
-        for request_id, sequence in sequences:
+        for sequence_id, sequence in sequences:
             self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
-            self._dispatcher.abort(request_id, sequence)
+            self._dispatcher.abort(sequence_id, sequence)
         self._send_parts()
 
-    def cancelled(self, request_id: int) -> None:
+    def cancelled(self, sequence_id: int) -> None:
         """Count an open sequence whose client disconnected."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._sequences.get(sequence_id)
         self._observer.on_cancelled("running" if sequence is not None and sequence.started else "waiting")
 
-    def completed(self, request_id: int) -> None:
+    def completed(self, sequence_id: int) -> None:
         """Count a sequence that a stop string ended in this process."""
-        sequence = self._sequences.get(request_id)
+        sequence = self._sequences.get(sequence_id)
         if sequence is not None:
             self._observer.on_finished(sequence.model, None)
 
@@ -317,7 +317,9 @@ class EngineClient:
     def _repeat(self) -> None:
         """Send the sequences that no worker has, if a worker is ready."""
         if self.connected:
-            lost = [(request_id, one) for request_id, one in self._sequences.items() if one.worker is None]
+            lost = [
+                (sequence_id, sequence) for sequence_id, sequence in self._sequences.items() if sequence.worker is None
+            ]
             for message, sequences in messages_to_repeat(lost):
                 self._dispatcher.post(message, sequences, self.models[message.model].block_size)
 
@@ -348,18 +350,18 @@ class EngineClient:
         now = worker.last_message_seconds = time.monotonic()
         calls: dict[Call, None] = {}
         token_counts: TokenCounts = {}
-        for request_id in output.computing:
-            sequence = self._sequences.get(request_id)
+        for sequence_id in output.computing:
+            sequence = self._sequences.get(sequence_id)
             if sequence is not None and sequence.worker is worker:
                 sequence.call.progressed(now)
         for scored in output.prompts:
-            sequence = self._sequences.get(scored.request_id)
+            sequence = self._sequences.get(scored.sequence_id)
             if sequence is not None and sequence.worker is worker:
                 sequence.message = None
                 sequence.call.put(sequence.index, scored)
                 calls[sequence.call] = None
         for tokens in output.tokens:
-            sequence = self._sequences.get(tokens.request_id)
+            sequence = self._sequences.get(tokens.sequence_id)
             if sequence is not None and sequence.worker is worker:
                 if not sequence.started:
                     self._first_output(sequence, now)
@@ -368,13 +370,13 @@ class EngineClient:
                 sequence.call.put(sequence.index, tokens)
                 calls[sequence.call] = None
         for encoded in output.encoded:
-            sequence = self._sequences.get(encoded.request_id)
+            sequence = self._sequences.get(encoded.sequence_id)
             if sequence is not None and sequence.worker is worker:
                 self._first_output(sequence, now)
                 sequence.unanswered.discard(encoded.index)
                 self._leave_queue(sequence, 1, sequence.sizes[encoded.index])
                 if not sequence.unanswered:
-                    self._end(encoded.request_id, sequence, encoded)
+                    self._end(encoded.sequence_id, sequence, encoded)
                 place = sequence.places[encoded.index]
                 if place != encoded.index:
                     encoded = msgspec.structs.replace(encoded, index=place)
@@ -382,14 +384,14 @@ class EngineClient:
                 calls[sequence.call] = None
         endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
         for event in endings:
-            sequence = self._sequences.get(event.request_id)
+            sequence = self._sequences.get(event.sequence_id)
             if sequence is not None and sequence.worker is worker:
                 if isinstance(event, Finished):
                     self._first_output(sequence, now)
                     generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
                     _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
                     sequence.call.completion_tokens += sum(len(other.token_ids) for other in event.hypotheses[1:])
-                self._end(event.request_id, sequence, event)
+                self._end(event.sequence_id, sequence, event)
                 sequence.call.put(sequence.index, event)
                 calls[sequence.call] = None
         for (model, count, earlier), sequences in token_counts.items():
@@ -418,11 +420,11 @@ class EngineClient:
             self._dispatcher.waits_no_longer(sequence, sequences)
             self.queue.leave(sequences, tokens)
 
-    def _end(self, request_id: int, sequence: OpenSequence, event: Finished | Encoded | Failed) -> None:
+    def _end(self, sequence_id: int, sequence: OpenSequence, event: Finished | Encoded | Failed) -> None:
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
-        del self._sequences[request_id]
+        del self._sequences[sequence_id]
         self._dispatcher.ended(sequence)
-        sequence.call.ended(request_id, event)
+        sequence.call.ended(sequence_id, event)
         self._observer.on_finished(sequence.model, event)
 
 

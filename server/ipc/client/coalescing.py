@@ -2,7 +2,7 @@
 
 A worker starts a step with the requests it has. Without coalescing, the first request of a burst would get a step of
 its own while the others are still being read. They would then join a few at a time, because a step with running
-streams takes little prefill work. A single request is delayed by a few turns of the event loop.
+streams takes little prefill work. A single request is delayed by a few iterations of the event loop.
 See docs/decisions/0024-events-past-the-event-loop.md.
 """
 
@@ -14,8 +14,8 @@ from typing import Protocol
 
 from server.ipc.wire.messages import Message
 
-QUIET_TURNS = 2
-"""Turns of the event loop without a new message after which a burst counts as complete."""
+QUIET_ITERATIONS = 2
+"""Iterations of the event loop without a new message after which a burst counts as complete."""
 _POLL_SECONDS = 0.0005
 
 
@@ -55,7 +55,7 @@ class MessageCoalescer:
     def _poll(self) -> None:
         """Send the held messages if the burst is complete, else check again soon."""
         self._quiet_turns += 1
-        loop, is_quiet = asyncio.get_running_loop(), self._quiet_turns > QUIET_TURNS
+        loop, is_quiet = asyncio.get_running_loop(), self._quiet_turns > QUIET_ITERATIONS
         if time.monotonic() >= self._send_at or (is_quiet and not self.preparing):
             held, self._held = self._held, []
             self._send(*held)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from server.ipc.client.coalescing import MessageCoalescer, Send
 from server.ipc.client.open_sequence import OpenSequence, Sequences
 from server.ipc.client.placement import Placement
-from server.ipc.client.worker_link import WorkerLink
+from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.messages import Abort, Encode, Generate, Vocabulary
 
 
@@ -20,19 +20,19 @@ class Dispatcher:
     """
 
     def __init__(self, coalesce_seconds: float, stale_seconds: float) -> None:
-        self.workers: dict[int, WorkerLink] = {}
+        self.workers: dict[int, WorkerState] = {}
         self._coalesce_seconds = coalesce_seconds
         self._placement = Placement(stale_seconds)
         self._vocabularies: dict[str, Vocabulary] = {}
 
     @property
-    def accepting(self) -> list[WorkerLink]:
+    def accepting(self) -> list[WorkerState]:
         """The workers that get new requests."""
         return [worker for worker in self.workers.values() if not worker.is_retired]
 
     def add(self, epoch: int, send: Send) -> None:
         """Add a worker that has become ready. epoch: number of its process. send: sends messages to it."""
-        self.workers[epoch] = WorkerLink(epoch, MessageCoalescer(send, self._coalesce_seconds))
+        self.workers[epoch] = WorkerState(epoch, MessageCoalescer(send, self._coalesce_seconds))
         for vocabulary in self._vocabularies.values():
             send(vocabulary)
 
@@ -69,10 +69,10 @@ class Dispatcher:
             worker.running += sequence.started
         worker.outbox.post(message, idle)
 
-    def abort(self, request_id: int, sequence: OpenSequence) -> None:
+    def abort(self, sequence_id: int, sequence: OpenSequence) -> None:
         """Tell the worker of a sequence to drop it."""
         if sequence.worker is not None:
-            sequence.worker.outbox.post(Abort(request_id), idle=False)
+            sequence.worker.outbox.post(Abort(sequence_id), idle=False)
             self.ended(sequence)
 
     def started(self, sequence: OpenSequence) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from server.ipc.client.call import Call
 from server.ipc.client.submission import Part, Submission, pick_rows
-from server.ipc.client.worker_link import WorkerLink
+from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.messages import Encode, Generate
 
 
@@ -38,7 +38,7 @@ class OpenSequence:
     unanswered: set[int]
     waiting_sequences: int
     waiting_tokens: int
-    worker: WorkerLink | None = None
+    worker: WorkerState | None = None
     was_moved: bool = False
     started: bool = False
     seen_tokens: int = 0
@@ -66,12 +66,12 @@ def open_sequences(submission: Submission, part: Part, message: Generate | Encod
         count, tokens = len(part.sizes), sum(part.sizes)
         places = list(range(part.first, part.first + count))
         return {
-            message.request_id: OpenSequence(
+            message.sequence_id: OpenSequence(
                 submission, message.model, message, places, part.sizes, set(range(count)), count, tokens
             )
         }
     return {
-        row.request_id: OpenSequence(submission, message.model, message, [part.first + index], [size], {0}, 1, size)
+        row.sequence_id: OpenSequence(submission, message.model, message, [part.first + index], [size], {0}, 1, size)
         for index, (row, size) in enumerate(zip(message.rows, part.sizes, strict=True))
     }
 
@@ -82,11 +82,11 @@ def messages_to_repeat(sequences: Iterable[tuple[int, OpenSequence]]) -> Iterato
     sequences: request ids and sequences that no worker has any more.
     """
     rows: dict[int, Sequences] = {}
-    for request_id, sequence in sequences:
+    for sequence_id, sequence in sequences:
         message = sequence.message
         assert message is not None
         if isinstance(message, Generate):
-            rows.setdefault(id(message), {})[request_id] = sequence
+            rows.setdefault(id(message), {})[sequence_id] = sequence
             continue
         left = sorted(sequence.unanswered)
         message = msgspec.structs.replace(message, items=[message.items[item] for item in left])
@@ -94,11 +94,11 @@ def messages_to_repeat(sequences: Iterable[tuple[int, OpenSequence]]) -> Iterato
         sequence.places = [sequence.places[item] for item in left]
         sequence.sizes = [sequence.sizes[item] for item in left]
         sequence.unanswered = set(range(len(left)))
-        yield message, {request_id: sequence}
+        yield message, {sequence_id: sequence}
     for group in rows.values():
         whole = next(iter(group.values())).message
         assert isinstance(whole, Generate)
-        again = pick_rows(whole, [row for row in whole.rows if row.request_id in group])
+        again = pick_rows(whole, [row for row in whole.rows if row.sequence_id in group])
         for sequence in group.values():
             sequence.message = again
         yield again, group

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from server.ipc.client.worker_link import WorkerLink
+from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.messages import Encode, Generate
 
 MAX_PREFIX_BLOCKS = 64
@@ -36,7 +36,7 @@ class Placement:
         self._stale_seconds = stale_seconds
         self._homes: OrderedDict[bytes, int] = OrderedDict()
 
-    def choose(self, workers: Sequence[WorkerLink], message: Generate | Encode, block_size: int) -> WorkerLink:
+    def choose(self, workers: Sequence[WorkerState], message: Generate | Encode, block_size: int) -> WorkerState:
         """The worker for a message. workers: those that accept requests, at least one. block_size: tokens of a KV
         block.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from server.errors import Overloaded
 from server.ipc.client.release_rate import ReleaseRate
-from server.refusals import QUEUE_REQUESTS, QUEUE_TOKENS
+from server.limits.refusals import QUEUE_REQUESTS, QUEUE_TOKENS
 
 REQUEST_SHARE = 4
 """A request may fill at most the queue divided by this number: a quarter."""

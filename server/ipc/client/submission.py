@@ -28,10 +28,10 @@ class Part:
     sizes: list[int]
 
     @property
-    def request_ids(self) -> list[int]:
+    def sequence_ids(self) -> list[int]:
         if isinstance(self.message, Generate):
-            return [row.request_id for row in self.message.rows]
-        return [self.message.request_id]
+            return [row.sequence_id for row in self.message.rows]
+        return [self.message.sequence_id]
 
 
 @dataclass(eq=False)
@@ -46,10 +46,10 @@ class Submission:
     parts: deque[Part]
     waiting_sequences: int = 0
     waiting_tokens: int = 0
-    request_ids: list[int] = field(init=False)
+    sequence_ids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.request_ids = [request_id for part in self.parts for request_id in part.request_ids]
+        self.sequence_ids = [sequence_id for part in self.parts for sequence_id in part.sequence_ids]
 
 
 def fits(sizes: list[int], share: tuple[int, int]) -> bool:
@@ -99,8 +99,8 @@ def _ranges(sizes: list[int], max_sequences: int, max_tokens: int) -> Iterator[t
 
 def _cut(message: Generate | Encode, start: int, end: int, next_id: Callable[[], int]) -> Generate | Encode:
     if isinstance(message, Encode):
-        request_id = message.request_id if start == 0 else next_id()
-        return msgspec.structs.replace(message, request_id=request_id, items=message.items[start:end])
+        sequence_id = message.sequence_id if start == 0 else next_id()
+        return msgspec.structs.replace(message, sequence_id=sequence_id, items=message.items[start:end])
     return pick_rows(message, message.rows[start:end])
 
 

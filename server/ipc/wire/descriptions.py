@@ -115,7 +115,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     stats_interval_seconds: time between two `Stats` messages.
     prefix_cache: requests share keys and values of common prompt beginnings.
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
-    worker_index: number of this worker among those of the server, from 0. On CUDA it selects the device.
+    worker_index: index of this worker among the workers of the server. On CUDA it selects the device.
     """
 
     max_batch_tokens: int | None = None

@@ -64,9 +64,9 @@ class Logprobs(Sequence[TokenLogprob]):
         elif isinstance(entries, Logprobs):
             self._add(entries._width, entries._token_ids, entries._values)
         else:
-            for one in entries:
-                own_ids = array("i", [one.token_id, *(token_id for token_id, _ in one.top)])
-                self._add(len(own_ids), own_ids, array("f", [one.logprob, *(value for _, value in one.top)]))
+            for entry in entries:
+                own_ids = array("i", [entry.token_id, *(token_id for token_id, _ in entry.top)])
+                self._add(len(own_ids), own_ids, array("f", [entry.logprob, *(value for _, value in entry.top)]))
 
     def _add(self, width: int, token_ids: array[int], values: array[float]) -> None:
         if token_ids:

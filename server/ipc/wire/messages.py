@@ -4,8 +4,8 @@ To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
 From the worker:  Loading, Progress, Ready, LoadFailed, StepOutput, Stats
 
 A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
-all processes of a machine share. A `request_id` names one row of a `Generate` or one `Encode`. It is unique in the life
-of the HTTP process.
+all processes of a machine share. A `sequence_id` names one row of a `Generate` or one `Encode`. It is unique in the
+life of the HTTP process.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Vocabulary(Message, frozen=True):
 class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
     """One sequence of a `Generate`, or one beam search: the settings that differ between the rows of a request.
 
-    request_id: id of the row. All events of the row, and `Abort`, carry it.
+    sequence_id: id of the row. All events of the row, and `Abort`, carry it.
     max_new_tokens: limit of generated tokens. Prompt and new tokens together fit the context.
     prompt: index into `Generate.prompts`, or into `Generate.frames`. Rows of one prompt share its entry.
     decoder_token_ids: first tokens of the decoder of an encoder-decoder (start token and any prefix); else empty.
@@ -94,7 +94,7 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
         `Generate.term_params`.
     """
 
-    request_id: int
+    sequence_id: int
     max_new_tokens: int
     prompt: int = 0
     decoder_token_ids: list[int] = []
@@ -201,7 +201,7 @@ class Encode(Message, frozen=True):
     threshold: lowest probability of an entity, for `labelled_spans`.
     """
 
-    request_id: int
+    sequence_id: int
     model: str
     task: EncodeTask
     items: list[EncodeItem]
@@ -229,7 +229,7 @@ class Abort(Message, frozen=True):
     Unknown ids are ignored. The worker sends no answer.
     """
 
-    request_id: int
+    sequence_id: int
 
 
 class Shutdown(Message, frozen=True):
@@ -287,7 +287,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: as in `Finished`; repeated here because an aborted row gets no `Finished`.
     """
 
-    request_id: int
+    sequence_id: int
     token_ids: list[int]
     logprobs: PackedLogprobs | None = None
     cached_tokens: int = 0
@@ -296,7 +296,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
 class PromptScored(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities of all prompt tokens but the first. Sent before the first new token of the row."""
 
-    request_id: int
+    sequence_id: int
     logprobs: PackedLogprobs
 
 
@@ -327,7 +327,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     probe_logprob: log-probability of the token of `GenerationParams.probe`, under the raw distribution.
     """
 
-    request_id: int
+    sequence_id: int
     hypotheses: list[Hypothesis]
     queue_seconds: float
     prefill_seconds: float
@@ -355,7 +355,7 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
     token_ids: the tokens of the probabilities (`fill_mask`) or weights (`embed_sparse`).
     """
 
-    request_id: int
+    sequence_id: int
     index: int
     values: bytes
     rows: int = 1
@@ -365,7 +365,7 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
 class Failed(msgspec.Struct, frozen=True, array_like=True):
     """A row or an `Encode` ended without a result. `message` is safe to show to the client."""
 
-    request_id: int
+    sequence_id: int
     code: FailureCode
     message: str
 

@@ -83,7 +83,9 @@ class MarkerScanner:
         self._is_empty = self._is_empty and not text.strip(WHITE_SPACE)
         first = self._push_start(text)
         window = self.held + text
-        ends = [(window.index(one.text) + len(one.text), one) for one in self._anywhere if one.text in window]
+        ends = [
+            (window.index(inside.text) + len(inside.text), inside) for inside in self._anywhere if inside.text in window
+        ]
         if ends:
             end, marker = min(ends, key=lambda pair: (pair[0], -len(pair[1].text)))
             if first is None or end - len(self.held) < first[1]:
@@ -110,4 +112,4 @@ class MarkerScanner:
         """Length of the longest end of a text that is the beginning of a marker."""
         longest = max((len(marker.text) for marker in self._anywhere), default=1) - 1
         ends = (text[start:] for start in range(max(0, len(text) - longest), len(text)))
-        return next((len(end) for end in ends if any(one.text.startswith(end) for one in self._anywhere)), 0)
+        return next((len(end) for end in ends if any(marker.text.startswith(end) for marker in self._anywhere)), 0)

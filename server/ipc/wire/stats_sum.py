@@ -22,13 +22,13 @@ def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
         return stats
     return msgspec.structs.replace(
         stats,
-        running=sum(one.running for one in every),
-        waiting=sum(one.waiting for one in every),
-        queue_tokens=sum(one.queue_tokens for one in every),
-        kv_blocks_used=_sum(one.kv_blocks_used for one in every),
-        kv_blocks_total=_sum(one.kv_blocks_total for one in every),
-        device_memory_bytes=_sum(one.device_memory_bytes for one in every),
-        state_bytes=_sum(one.state_bytes for one in every),
+        running=sum(worker.running for worker in every),
+        waiting=sum(worker.waiting for worker in every),
+        queue_tokens=sum(worker.queue_tokens for worker in every),
+        kv_blocks_used=_sum(worker.kv_blocks_used for worker in every),
+        kv_blocks_total=_sum(worker.kv_blocks_total for worker in every),
+        device_memory_bytes=_sum(worker.device_memory_bytes for worker in every),
+        state_bytes=_sum(worker.state_bytes for worker in every),
     )
 
 
@@ -41,6 +41,6 @@ def without_increments(stats: Stats) -> Stats:
 
 def _sum(numbers: Iterable[dict[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for one in numbers:
-        total.update(one)
+    for counts in numbers:
+        total.update(counts)
     return dict(total)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from server.ipc.wire.messages import FromWorker, Message
-from server.ipc.workers.worker_connection import WorkerConnection
+from server.ipc.workers.worker_protocol import WorkerProtocol
 
 log = logging.getLogger("triptych.supervisor")
 
@@ -26,7 +26,7 @@ class WorkerProcess:
     connection: the server's end of its socket.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, connection: WorkerConnection) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, connection: WorkerProtocol) -> None:
         self.connection = connection
         self._process = process
         self._killed = False
@@ -77,7 +77,7 @@ async def start_worker(
     ours, theirs = socket.socketpair()
     try:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: WorkerConnection(on_message), sock=ours)
+        _, connection = await loop.create_connection(lambda: WorkerProtocol(on_message), sock=ours)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

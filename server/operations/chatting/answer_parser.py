@@ -77,7 +77,7 @@ class AnswerParser:
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The calls whose names are complete."""
-        return [ToolCall(one.id or "", one.name or "", one.arguments) for one in self.parts.tool_calls]
+        return [ToolCall(call.id or "", call.name or "", call.arguments) for call in self.parts.tool_calls]
 
     @property
     def has_complete_calls(self) -> bool:

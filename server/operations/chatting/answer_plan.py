@@ -64,7 +64,9 @@ class _Section:
         markers = [replace(marker, section=marker.section + offset) for marker in self.markers]
         if not self.rules:
             return AnswerSection(markers)
-        ways_out = [f"<[{one.token_id}]>" if one.token_id is not None else lark(one.text, {}) for one in markers]
+        ways_out = [
+            f"<[{marker.token_id}]>" if marker.token_id is not None else lark(marker.text, {}) for marker in markers
+        ]
         rules = f"start: {' | '.join(['answer', *ways_out])}\n{self.rules}"
         fallback = assemble(rules, self.fallbacks) if self.fallbacks != self.sources else ""
         return AnswerSection(markers, assemble(rules, self.sources), fallback=fallback)

@@ -152,9 +152,9 @@ class ChatRun:
     def _deltas(self, deltas: list[TextDelta]) -> list[ChatDelta]:
         new = [self._delta(delta) for delta in deltas]
         return [
-            one
-            for one in new
-            if one.content or one.reasoning or one.tool_calls or one.token_ids or one.content_logprobs
+            delta
+            for delta in new
+            if delta.content or delta.reasoning or delta.tool_calls or delta.token_ids or delta.content_logprobs
         ]
 
     def _delta(self, delta: TextDelta) -> ChatDelta:
@@ -275,7 +275,9 @@ async def _functions(runtime: Runtime, call: Call, spec: ChatSpec) -> list[Funct
 async def _template_tools(runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec) -> TemplateTools | None:
     """The tool support of the template, if the request has tools. Raises InvalidRequest if it ignores them."""
     shows_tools = bool(spec.tools) and spec.tool_choice.mode != "none"
-    if not shows_tools and not any(one.get("tool_calls") or one.get("role") == "tool" for one in spec.messages):
+    if not shows_tools and not any(
+        message.get("tool_calls") or message.get("role") == "tool" for message in spec.messages
+    ):
         return None
     found = await template_tools(runtime, call, model)
     if shows_tools and found.format is None:

@@ -15,7 +15,7 @@ from server.operations.chatting.chat_spec import ChatSpec
 from server.operations.chatting.late_instructions import reads_late_instructions, with_instructions_at_front
 from server.operations.chatting.reasoning_settings import reasoning_variables
 from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime, ServedModel
-from server.system.turns import next_turn
+from server.system.loop_iterations import next_iteration
 from server.text.chats.chat import ChatError, ChatTooLong, as_parts, chat_context, continued_text, with_continued
 from server.text.chats.text_marks import TextMarks
 from server.text.chats.tool_formats import TemplateTools, reasoning_markers
@@ -126,7 +126,7 @@ async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt
     A prompt that may have more than `MAX_TEXT_TOKENS` tokens is counted in pieces first, because the memory of
     tokenizing follows the number of tokens. Raises ContextLengthExceeded, and the errors of `Pool.run`.
     """
-    await next_turn()
+    await next_iteration()
     tokenizer = model.tokenizer
     if tokenizer.token_bound(prompt.text) > MAX_TEXT_TOKENS:
         await _check_tokens(runtime, call, model, prompt.text)

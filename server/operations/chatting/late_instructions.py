@@ -61,13 +61,13 @@ def with_instructions_at_front(messages: Sequence[Mapping[str, Any]]) -> list[Ma
     was_instruction = False
     for message in messages:
         is_instruction = message.get("role") == "system"
-        is_late = is_instruction and any(one.get("role") != "system" for one in made)
-        one = {**message, "role": "user"} if is_late else message
+        is_late = is_instruction and any(earlier.get("role") != "system" for earlier in made)
+        placed = {**message, "role": "user"} if is_late else message
         joins = is_instruction or was_instruction
-        if made and joins and one.get("role") == made[-1].get("role") in ("system", "user"):
-            made[-1] = {**made[-1], "content": _joined(made[-1].get("content"), one.get("content"))}
+        if made and joins and placed.get("role") == made[-1].get("role") in ("system", "user"):
+            made[-1] = {**made[-1], "content": _joined(made[-1].get("content"), placed.get("content"))}
         else:
-            made.append(one)
+            made.append(placed)
         was_instruction = is_instruction
     return made
 

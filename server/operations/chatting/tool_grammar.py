@@ -82,7 +82,7 @@ def callable_functions(tools: Sequence[FunctionTool], choice: ToolChoice, compil
         functions = _together(functions, tools, compiler, budget)
     if choice.mode == "none":
         return []
-    return [one for one in functions if choice.allows(one.name)]
+    return [function for function in functions if choice.allows(function.name)]
 
 
 def _name(tool: FunctionTool) -> str:
@@ -197,7 +197,7 @@ def symbols(text: str, special: Mapping[str, int]) -> list[str | int]:
     """A text as characters and ids of special tokens, without white space."""
     found: list[str | int] = []
     for part in _parts(text, special):
-        found += [special[part]] if part in special else [one for one in part if not one.isspace()]
+        found += [special[part]] if part in special else [character for character in part if not character.isspace()]
     return found
 
 

@@ -26,7 +26,7 @@ from server.operations.generating.generation_params import max_tokens_of, resolv
 from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.generating.logprob_memory import logprob_memory
 from server.operations.runtime import Runtime, ServedModel
-from server.system.turns import next_turn
+from server.system.loop_iterations import next_iteration
 from server.text.languages.languages import TranslationPrompt
 from server.text.tokens.computed import Computed
 from server.text.tokens.token_bytes import TokenBytes
@@ -68,9 +68,9 @@ class GenerateSpec:
         options = with_beam_answers(self.options, model.info)
         prefix = language_prompt.prefix
         limit = model.max_input_tokens
-        texts = [one for one in self.prompts if isinstance(one, str)]
+        texts = [prompt for prompt in self.prompts if isinstance(prompt, str)]
         tokens = [min(most_tokens(model.tokenizer, prefix, text), limit) for text in texts]
-        tokens += [min(len(one) + MAX_ADDED_TOKENS, limit) for one in self.prompts if not isinstance(one, str)]
+        tokens += [min(len(prompt) + MAX_ADDED_TOKENS, limit) for prompt in self.prompts if not isinstance(prompt, str)]
         characters = characters_of(texts) + len(texts) * len(prefix)
         if options.echo:
             characters += characters_of(texts) * options.candidates
@@ -200,7 +200,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     rows: list[GenerateRow] = []
     texts: list[list[GeneratedText]] = []
     for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):
-        await next_turn()
+        await next_iteration()
         room = prompts.max_new_tokens(model.info, prompt, start, "prompt")
         if options.fill_context:
             room = min(room, prompts.tokens_left_in_pool(model.info, start or prompt, params.num_beams))
@@ -222,7 +222,7 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     message = Generate(model.name, params, prompt_ids, rows, cache_salt=call.cache_salt)
     prompts.check_attention_size(message)
     memory = logprob_memory(runtime.admission, call, options)
-    await next_turn()
+    await next_iteration()
     call.submit(message)
     items: Sequence[int] | None = None
     if spec.fails_alone:

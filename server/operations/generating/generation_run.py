@@ -17,7 +17,7 @@ from server.ipc.wire.logprobs import Logprobs
 from server.ipc.wire.messages import Encoded, Failed, Finished, PromptScored, Tokens
 from server.operations.generating.generated_text import GeneratedText, TextDelta
 from server.operations.generating.logprob_memory import LogprobMemory
-from server.system.turns import next_turn
+from server.system.loop_iterations import next_iteration
 
 Delta = TypeVar("Delta")
 ResultOut = TypeVar("ResultOut", covariant=True)
@@ -67,7 +67,7 @@ async def complete_result(run: Run[Any, ResultT]) -> ResultT:
     """Wait for the whole result of a run. Raises the errors of `Run.forward` and of `check_complete`."""
     await run.complete()
     check_complete(run)
-    await next_turn()
+    await next_iteration()
     return run.result()
 
 
@@ -156,7 +156,7 @@ class TextRun:
             await self.forward(lambda _: True)
         except RequestError:
             # Freeing thousands of rows takes a while, and requests that fail together are woken together.
-            await next_turn()
+            await next_iteration()
             raise
 
     @property
@@ -173,7 +173,7 @@ class TextRun:
 
     def timings(self) -> PhaseSeconds:
         def slowest(name: str) -> float | None:
-            return max((getattr(one, name) for one in self.finished), default=None)
+            return max((getattr(phases, name) for phases in self.finished), default=None)
 
         return PhaseSeconds(
             slowest("queue_seconds"),
@@ -253,7 +253,7 @@ class TextRun:
         if texts[0].done and not texts[0].is_beam:
             return []
         self.finished.append(event)
-        if all(one.finish_reason == "timeout" and not one.token_ids for one in event.hypotheses):
+        if all(hypothesis.finish_reason == "timeout" and not hypothesis.token_ids for hypothesis in event.hypotheses):
             return self._fail(row, DeadlineExceeded("the deadline passed before the first token"))
         # Masks can leave fewer candidate tokens than beams, and then there are fewer hypotheses than requested.
         del texts[max(len(event.hypotheses), 1) :]
@@ -265,5 +265,5 @@ class TextRun:
         """Reserve memory for the log-probabilities of deltas. Raises the errors of `LogprobMemory.add`."""
         if self.logprob_memory is not None:
             found = [delta.logprobs for delta in deltas]
-            self.logprob_memory.add(sum(one.num_values for one in found if isinstance(one, Logprobs)))
+            self.logprob_memory.add(sum(logprobs.num_values for logprobs in found if isinstance(logprobs, Logprobs)))
         return deltas

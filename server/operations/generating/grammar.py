@@ -149,9 +149,13 @@ def assemble(rules: str, sources: Mapping[str, str]) -> str:
     `no_forcing` allows every token sequence that spells the text, not only the tokenizer's own segmentation.
     """
     start = {"name": "start", "lark_grammar": f'%llguidance {{"no_forcing": true}}\n{rules}'}
-    return json.dumps({"grammars": [start, *({"name": name, **json.loads(one)} for name, one in sources.items())]})
+    return json.dumps(
+        {"grammars": [start, *({"name": name, **json.loads(source)} for name, source in sources.items())]}
+    )
 
 
 def _literal(text: str) -> str:
     """A regular expression that matches exactly this text."""
-    return "".join(one if one.isascii() and one.isalnum() else f"\\x{{{ord(one):x}}}" for one in text)
+    return "".join(
+        character if character.isascii() and character.isalnum() else f"\\x{{{ord(character):x}}}" for character in text
+    )

@@ -73,16 +73,16 @@ def by_falling_score(scores: Numbers, labels: Sequence[str]) -> list[LabelScore]
 
 async def _items(runtime: Runtime, call: Call, model: ServedModel, spec: ClassifySpec) -> InputItems:
     """One item per input, in order. Texts and pairs are tokenized in separate calls, as the tokenizer requires."""
-    places = {count: [i for i, one in enumerate(spec.inputs) if len(one) == count] for count in (1, 2)}
+    places = {count: [i for i, texts in enumerate(spec.inputs) if len(texts) == count] for count in (1, 2)}
     singles = [spec.inputs[i][0] for i in places[1]]
     firsts, seconds = ([spec.inputs[i][side] for i in places[2]] for side in (0, 1))
     found = {
         1: await text_items(runtime, call, model, singles, spec.truncation, "inputs"),
         2: await pair_items(runtime, call, model, firsts, seconds, spec.truncation, "inputs"),
     }
-    items = {count: iter(one.items) for count, one in found.items()}
-    truncated = sorted(places[count][i] for count, one in found.items() for i in one.truncated)
-    return InputItems([next(items[len(one)]) for one in spec.inputs], truncated)
+    items = {count: iter(part.items) for count, part in found.items()}
+    truncated = sorted(places[count][i] for count, part in found.items() for i in part.truncated)
+    return InputItems([next(items[len(texts)]) for texts in spec.inputs], truncated)
 
 
 def _default_function(info: ModelInfo) -> ScoreFunction:

@@ -102,7 +102,7 @@ def entities(
 def without_overlaps(found: Sequence[NamedEntity]) -> list[NamedEntity]:
     """Remove overlapping entities. The longer of two is kept, or of equal lengths the one with the higher score."""
     kept: list[NamedEntity] = []
-    for entity in sorted(found, key=lambda one: one.start):
+    for entity in sorted(found, key=lambda candidate: candidate.start):
         if not kept or not kept[-1].start <= entity.start < kept[-1].end:
             kept.append(entity)
         elif (entity.end - entity.start, entity.score) > (kept[-1].end - kept[-1].start, kept[-1].score):

@@ -79,7 +79,7 @@ async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[li
     )
     encoded = await encoded_items(call, message)
     word = cache(partial(model.tokenizer.decode, skip_special_tokens=False))
-    pieces = [partial(_filled, model.tokenizer, word, *one) for one in zip(items, encoded, strict=True)]
+    pieces = [partial(_filled, model.tokenizer, word, *pair) for pair in zip(items, encoded, strict=True)]
     return await runtime.pools.tokenize.run_pieces(pieces, call)
 
 
@@ -121,6 +121,8 @@ def _filled(
     filled = []
     for score, token in zip(scores, encoded.token_ids, strict=True):
         ids = [token if at == item.mask_index else other for at, other in enumerate(item.token_ids)]
-        sequence = tokenizer.decode([one for one in ids if one != tokenizer.special.pad], skip_special_tokens=True)
+        sequence = tokenizer.decode(
+            [token_id for token_id in ids if token_id != tokenizer.special.pad], skip_special_tokens=True
+        )
         filled.append(FilledMask(score, token, word((token,)), sequence))
     return filled

@@ -56,9 +56,9 @@ class LabelledEntitiesSpec:
         prompt = sum(map(bound, self.labels)) + (len(self.labels) + 1) * MAX_ADDED_TOKENS
         room = max(1, model.max_input_tokens - prompt)
         lengths = [bound(text) for text in self.inputs]
-        step = about.max_words - _overlap(about.max_words, self.overlap_words)
-        sequences = sum(_most_windows(about, room, length, step) for length in lengths)
-        repeated = sequences * prompt + sum(lengths) * (_MOST_SHARED + about.max_words // max(1, step))
+        stride = about.max_words - _overlap(about.max_words, self.overlap_words)
+        sequences = sum(_most_windows(about, room, length, stride) for length in lengths)
+        repeated = sequences * prompt + sum(lengths) * (_MOST_SHARED + about.max_words // max(1, stride))
         tokens = min(sequences * model.max_input_tokens, repeated)
         characters = characters_of(self.inputs) + characters_of(self.labels) + len(about.separator + _SAMPLE)
         numbers = min(sequences * about.max_words, tokens) * _ENTITY_NUMBERS
@@ -85,7 +85,7 @@ class _Frame:
 async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntitiesSpec) -> list[list[NamedEntity]]:
     """The entities of each text, in the order of the text. No two of them overlap."""
     fitting = runtime.candidates(spec.model, "token_classify")
-    model = next((one for one in fitting if one.info.labelled_spans is not None), fitting[0])
+    model = next((candidate for candidate in fitting if candidate.info.labelled_spans is not None), fitting[0])
     about = model.info.labelled_spans
     if about is None:
         raise InvalidRequest(f"`{model.name}` has labels of its own; send no `labels`", "labels")
@@ -135,17 +135,17 @@ async def _words(runtime: Runtime, call: Call, model: ServedModel, texts: Sequen
     runtime.check_characters(texts, "inputs")
     runtime.check_tokens(model.tokenizer, texts, "inputs")
     places = await runtime.pools.tokenize.run_pieces([partial(_split, text) for text in texts], call)
-    found = [[text[start:end] for start, end in one] for text, one in zip(texts, places, strict=True)]
+    found = [[text[start:end] for start, end in spans] for text, spans in zip(texts, places, strict=True)]
     different = list(dict.fromkeys(word for words in found for word in words))
     ids = await runtime.encode_with(
         model.tokenizer, different, lambda encoding: encoding.ids, param="inputs", add_special_tokens=False, call=call
     )
-    ids_of = dict(zip(different, (check_ids(one, model.info, "inputs") for one in ids), strict=True))
+    ids_of = dict(zip(different, (check_ids(token_ids, model.info, "inputs") for token_ids in ids), strict=True))
     read = (
-        [(place, ids_of[word]) for place, word in zip(one, words, strict=True) if ids_of[word]]
-        for one, words in zip(places, found, strict=True)
+        [(place, ids_of[word]) for place, word in zip(spans, words, strict=True) if ids_of[word]]
+        for spans, words in zip(places, found, strict=True)
     )
-    return [_TextWords([place for place, _ in one], [tokens for _, tokens in one]) for one in read]
+    return [_TextWords([place for place, _ in pairs], [tokens for _, tokens in pairs]) for pairs in read]
 
 
 def _split(text: str) -> list[tuple[int, int]]:
@@ -215,7 +215,7 @@ def _entities(
         taken[first : last + 1] = b"\1" * (last + 1 - first)
         start, end = words.places[first][0], words.places[last][1]
         found.append(NamedEntity(labels[label], -score, text[start:end], start, end))
-    return sorted(found, key=lambda one: one.start)
+    return sorted(found, key=lambda entity: entity.start)
 
 
 def _overlap(max_words: int, stated: int | None) -> int:

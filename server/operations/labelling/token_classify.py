@@ -57,7 +57,7 @@ class TokenClassifySpec:
 async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) -> list[list[NamedEntity]]:
     """The entities of each text, in the order of the text."""
     fitting = runtime.candidates(spec.model, "token_classify")
-    model = next((one for one in fitting if one.info.labelled_spans is None), fitting[0])
+    model = next((candidate for candidate in fitting if candidate.info.labelled_spans is None), fitting[0])
     if model.info.labelled_spans is not None:
         raise InvalidRequest(
             f"`labels` is required: `{model.name}` finds the entities of labels in the request", "labels"
@@ -87,10 +87,11 @@ def _entities(
     of_text: list[TokenWindow],
     logits: list[Numbers],
 ) -> list[NamedEntity]:
-    tokens = [text_tokens(text, encoding, *one, model.tokenizer) for one in zip(of_text, logits, strict=True)]
+    tokens = [text_tokens(text, encoding, *window, model.tokenizer) for window in zip(of_text, logits, strict=True)]
     labels = model.info.labels
     found = chain.from_iterable(
-        entities(one, spec.aggregation, labels, model.tokenizer, spec.ignored_labels) for one in tokens
+        entities(window_tokens, spec.aggregation, labels, model.tokenizer, spec.ignored_labels)
+        for window_tokens in tokens
     )
     return without_overlaps(list(found)) if len(of_text) > 1 else list(found)
 

@@ -131,11 +131,11 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
 def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
     """The part of the cost that depends on the inputs alone."""
     prompt = model.text.prompt(spec.prompt_name)
-    texts = [one for one in spec.inputs if isinstance(one, str)]
+    texts = [text for text in spec.inputs if isinstance(text, str)]
     limit = model.max_input_tokens
     before = model.tokenizer.token_bound(prompt)
     tokens = sum(min(before + most_tokens(model.tokenizer, text), limit) for text in texts)
-    tokens += sum(min(len(one), limit) for one in spec.inputs if not isinstance(one, str))
+    tokens += sum(min(len(ids), limit) for ids in spec.inputs if not isinstance(ids, str))
     return Cost(characters_of(texts) + (len(texts) + 1) * len(prompt), tokens, len(spec.inputs))
 
 
@@ -160,20 +160,20 @@ async def input_items(
     """
     limit = min(max_tokens or model.max_input_tokens, model.max_input_tokens)
     prompt = model.text.prompt(spec.prompt_name)
-    if spec.prompt_name is not None and any(not isinstance(one, str) for one in spec.inputs):
+    if spec.prompt_name is not None and any(not isinstance(entry, str) for entry in spec.inputs):
         raise InvalidRequest("`prompt_name` cannot be combined with token ids", "prompt_name")
-    places = [index for index, one in enumerate(spec.inputs) if isinstance(one, str)]
-    texts = [prompt + one for one in spec.inputs if isinstance(one, str)]
+    places = [index for index, entry in enumerate(spec.inputs) if isinstance(entry, str)]
+    texts = [prompt + entry for entry in spec.inputs if isinstance(entry, str)]
     of_texts = await prompted_items(runtime, call, model, texts, prompt, spec.truncation, "inputs", limit)
     text_items = iter(of_texts.items)
     truncated = [places[index] for index in of_texts.truncated]
     items = []
-    for index, one in enumerate(spec.inputs):
-        if isinstance(one, str):
+    for index, entry in enumerate(spec.inputs):
+        if isinstance(entry, str):
             items.append(next(text_items))
             continue
-        items.append(EncodeItem(check_tokens(_shorten(one, limit, spec.truncation), model, "inputs")))
-        if len(one) > limit:
+        items.append(EncodeItem(check_tokens(_shorten(entry, limit, spec.truncation), model, "inputs")))
+        if len(entry) > limit:
             truncated.append(index)
     return InputItems(items, sorted(truncated))
 

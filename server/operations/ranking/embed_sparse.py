@@ -67,7 +67,7 @@ async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> l
     call.truncated_inputs = found.truncated
     special = model.tokenizer.special
     unused = {special.cls, special.eos, special.pad, special.unk} if model.info.token_weights else set()
-    skipped = sorted(one for one in unused if one is not None)
+    skipped = sorted(token_id for token_id in unused if token_id is not None)
     message = Encode(call.next_id(), model.name, "embed_sparse", found.items, skipped_ids=skipped)
     encoded = await encoded_items(call, message)
-    return [SparseVector(one.token_ids, np.frombuffer(one.values, dtype="<f4")) for one in encoded]
+    return [SparseVector(row.token_ids, np.frombuffer(row.values, dtype="<f4")) for row in encoded]

@@ -170,4 +170,4 @@ async def side_items(
         model.tokenizer, [tokens.prompt + text for text in texts], item, param=param, call=call
     )
     shorter = [place for place, (_, is_shorter) in enumerate(found) if is_shorter]
-    return InputItems([one for one, _ in found], shorter)
+    return InputItems([shortened for shortened, _ in found], shorter)

@@ -85,13 +85,13 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
     found = await runtime.encode_with(
         model.tokenizer, prompts, item, param="texts", add_special_tokens=False, call=call
     )
-    items = [one for one, _ in found]
+    items = [encoded for encoded, _ in found]
     task: EncodeTask = "classify" if "classify" in model.info.tasks else "answer_logits"
     message = Encode(call.next_id(), model.name, task, items, target_ids=tokens.answers)
     logits = await vectors(call, message)
     raw = logits[:, 0] - logits[:, 1] if logits.shape[1] == 2 else logits[:, 0]
     truncated = sorted({place for place, (_, is_shorter) in enumerate(found) if is_shorter} | cut)
-    return RerankScores(raw, sigmoid(raw), sum(one.num_tokens for one in items), truncated)
+    return RerankScores(raw, sigmoid(raw), sum(encoded.num_tokens for encoded in items), truncated)
 
 
 def answer_cost(model: ServedModel, asked: RerankTexts) -> Cost:
@@ -153,11 +153,11 @@ async def _prompt_tokens(
         model.tokenizer, [*texts, *answers], param="query", add_special_tokens=False, call=call
     )
     parts, found = encoded[: len(texts)], encoded[len(texts) :]
-    if not all(one.ids for one in found):
+    if not all(encoding.ids for encoding in found):
         raise InvalidRequest(f"the tokenizer of `{model.name}` has no token for the answer {answers[0]!r}", "model")
     return _AnswerPrompt(
-        [token for one in parts[:place] for token in one.ids],
-        [token for one in parts[place + 1 :] for token in one.ids],
+        [token for part in parts[:place] for token in part.ids],
+        [token for part in parts[place + 1 :] for token in part.ids],
         len(parts[place].ids),
         found[0].ids[0],
         found[1].ids[0] if len(found) > 1 else None,

@@ -37,8 +37,8 @@ async def pair_scores(runtime: Runtime, call: Call, model: ServedModel, asked: R
     found = await runtime.encode_with(
         model.tokenizer, asked.texts, item, param="texts", add_special_tokens=False, call=call
     )
-    items = [one for one, _ in found]
+    items = [encoded for encoded, _ in found]
     message = Encode(call.next_id(), model.name, "classify", items)
     logits = (await vectors(call, message))[:, 0]
     truncated = [place for place, (_, is_shorter) in enumerate(found) if is_shorter]
-    return RerankScores(logits, sigmoid(logits), sum(one.num_tokens for one in items), truncated)
+    return RerankScores(logits, sigmoid(logits), sum(encoded.num_tokens for encoded in items), truncated)

@@ -230,7 +230,7 @@ class _Fitting:
         if schema is self._reduced.root and self._closes and "properties" in value:
             value["additionalProperties"] = False
         if self._reduced.definitions:
-            value["$defs"] = {name: one.as_json() for name, one in self._reduced.definitions.items()}
+            value["$defs"] = {name: definition.as_json() for name, definition in self._reduced.definitions.items()}
         text = json.dumps(value)
         self._budget.seconds_left -= time.thread_time() - started
         compiled = self._compiler.compile_schema(text, JSON_OPTIONS, self._budget, is_quick)

@@ -136,14 +136,14 @@ class _Reducer:
         path = f"{reduced.path}.{keyword}" if reduced.path else keyword
         inner: Any
         if _SCHEMA_SHAPES[keyword] == "map" and isinstance(value, Mapping):
-            inner = {name: self._inner(one, f"{path}.{name}", level) for name, one in value.items()}
+            inner = {name: self._inner(subschema, f"{path}.{name}", level) for name, subschema in value.items()}
             is_valid = None not in inner.values()
-            inner = {name: True if one is None else one for name, one in inner.items()}
+            inner = {name: True if subschema is None else subschema for name, subschema in inner.items()}
         elif _SCHEMA_SHAPES[keyword] == "list" and isinstance(value, list) and value:
             read = self._branch if keyword == "oneOf" else self._inner
-            inner = [read(one, f"{path}.{index}", level) for index, one in enumerate(value)]
+            inner = [read(subschema, f"{path}.{index}", level) for index, subschema in enumerate(value)]
             is_valid = None not in inner
-            inner = [True if one is None else one for one in inner]
+            inner = [True if subschema is None else subschema for subschema in inner]
         else:
             inner = self._inner(value, path, level) if _SCHEMA_SHAPES[keyword] == "one" else None
             is_valid = inner is not None
@@ -204,7 +204,11 @@ class _Reducer:
         ((keyword, value),) = constraints.items()
         values = rest.pop("additionalProperties", True)
         allowed = value if keyword == "enum" else [value]
-        if keyword in ("enum", "const") and isinstance(allowed, list) and all(isinstance(one, str) for one in allowed):
+        if (
+            keyword in ("enum", "const")
+            and isinstance(allowed, list)
+            and all(isinstance(text, str) for text in allowed)
+        ):
             return rest | {"properties": dict.fromkeys(allowed, values), "additionalProperties": False}
         if keyword == "pattern" and isinstance(value, str):
             return rest | {"patternProperties": {value: values}, "additionalProperties": False}
@@ -233,8 +237,8 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Subschema):
         return value.as_json()
     if isinstance(value, dict):
-        return {key: _as_json(one) for key, one in value.items()}
-    return [_as_json(one) for one in value] if isinstance(value, list) else value
+        return {key: _as_json(part) for key, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, list) else value
 
 
 # ------------------------------------------------------------------------------------------------------ tables
@@ -330,7 +334,7 @@ def _accepts_all_texts(schema: Any) -> bool:
 
 
 def _has_entries(value: Any, raw: Mapping[str, Any]) -> bool:
-    return not isinstance(value, Mapping) or not all(one == [] or _is_anything(one) for one in value.values())
+    return not isinstance(value, Mapping) or not all(entry == [] or _is_anything(entry) for entry in value.values())
 
 
 def _always(value: Any, raw: Mapping[str, Any]) -> bool:
@@ -378,7 +382,11 @@ def _cut_endless_references(reduced: ReducedSchema) -> None:
     finite: set[str] = set()
     is_growing = True
     while is_growing:
-        new = {name for name, one in reduced.definitions.items() if name not in finite and _can_end(one, finite)}
+        new = {
+            name
+            for name, definition in reduced.definitions.items()
+            if name not in finite and _can_end(definition, finite)
+        }
         finite |= new
         is_growing = bool(new)
     for name in reduced.definitions.keys() - finite:
@@ -398,9 +406,11 @@ def _can_end(schema: Subschema | bool, finite: set[str]) -> bool:
     has = schema.keywords
     if "$ref" in has and has["$ref"].removeprefix("#/$defs/") not in finite:
         return False
-    if not all(_can_end(one, finite) for one in has.get("allOf", ())):
+    if not all(_can_end(subschema, finite) for subschema in has.get("allOf", ())):
         return False
-    if not all(any(_can_end(one, finite) for one in has[choice]) for choice in ("anyOf", "oneOf") if choice in has):
+    if not all(
+        any(_can_end(subschema, finite) for subschema in has[choice]) for choice in ("anyOf", "oneOf") if choice in has
+    ):
         return False
     types = has.get("type", list(TYPES))
     others = set([types] if isinstance(types, str) else types) - {"object", "array"}
@@ -416,4 +426,4 @@ def _array_can_end(has: Mapping[str, Any], types: Any, finite: set[str]) -> bool
     first = has.get("prefixItems", [])[: int(has.get("minItems", 0))]
     has_more = has.get("minItems", 0) > len(first)
     needed = [*first, *([has.get("items", True)] if has_more else [])]
-    return "array" in types and all(_can_end(one, finite) for one in needed)
+    return "array" in types and all(_can_end(subschema, finite) for subschema in needed)

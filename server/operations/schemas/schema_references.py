@@ -105,7 +105,7 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             inner = value
         elif keyword in SINGLE_SCHEMAS:
             inner = (value,)
-        yield from (one for one in inner if isinstance(one, Mapping))
+        yield from (subschema for subschema in inner if isinstance(subschema, Mapping))
 
 
 def _member(value: Any, step: str) -> Any:

@@ -110,11 +110,11 @@ def _of_the_request(ranked: Sequence[DetectedLanguage], sources: frozenset[str],
     """
     if ranked and ranked[0].language == target and ranked[0].share >= _MIN_TARGET_SHARE:
         return [ranked[0]]
-    found = [one for one in ranked if one.language in sources]
+    found = [detected for detected in ranked if detected.language in sources]
     if len(sources) == 1:
         return [DetectedLanguage(next(iter(sources)), 1.0)] if ranked else []
-    total = sum(one.share for one in found)
-    return [replace(one, share=one.share / total) for one in found]
+    total = sum(detected.share for detected in found)
+    return [replace(detected, share=detected.share / total) for detected in found]
 
 
 def _language_of(code: str | None) -> str | None:
@@ -144,14 +144,16 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
     """
     options = spec.options
     if options.source_lang is not None:
-        return [DetectedTranslation(one, None) for one in await _translate(runtime, call, spec)]
+        return [DetectedTranslation(translation, None) for translation in await _translate(runtime, call, spec)]
     detection = DetectLanguageSpec(spec.inputs, options.target_lang, spec.model, spec.markup)
     found = await detect_language(runtime, call, detection)
     sources = _sources(runtime, runtime.candidates(spec.model, "translate"), options.target_lang)
     fallback = DetectedLanguage(min(sources) if sources else "en", 0.0)
     chosen = [ranked[0] if ranked else fallback for ranked in found]
     results: list[DetectedTranslation | None] = [None] * len(chosen)
-    codes = [_source_code(runtime, spec, text, one.language) for text, one in zip(spec.inputs, chosen, strict=True)]
+    codes = [
+        _source_code(runtime, spec, text, detected.language) for text, detected in zip(spec.inputs, chosen, strict=True)
+    ]
     for language in dict.fromkeys(codes):
         places = [place for place, code in enumerate(codes) if code == language]
         part = replace(
@@ -159,9 +161,9 @@ async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) 
             inputs=[spec.inputs[place] for place in places],
             options=replace(options, source_lang=language),
         )
-        for place, one in zip(places, await _translate(runtime, call, part), strict=True):
-            results[place] = DetectedTranslation(one, chosen[place])
-    return [one for one in results if one is not None]
+        for place, translation in zip(places, await _translate(runtime, call, part), strict=True):
+            results[place] = DetectedTranslation(translation, chosen[place])
+    return [result for result in results if result is not None]
 
 
 async def _translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[TranslatedText]:

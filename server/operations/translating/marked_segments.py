@@ -70,7 +70,9 @@ def split_markup(
     """
     found: list[Segment] = []
     try:
-        parts = sentences(document, options, lambda text: [(one.text, one.separator) for one in split(text)], fits)
+        parts = sentences(
+            document, options, lambda text: [(sentence.text, sentence.separator) for sentence in split(text)], fits
+        )
     except MarkupError as error:
         raise InvalidRequest(f"`inputs`: {error}", "inputs") from None
     for part in parts:
@@ -103,7 +105,9 @@ def fit_attention(message: Generate, is_open_ended: bool) -> Generate:
         message = msgspec.structs.replace(message, rows=rows)
     if prompts.attention_numbers(message) <= prompts.MAX_ATTENTION_NUMBERS:
         return message
-    without = [one and msgspec.structs.replace(one, attention=False) for one in (message.params, message.term_params)]
+    without = [
+        params and msgspec.structs.replace(params, attention=False) for params in (message.params, message.term_params)
+    ]
     return msgspec.structs.replace(message, params=without[0], term_params=without[1])
 
 
@@ -115,6 +119,6 @@ async def locate_tokens(
     language_prompt: TranslationPrompt,
 ) -> None:
     """Set `source_spans` of segments with inline tags."""
-    spans = await token_spans(runtime, call, model, [one.text for one in tagged], language_prompt)
+    spans = await token_spans(runtime, call, model, [marked.text for marked in tagged], language_prompt)
     for segment, own in zip(tagged, spans, strict=True):
         segment.source_spans = own

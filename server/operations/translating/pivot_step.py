@@ -20,14 +20,14 @@ from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
 
 ROWS_AT_ONCE = 64
-"""Rows that are prepared between two turns of the event loop. Each one takes 20 microseconds for each alternative."""
+"""Rows that are prepared in one iteration of the event loop. Each takes 20 microseconds for each alternative."""
 
 
 async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, translated: Sequence[Segment]) -> None:
     """Set the token ids of segments, as the model of a step reads them."""
     if not translated:
         return
-    texts = [one.text for one in translated]
+    texts = [sentence.text for sentence in translated]
     sources = await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, step.options, "inputs")
     for segment, source in zip(translated, sources, strict=True):
         segment.source_ids = source
@@ -63,7 +63,7 @@ async def to_pivot(
         answers.append(hypotheses(model, params, len(rows), shown, []))
         length = min(resolved.max_new_tokens, room)
         rows.append(GenerateRow(call.next_id(), length, len(rows), start, seed=seed))
-    message = Generate(model.name, params, [one.source_ids for one in translated], rows)
+    message = Generate(model.name, params, [sentence.source_ids for sentence in translated], rows)
     if fit is not None:
         message = fit(message, True)
     prompts.check_attention_size(message, "aligning the text in the pivot language")
@@ -80,7 +80,7 @@ async def _read_pivots(
     runtime: Runtime, call: Call, step: TranslationStep, pivots: Sequence[tuple[Segment, PivotText]]
 ) -> None:
     """Tokenize the texts in the pivot language for the second model. One that is too long for it loses its end."""
-    texts = [one.answer.text for _, one in pivots]
+    texts = [translated_pivot.answer.text for _, translated_pivot in pivots]
     limit = step.model.info.source_tokens or None
     options = replace(step.options, truncate=limit)
     sources = await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs")

@@ -62,13 +62,13 @@ class Segment:
     @property
     def finish_reasons(self) -> list[str | None]:
         """How the best translation ended, and the text in the pivot language if there is one."""
-        own = [one.finish_reason for one in self.answers[:1]]
+        own = [answer.finish_reason for answer in self.answers[:1]]
         return own if self.pivot is None else [*own, self.pivot.finish_reason]
 
     def score(self, rank: int) -> float | None:
         """Log-probability of a translation, with that of the text in the pivot language; None without beam search."""
         pivots = [self.pivot.answer] if self.pivot is not None else []
-        scores = [one.score for one in (self.answers[rank], *pivots)]
+        scores = [part.score for part in (self.answers[rank], *pivots)]
         known = [score for score in scores if score is not None]
         return sum(known) if len(known) == len(scores) else None
 
@@ -158,7 +158,9 @@ class SegmentedText:
 
     def has_other_numbers(self) -> bool:
         """Whether a segment and its best translation have other numbers."""
-        return any(numbers_differ(one.text, one.answers[0].text) for one in self.segments if one.answers)
+        return any(
+            numbers_differ(segment.text, segment.answers[0].text) for segment in self.segments if segment.answers
+        )
 
     def finish_reason(self) -> str:
         """The first of `error`, `timeout` and `length` that a segment has, else `stop`."""

@@ -28,7 +28,7 @@ from server.operations.translating.pivot_step import ROWS_AT_ONCE, read_segments
 from server.operations.translating.segments import Segment, SegmentedText
 from server.operations.translating.translate_run import TranslateRun
 from server.operations.translating.translation_models import TranslationPath, choose_path, language_prompt_of
-from server.system.turns import next_turn
+from server.system.loop_iterations import next_iteration
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.protected import Protection
 
@@ -135,8 +135,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     model, options = step.model, step.options
     spec = _with_stored_terms(runtime, call, spec)
     _check(spec)
-    for one in path.steps:
-        runtime.admission.admit(call, one.model, replace(spec, options=one.options).cost(one.model))
+    for path_step in path.steps:
+        runtime.admission.admit(call, path_step.model, replace(spec, options=path_step.options).cost(path_step.model))
     sections, token_bytes = await grammar.prepare(
         runtime, call, model, options.text_format, continues=options.decoder_prefix is not None
     )
@@ -159,7 +159,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
             "inputs",
         )
     translated = [text.segments[index] for text, index in places]
-    tagged = [one for one in translated if isinstance(one, MarkedSegment) and one.sentence.tags]
+    tagged = [sentence for sentence in translated if isinstance(sentence, MarkedSegment) and sentence.sentence.tags]
     is_aligned = options.return_attention or bool(tagged)
     params = msgspec.structs.replace(resolved.params, num_return_sequences=ranks, attention=is_aligned)
     if params.stop_texts and token_bytes is None:
@@ -176,7 +176,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         items = [text.index for text, _ in places] if spec.fails_alone else None
     terms, term_params = SentenceTerms([[] for _ in translated]), params
     if spec.glossary:
-        terms = await find_terms(runtime, call, model, spec.glossary, [one.text for one in translated])
+        terms = await find_terms(runtime, call, model, spec.glossary, [sentence.text for sentence in translated])
         own = resolve(options_with_terms(options, model.info, ranks), model, step.prompt)
         term_params = msgspec.structs.replace(own.params, num_return_sequences=ranks, attention=is_aligned)
     start = prompts.decoder_start(model, step.prompt)
@@ -217,7 +217,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         message = fit(message, options.max_new_tokens is None)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
     memory = logprob_memory(runtime.admission, call, options)
-    await next_turn()
+    await next_iteration()
     call.submit(message)
     run = TextRun(call, answers, items=items, logprob_memory=memory)
     return TranslateRun(run, path, spec.options, resolved.seed, inputs, places, first)

@@ -114,8 +114,8 @@ async def translate_document(
     try:
         await asyncio.gather(*workers)
     finally:
-        for one in workers:
-            one.cancel()
+        for worker in workers:
+            worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     return [found[unit] for unit in spec.units]
 
@@ -151,7 +151,7 @@ async def _translated(
     asked = TranslateSpec(texts, options, model=spec.model, markup=portion[0].markup, glossary_ids=spec.glossary_ids)
     with new_call() as call:
         result = await complete_result(await translate(runtime, call, asked))
-    return [one.text for one in result.translations]
+    return [translation.text for translation in result.translations]
 
 
 async def _patiently(attempt: Callable[[], Awaitable[list[str]]]) -> list[str]:

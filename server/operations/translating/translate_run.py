@@ -101,16 +101,18 @@ class TranslateRun:
         return self.run.timed_out
 
     def result(self) -> TranslateResult:
-        runs = [one for one in (self.first, self.run) if one is not None]
-        read = [len(one.source_ids) for text in self.inputs for one in text.segments]
-        read += [len(one.pivot.ids) for text in self.inputs for one in text.segments if one.pivot is not None]
+        runs = [run for run in (self.first, self.run) if run is not None]
+        read = [len(segment.source_ids) for text in self.inputs for segment in text.segments]
+        read += [
+            len(segment.pivot.ids) for text in self.inputs for segment in text.segments if segment.pivot is not None
+        ]
         usage = TokenUsage(
-            sum(read), sum(one.completion_tokens() for one in runs), sum(one.cached_prompt_tokens() for one in runs)
+            sum(read), sum(run.completion_tokens() for run in runs), sum(run.cached_prompt_tokens() for run in runs)
         )
-        timings = [one.timings() for one in runs]
+        timings = [run.timings() for run in runs]
         return TranslateResult(
             self.model_name,
-            [self._translation(one) for one in self.inputs],
+            [self._translation(text) for text in self.inputs],
             usage,
             self.seed,
             timings[0] if len(timings) == 1 else timings[0].then(timings[1]),
@@ -143,8 +145,8 @@ class TranslateRun:
             text.score(0),
             [(text.text(rank), text.score(rank)) for rank in range(1, text.ranks)],
             text.finish_reason(),
-            [token_id for one in best for token_id in one.token_ids],
-            [entry for one in best for entry in one.scored_tokens()] if options.logprobs else None,
+            [token_id for best_text in best for token_id in best_text.token_ids],
+            [entry for best_text in best for entry in best_text.scored_tokens()] if options.logprobs else None,
             [part.alignment(part.answers[0]) for part in parts] if options.return_attention else None,
             self.path.pivot,
             ["numbers"] if text.has_other_numbers() else [],

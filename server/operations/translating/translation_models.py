@@ -86,7 +86,7 @@ def _step(model: ServedModel, prompt: TranslationPrompt, options: GenerationOpti
 def _connecting(models: Sequence[ServedModel], options: GenerationOptions) -> list[str]:
     if options.source_lang is None or options.target_lang is None:
         return []
-    return connecting_languages([one.text.languages for one in models], options.source_lang, options.target_lang)
+    return connecting_languages([model.text.languages for model in models], options.source_lang, options.target_lang)
 
 
 def _pivoted(models: Sequence[ServedModel], options: GenerationOptions, pivot: str) -> TranslationPath:
@@ -96,7 +96,7 @@ def _pivoted(models: Sequence[ServedModel], options: GenerationOptions, pivot: s
     steps = []
     for own in (first, last):
         assert own.source_lang is not None and own.target_lang is not None, "a pivot connects two stated languages"
-        checkpoints = [one.text.languages for one in models]
+        checkpoints = [model.text.languages for model in models]
         place, prompt = next(iter(translations(checkpoints, own.source_lang, own.target_lang)))
         steps.append(_step(models[place], prompt, own))
     return TranslationPath(tuple(steps), pivot)

@@ -147,7 +147,7 @@ def _templates_of_config(value: Any) -> dict[str, str]:
     if value is None:
         return {}
     try:
-        found = {"default": value} if isinstance(value, str) else {one["name"]: one["template"] for one in value}
+        found = {"default": value} if isinstance(value, str) else {entry["name"]: entry["template"] for entry in value}
     except (TypeError, KeyError):
         found = {"": None}
     if not all(isinstance(text, str) for pair in found.items() for text in pair):

@@ -100,4 +100,4 @@ def _conversation(role: str, parts: set[str]) -> Messages:
         "system": [("system", _SAMPLE), asked],
         "assistant": [asked, ("assistant", _SAMPLE), asked],
     }
-    return [{"role": one, "content": as_parts(text) if one in parts else text} for one, text in turns[role]]
+    return [{"role": speaker, "content": as_parts(text) if speaker in parts else text} for speaker, text in turns[role]]

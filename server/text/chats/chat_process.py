@@ -59,8 +59,8 @@ def _without_sent(value: Any, sent: dict[str, str]) -> Any:
         sent[f'"{mark}"'] = value._sent
         return mark
     if isinstance(value, dict):
-        return {key: _without_sent(one, sent) for key, one in value.items()}
-    return [_without_sent(one, sent) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _without_sent(part, sent) for key, part in value.items()}
+    return [_without_sent(part, sent) for part in value] if isinstance(value, list | tuple) else value
 
 
 _MARK = f"sent-{secrets.token_hex(8)}-"

@@ -38,12 +38,12 @@ class TextMarks:
     def mark(self) -> str:
         """The character. Raises ChatError for texts with all characters that it may be."""
         for mark in map(chr, MARKS[:4]):
-            if not any(mark in one or _escaped(mark) in one for one in self._given):
+            if not any(mark in text or _escaped(mark) in text for text in self._given):
                 return mark
         # Only now, because the set of the characters of a long text takes some milliseconds.
         used = frozenset[str]().union(*self._given)
         for mark in map(chr, MARKS):
-            if mark not in used and not any(_escaped(mark) in one for one in self._given):
+            if mark not in used and not any(_escaped(mark) in text for text in self._given):
                 return mark
         raise ChatError("the texts have all private-use characters of Unicode")
 
@@ -55,10 +55,10 @@ class TextMarks:
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """Messages with marks. Those of the assistant stay as they are."""
         return [
-            one
-            if one.get("role") == "assistant"
-            else {key: value if key == "role" else self.value(value) for key, value in one.items()}
-            for one in messages
+            message
+            if message.get("role") == "assistant"
+            else {key: value if key == "role" else self.value(value) for key, value in message.items()}
+            for message in messages
         ]
 
     def value(self, value: Any) -> Any:
@@ -66,18 +66,18 @@ class TextMarks:
         if isinstance(value, str):
             return self._texts([value])[0]
         if isinstance(value, Mapping):
-            return {key: self.value(one) for key, one in value.items()}
+            return {key: self.value(part) for key, part in value.items()}
         if not isinstance(value, list):
             return value
-        texts = [one.get("text") if isinstance(one, Mapping) else None for one in value]
+        texts = [part.get("text") if isinstance(part, Mapping) else None for part in value]
         if not any(isinstance(text, str) for text in texts):
-            return [self.value(one) for one in value]
+            return [self.value(part) for part in value]
         marked = self._texts([text if isinstance(text, str) else "" for text in texts])
         return [
-            {key: new if key == "text" and isinstance(old, str) else self.value(other) for key, other in one.items()}
-            if isinstance(one, Mapping)
-            else self.value(one)
-            for one, old, new in zip(value, texts, marked, strict=True)
+            {key: new if key == "text" and isinstance(old, str) else self.value(other) for key, other in part.items()}
+            if isinstance(part, Mapping)
+            else self.value(part)
+            for part, old, new in zip(value, texts, marked, strict=True)
         ]
 
     def read(self, rendered: str) -> MarkedText:

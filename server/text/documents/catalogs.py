@@ -49,7 +49,7 @@ def read_po(data: bytes) -> Document:
     for message in store.units:
         if message.isheader() or message.isobsolete() or message.istranslated() or not str(message.source).strip():
             continue
-        texts = [str(one) for one in getattr(message.source, "strings", [message.source])]
+        texts = [str(form) for form in getattr(message.source, "strings", [message.source])]
         for text in texts:
             document.add(TextUnit(text))
         document.messages.append((message, len(texts)))
@@ -67,12 +67,12 @@ class XliffDocument(Document):
         is_new = self.root.get("version", "").startswith("2")
         for (source, fragment), translation in zip(self.segments, translations, strict=True):
             parent = source.getparent()
-            target = next((one for one in parent if local_name(one) == "target"), None)
+            target = next((child for child in parent if local_name(child) == "target"), None)
             if target is None:
                 target = source.makeelement(source.tag[: -len("source")] + "target")
                 target.tail = source.tail
                 source.addnext(target)
-            nodes = Fragment([copy.deepcopy(one) for one in fragment.originals]).restored(translation)
+            nodes = Fragment([copy.deepcopy(original) for original in fragment.originals]).restored(translation)
             fill(target, nodes)
             (parent if is_new else target).set("state", "translated" if is_new else "needs-review-translation")
         if is_new:
@@ -103,9 +103,9 @@ def read_xliff(data: bytes) -> Document:
 
 def _is_settled(segment: Element) -> bool:
     """Whether a segment must not be translated, or is translated already."""
-    if any(one.get("translate") == "no" for one in (segment, *segment.iterancestors())):
+    if any(element.get("translate") == "no" for element in (segment, *segment.iterancestors())):
         return True
-    target = next((one for one in segment if local_name(one) == "target"), None)
+    target = next((child for child in segment if local_name(child) == "target"), None)
     if target is None or not "".join(target.itertext()).strip():
         return False
     state = segment.get("state") or target.get("state") or ""

@@ -48,7 +48,11 @@ FORMATS: Mapping[str, DocumentFormat] = {
 
 def available_formats() -> list[str]:
     """Suffixes of the formats whose packages are installed."""
-    return [suffix for suffix, one in FORMATS.items() if not one.package or importlib.util.find_spec(one.package)]
+    return [
+        suffix
+        for suffix, document_format in FORMATS.items()
+        if not document_format.package or importlib.util.find_spec(document_format.package)
+    ]
 
 
 def format_of(filename: str) -> DocumentFormat:
@@ -56,7 +60,7 @@ def format_of(filename: str) -> DocumentFormat:
     suffix = filename.rpartition(".")[2].lower() if "." in filename else ""
     found = FORMATS.get(suffix)
     if found is None:
-        raise DocumentError(f"the name of the file must end in one of {', '.join(f'.{one}' for one in FORMATS)}")
+        raise DocumentError(f"the name of the file must end in one of {', '.join(f'.{ending}' for ending in FORMATS)}")
     if suffix not in available_formats():
         raise DocumentError(f"documents in .{suffix} need packages: pip install 'triptych[documents]'")
     return found

@@ -135,7 +135,7 @@ class _Reader:
 
     def _continues(self, line: str) -> bool:
         others = (_STARTS_BLOCK, _RULE, _FENCE, _HTML_BLOCK, _DEFINITION)
-        is_block = any(one.match(line) for one in others) and not _INLINE_HTML.match(line)
+        is_block = any(other.match(line) for other in others) and not _INLINE_HTML.match(line)
         return bool(line.strip(" \t>\r\n")) and not is_block and not self._is_table_row(self.at)
 
     def _text(self, text: str) -> None:

@@ -318,10 +318,10 @@ def _in_order(elements: Sequence[Element]) -> list[Element]:
     """Elements in which the end of a pair (a bookmark, a comment) never comes before its beginning."""
     found = list(elements)
     for start_name, end_name in _PAIRS.items():
-        starts = {_id(one): place for place, one in enumerate(found) if local_name(one) == start_name}
-        for place, one in enumerate(found):
-            other = starts.get(_id(one), -1)
-            if local_name(one) == end_name and other > place:
+        starts = {_id(element): place for place, element in enumerate(found) if local_name(element) == start_name}
+        for place, element in enumerate(found):
+            other = starts.get(_id(element), -1)
+            if local_name(element) == end_name and other > place:
                 found[place], found[other] = found[other], found[place]
     return found
 

@@ -88,10 +88,10 @@ def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tupl
     for text in spellings(term):
         spaced = " " + text
         ids: list[Sequence[int]] = [
-            one.ids for one in tokenizer.encode([text, spaced], add_special_tokens=False, offsets=False)
+            encoding.ids for encoding in tokenizer.encode([text, spaced], add_special_tokens=False, offsets=False)
         ]
-        ids += [fewest_tokens(token_bytes, one.encode()) for one in (spaced, text)]
-        for own in {tuple(one): None for one in ids if one}:
+        ids += [fewest_tokens(token_bytes, written.encode()) for written in (spaced, text)]
+        for own in {tuple(spelling): None for spelling in ids if spelling}:
             data = [token_bytes.by_id[token] if token < len(token_bytes.by_id) else b"" for token in own]
             if all(data) and b"".join(data) in (text.encode(), spaced.encode()):
                 found.append((text, list(own)))

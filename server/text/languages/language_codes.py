@@ -84,16 +84,16 @@ def plain_codes(languages: Iterable[Language]) -> dict[Language, str]:
     scripts: dict[str, list[str | None]] = {}
     regions: dict[tuple[str, str | None], list[str | None]] = {}
     every = list(languages)
-    for one in every:
-        scripts.setdefault(one.language, []).append(one.default_script)
-        regions.setdefault((one.language, one.default_script), []).append(one.region)
+    for language in every:
+        scripts.setdefault(language.language, []).append(language.default_script)
+        regions.setdefault((language.language, language.default_script), []).append(language.region)
     found = {}
-    for one in every:
-        script = one.default_script
-        usual = _USUAL_SCRIPTS.get(one.language) or scripts[one.language][0]
-        same = set(regions[one.language, script])
-        shows_region = one.region if len(same) > 1 else None
-        found[one] = str(Language(one.language, script if script != usual else None, shows_region))
+    for language in every:
+        script = language.default_script
+        usual = _USUAL_SCRIPTS.get(language.language) or scripts[language.language][0]
+        same = set(regions[language.language, script])
+        shows_region = language.region if len(same) > 1 else None
+        found[language] = str(Language(language.language, script if script != usual else None, shows_region))
     return found
 
 

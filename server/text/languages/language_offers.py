@@ -61,7 +61,9 @@ class Offer:
     @property
     def is_all_to_all(self) -> bool:
         """Whether the model translates between any two of its languages: sources and targets are the same list."""
-        return len(self.targets) > 1 and [one.name for one in self.sources] == [one.name for one in self.targets]
+        return len(self.targets) > 1 and [source.name for source in self.sources] == [
+            target.name for target in self.targets
+        ]
 
     def pairs(self) -> list[tuple[str, str]]:
         if self.is_all_to_all:

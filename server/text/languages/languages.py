@@ -120,11 +120,11 @@ class TranslationLanguages:
         requested = parse_language(target) if target else None
         found: set[str] = set()
         for offer in self._offers:
-            targets = [one for one in offer.targets if requested is None or requested.fits(one.language)]
+            targets = [fitting for fitting in offer.targets if requested is None or requested.fits(fitting.language)]
             for source in offer.sources if targets else ():
                 if source.language is None:
                     return None
-                if any(one.name != source.name for one in targets):
+                if any(fitting.name != source.name for fitting in targets):
                     found.add(source.language.language)
         return None if self._by_name else frozenset(found)
 
@@ -135,13 +135,22 @@ class TranslationLanguages:
         """
         if self._by_name:
             return [(source, target) for source in every for target in every if source != target]
-        languages = [one.language for offer in self._offers for one in offer.sources if one.language is not None]
-        languages += [one.language for offer in self._offers for one in offer.targets]
+        languages = [
+            own_source.language
+            for offer in self._offers
+            for own_source in offer.sources
+            if own_source.language is not None
+        ]
+        languages += [own_target.language for offer in self._offers for own_target in offer.targets]
         plain = plain_codes(languages)
         found: dict[tuple[str, str], None] = {}
         for offer in self._offers:
-            sources = [code for one in offer.sources for code in ([plain[one.language]] if one.language else every)]
-            targets = [plain[one.language] for one in offer.targets]
+            sources = [
+                code
+                for own_source in offer.sources
+                for code in ([plain[own_source.language]] if own_source.language else every)
+            ]
+            targets = [plain[own_target.language] for own_target in offer.targets]
             found |= dict.fromkeys((source, target) for source in sources for target in targets if source != target)
         return list(found)
 
@@ -181,9 +190,9 @@ class TranslationLanguages:
 
     def _knows(self, language: Language) -> bool:
         """Whether the checkpoint reads or writes a language, in any script or region."""
-        languages = [one.language for offer in self._offers for one in offer.sources]
-        languages += [one.language for offer in self._offers for one in offer.targets]
-        return self._by_name or any(one is not None and one.language == language.language for one in languages)
+        languages = [own_source.language for offer in self._offers for own_source in offer.sources]
+        languages += [own_target.language for offer in self._offers for own_target in offer.targets]
+        return self._by_name or any(known is not None and known.language == language.language for known in languages)
 
     def _match(self, source: str | None, target: str | None) -> TranslationPrompt:
         requested = [None if code is None else parse_language(code) for code in (source, target)]
@@ -197,15 +206,23 @@ class TranslationLanguages:
         best = max((score for score, _ in scored), default=0)
         found = [offer for score, offer in scored if score == best and best > 0]
         missing = []
-        if source_language is None and len({one.language for offer in found for one in offer.sources}) > 1:
+        if (
+            source_language is None
+            and len({own_source.language for offer in found for own_source in offer.sources}) > 1
+        ):
             missing.append("source_lang")
-        if target_language is None and len({one.language for offer in found for one in offer.targets}) > 1:
+        if (
+            target_language is None
+            and len({own_target.language for offer in found for own_target in offer.targets}) > 1
+        ):
             missing.append("target_lang")
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             names = " and ".join([f"`{name}`" for name in missing])
             raise UnknownPair(f"{names} {verb} required", self._listing(), missing[0])
-        prompts = (_prompt(one, other) for offer in found for one in offer.sources for other in offer.targets)
+        prompts = (
+            _prompt(own_source, other) for offer in found for own_source in offer.sources for other in offer.targets
+        )
         prompt = next((prompt for prompt in prompts if prompt.source_lang != prompt.target_lang), None)
         if prompt is None:
             reads_source = any(_closest(offer, source_language, None)[0] for offer in self._offers)
@@ -234,12 +251,15 @@ def _closest(offer: Offer, source: Language | None, target: Language | None) -> 
 
     A source or target of None fits all languages.
     """
-    sources = [1 if source is None or one.language is None else source.fits(one.language) for one in offer.sources]
-    targets = [1 if target is None else target.fits(one.language) for one in offer.targets]
+    sources = [
+        1 if source is None or own_source.language is None else source.fits(own_source.language)
+        for own_source in offer.sources
+    ]
+    targets = [1 if target is None else target.fits(own_target.language) for own_target in offer.targets]
     from_source, to_target = max(sources, default=0), max(targets, default=0)
     closest = Offer(
-        tuple(one for one, score in zip(offer.sources, sources, strict=True) if score == from_source),
-        tuple(one for one, score in zip(offer.targets, targets, strict=True) if score == to_target),
+        tuple(own_source for own_source, score in zip(offer.sources, sources, strict=True) if score == from_source),
+        tuple(own_target for own_target, score in zip(offer.targets, targets, strict=True) if score == to_target),
     )
     return (from_source * 16 + to_target if from_source and to_target else 0), closest
 

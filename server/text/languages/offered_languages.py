@@ -53,5 +53,5 @@ def language_label(code: str) -> str:
     if parsed is None or name is None:
         return code
     more = [_SCRIPTS.get(parsed.script or "", parsed.script), _REGIONS.get(parsed.region or "", parsed.region)]
-    stated = ", ".join([one for one in more if one])
+    stated = ", ".join([name_part for name_part in more if name_part])
     return f"{name} ({stated})" if stated else name

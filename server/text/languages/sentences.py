@@ -126,7 +126,7 @@ def _in_line(line: str, language: str) -> Iterator[int]:
         if place - start > _MAX_QUOTE and _PAIRED.search(line, start, place):
             part = line[start:place]
             inner = _proposed(_PAIRED.sub(" ", part), language)
-            yield from (start + one for one in _accepted(part, inner, language))
+            yield from (start + inner_place for inner_place in _accepted(part, inner, language))
         if place < len(line):
             yield place
         start = place
@@ -198,7 +198,7 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
         return False
     if following[:1].islower() or (not following and after.strip(_OPENING) == ""):
         return False
-    if not any(one.isalnum() for one in before):
+    if not any(character.isalnum() for character in before):
         return False
     if _ONLY_NUMBER.fullmatch(after) and _FULL_STOP.search(before) and len(after) < 12:
         return False

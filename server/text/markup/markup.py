@@ -143,10 +143,10 @@ def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
         if piece.kind != "block":
             run.append(piece)
             continue
-        if any(one.kind == "text" and one.text.strip() for one in run):
+        if any(part.kind == "text" and part.text.strip() for part in run):
             parts.append(_run(run))
         else:
-            parts.append("".join([one.raw for one in run]))
+            parts.append("".join([part.raw for part in run]))
         parts.append(piece.raw)
         run = []
     return [part for part in parts if part]
@@ -340,8 +340,8 @@ def _joined_atoms(pieces: list[Piece]) -> list[Piece]:
             if start >= 0 and found[start].kind == "open" and found[start].name == piece.name:
                 inner = [*found[start:], piece]
                 del found[start:]
-                piece = Piece("atom", "".join([one.raw for one in inner]))
-                if any(_is_space(one) for one in inner):
+                piece = Piece("atom", "".join([atom_part.raw for atom_part in inner]))
+                if any(_is_space(atom_part) for atom_part in inner):
                     found.append(Piece("text", "", text=" "))
         found.append(piece)
     return list(_joined_neighbours(found))
@@ -358,7 +358,7 @@ def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
             size = len(group) if is_atom else size
             continue
         if group:
-            yield Piece("atom", "".join([one.raw for one in group[:size]]))
+            yield Piece("atom", "".join([part.raw for part in group[:size]]))
             yield from group[size:]
             group = []
         if piece.kind:

@@ -94,13 +94,15 @@ class _RunSentences:
         self._kind = options.kind
         text = run.text if options.split_at_newlines else _SPACE.sub(" ", run.text)
         own_text = _without_atoms(run)
-        found = [one for one in _locate(text, split(text)) if own_text[one.start : one.end].strip()]
+        found = [span for span in _locate(text, split(text)) if own_text[span.start : span.end].strip()]
         self._spans = _widened(_joined(found, run, fits), run)
-        self._starts = [one.start for one in self._spans]
-        self._ends = [one.end for one in self._spans]
-        atoms = frozenset(one.start for one in run.elements.values() if one.is_atom and one.start == one.end)
+        self._starts = [span.start for span in self._spans]
+        self._ends = [span.end for span in self._spans]
+        atoms = frozenset(
+            element.start for element in run.elements.values() if element.is_atom and element.start == element.end
+        )
         spaces = " \t" if options.kind == "text" else " \t\n\r\f"
-        collapsed = [_collapse(run.text, one.start, one.end, spaces, atoms) for one in self._spans]
+        collapsed = [_collapse(run.text, span.start, span.end, spaces, atoms) for span in self._spans]
         self._texts, self._places = [text for text, _ in collapsed], [places for _, places in collapsed]
         self._tags: list[list[InlineTag]] = [[] for _ in self._spans]
         self._slots: dict[int, int] = {}  # slot of the tags of each element, by its id
@@ -129,16 +131,18 @@ class _RunSentences:
                     raws[slot].append(piece.raw)
             at += len(piece.text)
         found: list[str | MarkedSentence] = ["".join(raws[0])]
-        for index, one in enumerate(self._spans):
-            raw, text = "".join(raws[2 * index + 1]), self._run.text[one.start : one.end]
+        for index, span in enumerate(self._spans):
+            raw, text = "".join(raws[2 * index + 1]), self._run.text[span.start : span.end]
             before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-            whole = MarkedSentence(self._texts[index], raw, self._tags[index], self._kind, before, after, one.separator)
+            whole = MarkedSentence(
+                self._texts[index], raw, self._tags[index], self._kind, before, after, span.separator
+            )
             found.append(whole)
             found.append("".join(raws[2 * index + 2]))
         return [part for part in found if part]
 
     def _slot(self, at: int) -> int:
-        """Number of the slot (see the class) that contains the character at this index of the run's text."""
+        """Index of the slot (see the class) that contains the character at this index of the run's text."""
         before = bisect_right(self._starts, at)
         return 2 * before - 1 if before and at < self._ends[before - 1] else 2 * before
 
@@ -213,7 +217,7 @@ def _without_atoms(run: TaggedText) -> str:
 
 def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str], bool]) -> list[_SentenceSpan]:
     """Join sentences that lie in one element of the markup, if the model can read them together."""
-    starts, ends = [one.start for one in spans], [one.end for one in spans]
+    starts, ends = [sentence.start for sentence in spans], [sentence.end for sentence in spans]
     joins = [0] * (len(spans) + 1)  # difference array of the number of elements that join a sentence to the next one
     waiting = list(run.roots)
     while waiting:
@@ -240,7 +244,7 @@ def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceS
     """Extend sentences over white space: to the end of an element that begins in the sentence and goes on after it, and
     to the start of an element that began before the sentence and ends in it.
     """
-    starts, ends = [one.start for one in spans], [one.end for one in spans]
+    starts, ends = [sentence.start for sentence in spans], [sentence.end for sentence in spans]
     found = list(spans)
     waiting = list(run.roots)
     while waiting:

@@ -97,7 +97,7 @@ def _places(document: str) -> list[int]:
     """Place in the document of each character after line breaks became `\\n`; empty if nothing changes."""
     if "\r" not in document:
         return []
-    kept = [i for i, one in enumerate(document) if not (one == "\n" and i and document[i - 1] == "\r")]
+    kept = [i for i, character in enumerate(document) if not (character == "\n" and i and document[i - 1] == "\r")]
     return [*kept, len(document)]
 
 

@@ -87,7 +87,7 @@ def numbers_differ(source: str, translation: str) -> bool:
 
 def _numbers(text: str) -> Counter[str]:
     return Counter(
-        "".join([str(unicodedata.decimal(one)) for one in number[0] if one.isdecimal()])
+        "".join([str(unicodedata.decimal(digit)) for digit in number[0] if digit.isdecimal()])
         for number in _NUMBER.finditer(text)
     )
 

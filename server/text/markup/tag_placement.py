@@ -142,12 +142,16 @@ class _Placement:
                 continue
             placed.append(_Placed(*found, tag, self.layout(tag.children, *found)))
             free = [part for span in free for part in _without(span, found)]
-        gaps = [gap for gap in range(first, last + 1) if not any(one.first < gap < one.last for one in placed)]
+        gaps = [
+            gap
+            for gap in range(first, last + 1)
+            if not any(placed_tag.first < gap < placed_tag.last for placed_tag in placed)
+        ]
         borders = [gap for gap in gaps if gap not in self._inner_gaps] or gaps
         for tag in sorted(points, key=lambda tag: tag.start):
             gap = self._gap(tag, borders)
             placed.append(_Placed(gap, gap, tag, []))
-        return sorted(placed, key=lambda one: (one.first, one.last))
+        return sorted(placed, key=lambda placed_tag: (placed_tag.first, placed_tag.last))
 
     def _are_words(self, span: Span) -> bool:
         """Whether units are whole words, with the marks inside them."""
@@ -280,29 +284,29 @@ def _compose(
     """The characters [at, end) of the translation with the tags placed in them."""
     origin = at
     last_atom: InlineTag | None = None
-    for index, one in enumerate(placed):
-        start = units[one.first][0] if one.first < len(units) else end
+    for index, placed_tag in enumerate(placed):
+        start = units[placed_tag.first][0] if placed_tag.first < len(units) else end
         start = min(max(start, at), end)
-        stop = units[one.last - 1][1] if one.last > one.first else start
-        is_point = one.tag.is_atom and one.first == one.last
-        if is_point and not one.tag.space_before and one.tag.space_after:
+        stop = units[placed_tag.last - 1][1] if placed_tag.last > placed_tag.first else start
+        is_point = placed_tag.tag.is_atom and placed_tag.first == placed_tag.last
+        if is_point and not placed_tag.tag.space_before and placed_tag.tag.space_after:
             # An atom that touches the word before it goes before the white space.
             start = max(at, len(text[:start].rstrip())) if start > origin else start
             stop = start
         before = text[at:start]
         yield escape(before)
-        if is_point and _needs_space(one.tag, last_atom if not before else None, text, start, origin):
+        if is_point and _needs_space(placed_tag.tag, last_atom if not before else None, text, start, origin):
             yield " "
-        yield one.tag.opening
-        if not one.tag.is_atom:
-            yield from _compose(one.inner, units, text, start, stop, escape)
-            yield one.tag.closing
+        yield placed_tag.tag.opening
+        if not placed_tag.tag.is_atom:
+            yield from _compose(placed_tag.inner, units, text, start, stop, escape)
+            yield placed_tag.tag.closing
         at = stop
-        last_atom = one.tag if is_point else None
+        last_atom = placed_tag.tag if is_point else None
         following = text[at : at + 1]
         follower = placed[index + 1] if index + 1 < len(placed) else None
-        is_followed = follower is not None and follower.last == one.last and follower.tag.is_atom
-        wants_space = is_point and one.tag.space_after and not is_followed and at < end
+        is_followed = follower is not None and follower.last == placed_tag.last and follower.tag.is_atom
+        wants_space = is_point and placed_tag.tag.space_after and not is_followed and at < end
         if wants_space and not following.isspace() and following not in _CLOSING:
             yield " "
     yield escape(text[at:end])

@@ -1,7 +1,7 @@
 """Special tokens of speech recognition models (Whisper): decoder prompt, languages, tasks, and timestamps.
 
 Sources: Radford et al. 2022, arXiv:2212.04356, section 2.3; for long recordings the sequential decoding of
-`transformers` 5, reproduced token for token. Works on token ids and frame numbers only.
+`transformers` 5, reproduced token for token. Works on token ids and frame indices only.
 """
 
 from __future__ import annotations

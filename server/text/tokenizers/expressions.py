@@ -91,12 +91,16 @@ def _texts(expression: str) -> Iterator[tuple[str, str]]:
     A text ends in another character, or in one that stops a match and then in all characters of the expression: without
     a character that every match needs, the library does not try to match.
     """
-    literal = [one for one in dict.fromkeys(expression) if one.isprintable() and one not in "\\()[]{}|?*+^$"]
+    literal = [
+        character
+        for character in dict.fromkeys(expression)
+        if character.isprintable() and character not in "\\()[]{}|?*+^$"
+    ]
     characters = list(dict.fromkeys((*literal[: MAX_CHARACTERS - len(_KINDS)], *_KINDS)))
     ends = ["", *("".join((stop, *characters)) for stop in ("\n", "中", "a"))]
-    for one in characters:
-        yield from ((one, end) for end in (*characters, *ends))
-        yield from ((one + other, end) for other in characters if one != other for end in ends[:2])
+    for character in characters:
+        yield from ((character, end) for end in (*characters, *ends))
+        yield from ((character + other, end) for other in characters if character != other for end in ends[:2])
 
 
 @contextmanager

@@ -49,11 +49,11 @@ class MarkedTokens:
     def encode(self, marked: MarkedText) -> list[int]:
         """The ids of a text, without special tokens around it."""
         ids = self._encode("".join(self._written(marked, with_breaks=False)))
-        if any(one in self._special for one in ids if one not in self._ids):
+        if any(token_id in self._special for token_id in ids if token_id not in self._ids):
             # The model itself has a special token among its pieces. Within a token that is text, it must not find it.
             ids = self._encode("".join(self._written(marked, with_breaks=True)))
-        found = (self._ids.get(one, one) for one in ids)
-        return [one for one in found if one is not None]
+        found = (self._ids.get(token_id, token_id) for token_id in ids)
+        return [token_id for token_id in found if token_id is not None]
 
     def _id_of(self, text: str) -> int:
         index: int | None = self._backend.token_to_id(text)

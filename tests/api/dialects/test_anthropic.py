@@ -144,7 +144,9 @@ def test_blocks_that_only_anthropic_can_read_are_dropped_and_named() -> None:
 def test_results_of_all_forms() -> None:
     use = [{"type": "tool_use", "id": f"t{i}", "name": "find", "input": {}} for i in range(5)]
     contents: list[Any] = [None, "", [], "x", [{"type": "tool_reference", "tool_name": "weather"}]]
-    results = [{"type": "tool_result", "tool_use_id": f"t{i}", "content": one} for i, one in enumerate(contents)]
+    results = [
+        {"type": "tool_result", "tool_use_id": f"t{i}", "content": content} for i, content in enumerate(contents)
+    ]
     made = spec(("user", "a"), ("assistant", use), ("user", results))
     assert [message["content"] for message in made.messages[2:]] == ["", "", "", "x", "Tool: weather"]
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}

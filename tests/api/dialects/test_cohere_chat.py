@@ -46,14 +46,14 @@ def test_a_streamed_message_equals_the_whole_one() -> None:
     streamed: list[Any] = [construct_type(type_=V2ChatStreamResponse, object_=event) for _, event in events]
     thinking = text = ""
     calls: list[list[str]] = []
-    for one in streamed:
-        if one.type == "content-delta":
-            thinking += one.delta.message.content.thinking or ""
-            text += one.delta.message.content.text or ""
-        elif one.type == "tool-call-start":
-            calls.append([one.delta.message.tool_calls.id, one.delta.message.tool_calls.function.name, ""])
-        elif one.type == "tool-call-delta":
-            calls[one.index][2] += one.delta.message.tool_calls.function.arguments
+    for event in streamed:
+        if event.type == "content-delta":
+            thinking += event.delta.message.content.thinking or ""
+            text += event.delta.message.content.text or ""
+        elif event.type == "tool-call-start":
+            calls.append([event.delta.message.tool_calls.id, event.delta.message.tool_calls.function.name, ""])
+        elif event.type == "tool-call-delta":
+            calls[event.index][2] += event.delta.message.tool_calls.function.arguments
     assert [thinking, text] == [read.message.content[0].thinking, read.message.content[1].text]
     assert calls == [[call.id, call.function.name, call.function.arguments] for call in read.message.tool_calls]
     assert streamed[-1].delta.finish_reason == read.finish_reason == "TOOL_CALL"

@@ -112,8 +112,8 @@ def test_tool_messages_name_the_call_that_they_answer(named: bool) -> None:
     _, assistant, *results = spec.chat.messages
     assert assistant["reasoning_content"] == "hm"
     ids = {call["function"]["name"]: call["id"] for call in assistant["tool_calls"]}
-    assert [(one["name"], one["tool_call_id"]) for one in results] == [
-        (one["content"], ids[one["content"]]) for one in results
+    assert [(shown["name"], shown["tool_call_id"]) for shown in results] == [
+        (shown["content"], ids[shown["content"]]) for shown in results
     ]
 
 
@@ -255,7 +255,10 @@ def test_texts_of_parts_and_roles_in_capitals() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     chat = body({"role": "Developer", "content": "be brief"}, {"role": "USER", "content": parts}).spec().chat
     assert chat is not None
-    assert [(one["role"], one["content"]) for one in chat.messages] == [("system", "be brief"), ("user", "a\nb")]
+    assert [(message["role"], message["content"]) for message in chat.messages] == [
+        ("system", "be brief"),
+        ("user", "a\nb"),
+    ]
 
 
 @pytest.mark.parametrize("arguments", [{"city": "Paris"}, '{ "city":"Paris" }', '{"city": "Par', "[1]"])
@@ -279,7 +282,7 @@ def answered(calls: list[dict[str, Any]], *results: dict[str, Any]) -> list[tupl
     asked = [{"role": "assistant", "tool_calls": calls}] if calls else []
     chat = body(ASKED, *asked, *({"role": "tool", "content": "x"} | result for result in results)).spec().chat
     assert chat is not None
-    return [(one["name"], one["tool_call_id"]) for one in chat.messages if one["role"] == "tool"]
+    return [(message["name"], message["tool_call_id"]) for message in chat.messages if message["role"] == "tool"]
 
 
 def call(name: str, call_id: str | None = None) -> dict[str, Any]:

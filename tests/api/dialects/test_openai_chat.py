@@ -67,7 +67,7 @@ def test_members_of_other_servers_in_answers_that_are_sent_back() -> None:
     made = body(answer, {"role": "tool", "tool_call_id": "c", "content": None})
     assert ignored_parameters(made) == ["messages[1].reasoning_details"]
     messages = made.spec().messages
-    assert [one["function"] for one in messages[1]["tool_calls"]] == [
+    assert [requested["function"] for requested in messages[1]["tool_calls"]] == [
         {"name": "look", "arguments": "{}"},
         {"name": "sh", "arguments": {"input": "ls"}},
     ]

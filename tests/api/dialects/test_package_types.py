@@ -61,7 +61,7 @@ PAIRS: tuple[tuple[Any, type[BaseModel]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("params", "schema"), PAIRS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(("params", "schema"), PAIRS, ids=lambda value: value.__name__)
 def test_every_field_is_known(params: Any, schema: type[BaseModel]) -> None:
     known = {field.alias or name for name, field in schema.model_fields.items()}
     assert not get_type_hints(params).keys() - known - HEADERS - FILE
@@ -70,17 +70,17 @@ def test_every_field_is_known(params: Any, schema: type[BaseModel]) -> None:
 def test_every_anthropic_block_is_read_dropped_or_refused() -> None:
     """A block of an unknown type is refused too, but nobody has decided that."""
     hints = get_type_hints(anthropic_types.BetaAssistantMessageParam)
-    members = [one for one in get_args(get_args(get_args(hints["content"])[1])[0]) if is_typeddict(one)]
-    blocks = {name for one in members for name in get_args(get_type_hints(one)["type"])}
-    read = {name for one in get_args(get_args(anthropic_messages.Block)[0]) for name in _types(one)}
+    members = [kind for kind in get_args(get_args(get_args(hints["content"])[1])[0]) if is_typeddict(kind)]
+    blocks = {name for member in members for name in get_args(get_type_hints(member)["type"])}
+    read = {name for block in get_args(get_args(anthropic_messages.Block)[0]) for name in _types(block)}
     assert len(blocks) > 15 and not blocks - read - anthropic_messages.WITHOUT_TEXT
 
 
 def test_every_anthropic_tool_is_a_function_or_dropped() -> None:
     (tools,) = get_args(get_type_hints(anthropic_params.MessageCreateParamsBase)["tools"])
     assert len(get_args(tools)) > 20
-    for one in get_args(tools):
-        (kind, *_) = [*get_args(get_type_hints(one)["type"])]
+    for member in get_args(tools):
+        (kind, *_) = [*get_args(get_type_hints(member)["type"])]
         name = next((value for value in get_args(kind) or (kind,) if isinstance(value, str)), None)
         given = {
             "messages": [{"role": "user", "content": "a"}],

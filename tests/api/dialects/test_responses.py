@@ -178,7 +178,9 @@ async def test_encrypted_content_brings_the_reasoning_back(bench: ResponseBench)
 
 # ----------------------------------------------------------------------------------------------- answers and events
 
-EVENTS = {one.model_fields["type"].annotation.__args__[0]: one for one in get_args(get_args(ResponseStreamEvent)[0])}
+EVENTS = {
+    event.model_fields["type"].annotation.__args__[0]: event for event in get_args(get_args(ResponseStreamEvent)[0])
+}
 ANSWERS = {
     "text": ("Hello.", {}),
     "reasoning": ("<think>Hm.</think>\n\nYes.", {}),
@@ -240,7 +242,7 @@ def check_items(events: list[dict[str, Any]], output: list[dict[str, Any]]) -> N
         text = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
         assert "".join(event["delta"] for event in deltas) == text
         if item["type"] == "message":
-            assert [one for event in deltas for one in event["logprobs"]] == item["content"][0]["logprobs"]
+            assert [token for event in deltas for token in event["logprobs"]] == item["content"][0]["logprobs"]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,11 @@ async def test_a_response_continues_the_one_before_it(bench: ResponseBench) -> N
     assert bench.prompt == "<user>Hi<assistant>Hello.<user>And?<assistant>", "instructions are not inherited"
     third = await bench.ask(input="So?", previous_response_id=second["id"], instructions="Be kind.")
     assert bench.prompt == ("<system>Be kind.<user>Hi<assistant>Hello.<user>And?<assistant>Hello.<user>So?<assistant>")
-    assert [one["previous_response_id"] for one in (first, second, third)] == [None, first["id"], second["id"]]
+    assert [response["previous_response_id"] for response in (first, second, third)] == [
+        None,
+        first["id"],
+        second["id"],
+    ]
     assert first["store"] is second["store"] is True
 
 

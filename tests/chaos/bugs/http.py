@@ -150,8 +150,8 @@ def answers_are_swapped() -> None:
         for results in (output.finished, output.encoded):
             if len(results) > 1:
                 first, second = results[:2]
-                results[0] = msgspec.structs.replace(second, request_id=first.request_id)
-                results[1] = msgspec.structs.replace(first, request_id=second.request_id)
+                results[0] = msgspec.structs.replace(second, sequence_id=first.sequence_id)
+                results[1] = msgspec.structs.replace(first, sequence_id=second.sequence_id)
         old(self, output)
 
     old = replace(EngineClient, "on_output", swapped)

@@ -85,14 +85,16 @@ def damaged(flips: int, damages: int = len(DAMAGES), models: int = len(MODELS)) 
             for damage in DAMAGES[:damages]:
                 changed = dict(tensors)
                 # A tensor that the model needs and that is not optional, so that the error must name it.
-                name = rng.choice([one for one in tensors if "weight" in one and "pooler" not in one])
+                name = rng.choice(
+                    [tensor_name for tensor_name in tensors if "weight" in tensor_name and "pooler" not in tensor_name]
+                )
                 damage(changed, name)
                 save_file(changed, file, {"format": "pt"})
                 refused(whole, damage.__name__[1:].replace("_", " "), name)
             file.write_bytes(content[: len(content) * (number + 1) // 5])
             refused(whole, "truncated", file.name)
             file.write_bytes(content)
-            write_manifest(whole, [one.name for one in whole.iterdir() if one.is_file()])
+            write_manifest(whole, [path.name for path in whole.iterdir() if path.is_file()])
             for _ in range(flips):
                 bit = rng.randrange(len(content) * 8)
                 flipped = bytearray(content)

@@ -74,8 +74,10 @@ def _rest(one: socket.socket) -> bytes:
 
 def _num_open(process: psutil.Process, clients: list[socket.socket]) -> int:
     """How many of these clients' connections the process still holds."""
-    ports = {one.getsockname()[1] for one in clients}
-    return sum(1 for one in process.net_connections("tcp") if one.raddr and one.raddr.port in ports)
+    ports = {client.getsockname()[1] for client in clients}
+    return sum(
+        1 for connection in process.net_connections("tcp") if connection.raddr and connection.raddr.port in ports
+    )
 
 
 def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 << 20) -> Record:
@@ -103,8 +105,8 @@ def slow_readers(readers: int = 32, streams: int = 16, memory_bytes: int = 64 <<
             time.sleep(0.25)
         record.most("memory held for them", held / 2**20, memory_bytes / 2**20, "MiB")
         record.most("all cut after", time.monotonic() - began, CUT_SECONDS, "s")
-        for one in stalled:
-            record.must(b"event: done" not in _rest(one), "a stalled stream was not cut: its end arrived later")
+        for stream in stalled:
+            record.must(b"event: done" not in _rest(stream), "a stalled stream was not cut: its end arrived later")
             record.runs += 1
         record.must(running.get("/ready").status_code == 200, "the server is not ready afterwards")
     return record
@@ -175,7 +177,7 @@ def slow_senders(senders: int, idle: int = 500, requests: int = 600) -> Record:
                 return [(await connection.request("POST", "/embed", {"inputs": "a fox"})).seconds for _ in range(count)]
 
         found = await asyncio.gather(*(client(requests // 4) for _ in range(4)))
-        return [seconds for one in found for seconds in one]
+        return [seconds for times in found for seconds in times]
 
     async def beside_idle(url: str) -> tuple[float, float]:
         """p99 without and with idle connections, in turns, so that both run under the same conditions."""

@@ -101,13 +101,13 @@ def dearest(tries: int, together: int = 16, known: int = 100, corpus: int = 1) -
                 found += measure_corpus(server, (1, together), timeout=SEARCH_SECONDS, report=_quiet)
             if tries:
                 found += search(server, tries, timeout=SEARCH_SECONDS, report=_quiet)
-            for one in found:
+            for row in found:
                 record.runs += 1
-                stall, memory = one.stall_seconds * 1000, one.peak_bytes / 1e6
+                stall, memory = row.stall_seconds * 1000, row.peak_bytes / 1e6
                 record.most("event loop stood", stall, STALL_MILLISECONDS, "ms")
                 record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
                 dear = stall > STALL_MILLISECONDS or memory > MEMORY_MB
-                record.must(not dear, f"{one.path}: {stall:.0f} ms, {memory:.0f} MB: {json.dumps(one.recipe)[:120]}")
+                record.must(not dear, f"{row.path}: {stall:.0f} ms, {memory:.0f} MB: {json.dumps(row.recipe)[:120]}")
     return record
 
 

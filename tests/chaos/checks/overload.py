@@ -83,7 +83,9 @@ def overload(seconds: float = 10.0, factor: float = 10.0, connections: int = 128
             floors.append(beside / statistics.mean(peaks[-2:]))
             record.details[f"floor, round {number}"] = f"goodput {floors[-1]:.2f} of peak; {in_words(floor)}"
         record.most("p99 of a refusal, median of the rounds", statistics.median(refusal_seconds) * 1000, 50, "ms")
-        record.details["capacity"] = ", ".join(f"{one:.0f}" for one in peaks) + " tokens per second between the rounds"
+        record.details["capacity"] = (
+            ", ".join(f"{peak_rate:.0f}" for peak_rate in peaks) + " tokens per second between the rounds"
+        )
         least = min(LEAST_GOODPUT, statistics.median(floors))
         record.least("goodput, median of the rounds", statistics.median(shares), least, "of peak")
         peak = statistics.mean(peaks[-2:])

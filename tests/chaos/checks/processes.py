@@ -43,10 +43,11 @@ async def _start_streams(url: str, count: int) -> list[asyncio.Task[list[Event]]
     """Start streams and wait until each has an event."""
     started = [asyncio.Event() for _ in range(count)]
     tasks = [
-        asyncio.create_task(_read(url, LONG | {"seed": i, "temperature": 1.0}, one)) for i, one in enumerate(started)
+        asyncio.create_task(_read(url, LONG | {"seed": i, "temperature": 1.0}, event))
+        for i, event in enumerate(started)
     ]
     async with asyncio.timeout(60):
-        await asyncio.gather(*(one.wait() for one in started))
+        await asyncio.gather(*(event.wait() for event in started))
     return tasks
 
 
@@ -151,11 +152,11 @@ def orphans(kills: int) -> Record:
             began = time.monotonic()
             running.process.kill()
             running.process.wait()
-            while (left := [one for one in family if not is_gone(one)]) and time.monotonic() - began < 5:
+            while (left := [process for process in family if not is_gone(process)]) and time.monotonic() - began < 5:
                 time.sleep(0.01)
             record.most("last child gone after", time.monotonic() - began, 2.0, "s")
-            for one in left:
-                one.kill()
+            for process in left:
+                process.kill()
             record.runs += 1
     with socket.create_server(("127.0.0.1", 0)) as taken:
         began = time.monotonic()

@@ -62,16 +62,18 @@ async def _kill_one(running: RunningServer, record: Record, count: int, round_nu
     url = running.url
     victim = _workers(running)[round_number % 2]
     streams = [_Stream() for _ in range(count)]
-    reading = [asyncio.create_task(one.read(url, number)) for number, one in enumerate(streams)]
+    reading = [asyncio.create_task(reader.read(url, number)) for number, reader in enumerate(streams)]
     async with asyncio.timeout(HANG_SECONDS):
-        await asyncio.gather(*(one.started.wait() for one in streams))
+        await asyncio.gather(*(reader.started.wait() for reader in streams))
     victim.send_signal(signal.SIGSTOP)
     stopped = time.monotonic()
     mixed = [
         request(WHOLE_KINDS[number % len(WHOLE_KINDS)] + KINDS * (number + count * round_number))
         for number in range(count)
     ]
-    asking: list[asyncio.Task[Answer]] = [asyncio.create_task(ask(url, "POST", one.path, one.body)) for one in mixed]
+    asking: list[asyncio.Task[Answer]] = [
+        asyncio.create_task(ask(url, "POST", asked.path, asked.body)) for asked in mixed
+    ]
     await asyncio.sleep(STOPPED_SECONDS)
     victim.send_signal(signal.SIGKILL)
     killed = time.monotonic()
@@ -79,9 +81,9 @@ async def _kill_one(running: RunningServer, record: Record, count: int, round_nu
     async with asyncio.timeout(HANG_SECONDS):
         answers = await asyncio.gather(*asking, return_exceptions=True)
         await asyncio.gather(*reading)
-    for one, answer in zip(mixed, answers, strict=True):
+    for asked, answer in zip(mixed, answers, strict=True):
         found = answer.status if isinstance(answer, Answer) else type(answer).__name__
-        record.must(found == 200, f"{one.path} without any output: {found}")
+        record.must(found == 200, f"{asked.path} without any output: {found}")
     lost = 0
     for stream in streams:
         last = stream.events[-1]
@@ -130,17 +132,17 @@ def restarted_by_signal(restarts: int, streams: int = 16) -> Record:
     async def restart(running: RunningServer) -> None:
         old = _workers(running)
         opened = [_Stream() for _ in range(streams)]
-        reading = [asyncio.create_task(one.read(running.url, number)) for number, one in enumerate(opened)]
+        reading = [asyncio.create_task(stream.read(running.url, number)) for number, stream in enumerate(opened)]
         async with asyncio.timeout(HANG_SECONDS):
-            await asyncio.gather(*(one.started.wait() for one in opened))
+            await asyncio.gather(*(stream.started.wait() for stream in opened))
             running.process.send_signal(signal.SIGHUP)
-            while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in old):
+            while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in old):
                 record.must((await ask(running.url, "GET", "/ready")).status == 200, "/ready during a restart")
                 answer = await ask(running.url, "POST", "/generate", {"prompt": "A", "max_new_tokens": 4})
                 record.must(answer.status == 200, f"status {answer.status} during a restart")
                 await asyncio.sleep(0.05)
             await asyncio.gather(*reading)
-        record.must(all(one.events[-1].name == "done" for one in opened), "a stream was dropped")
+        record.must(all(stream.events[-1].name == "done" for stream in opened), "a stream was dropped")
         record.runs += 1
 
     with server("--workers", "2") as running:

@@ -122,12 +122,12 @@ class MeasuredServer:
             return first
         every = sorted(
             (first, *(self._measure(path, bodies, timeout, content_type) for _ in range(2))),
-            key=lambda one: one.stall_seconds,
+            key=lambda measured: measured.stall_seconds,
         )
         return replace(
             every[1],
-            peak_bytes=max(one.peak_bytes for one in every),
-            grown_bytes=max(one.grown_bytes for one in every),
+            peak_bytes=max(measured.peak_bytes for measured in every),
+            grown_bytes=max(measured.grown_bytes for measured in every),
         )
 
     def _measure(self, path: str, bodies: Sequence[bytes], timeout: float, content_type: str) -> Measurement:

@@ -30,7 +30,7 @@ Recipe = Any
 def expand(recipe: Recipe) -> Any:
     """The JSON value of a recipe. Equal items of a list are one object, so that a large body costs little memory."""
     if isinstance(recipe, list):
-        return [expand(one) for one in recipe]
+        return [expand(part) for part in recipe]
     if not isinstance(recipe, dict):
         return recipe
     match pattern(recipe):
@@ -49,7 +49,7 @@ def expand(recipe: Recipe) -> Any:
             return value
         case "$wav", (seconds, rate, channels, bits):
             return wav(seconds, rate, channels, bits)
-    return {key: expand(one) for key, one in recipe.items()}
+    return {key: expand(part) for key, part in recipe.items()}
 
 
 def pattern(recipe: Recipe) -> tuple[str, Any] | None:
@@ -67,7 +67,7 @@ def body_bytes(recipe: Recipe) -> bytes:
     expanded = expand(fields)
     if media_type == JSON:
         return orjson.dumps(expanded)
-    pairs = [(name, one) for name, value in expanded.items() for one in _form_values(value)]
+    pairs = [(name, form_value) for name, value in expanded.items() for form_value in _form_values(value)]
     if media_type == URL_ENCODED:
         return urlencode(pairs).encode()
     return b"".join(_form_part(name, value) for name, value in pairs) + f"--{_BOUNDARY}--\r\n".encode()
@@ -89,8 +89,8 @@ def content_type(recipe: Recipe) -> str:
 
 def _form_values(value: Any) -> Iterator[str | bytes]:
     if isinstance(value, list):
-        for one in value:
-            yield from _form_values(one)
+        for part in value:
+            yield from _form_values(part)
     elif isinstance(value, str | bytes):
         yield value
     elif value is not None:
@@ -134,7 +134,7 @@ def _counts(recipe: Recipe) -> list[int]:
         case str(), Mapping() as fields:
             return _counts(fields)
     inner = recipe.values() if isinstance(recipe, Mapping) else recipe if isinstance(recipe, list) else ()
-    return [count for one in inner for count in _counts(one)]
+    return [count for part in inner for count in _counts(part)]
 
 
 def _halved(recipe: Recipe, count: int) -> Recipe:
@@ -147,5 +147,5 @@ def _halved(recipe: Recipe, count: int) -> Recipe:
         case str(name), Mapping() as fields:
             return {name: _halved(fields, count)}
     if isinstance(recipe, Mapping):
-        return {key: _halved(one, count) for key, one in recipe.items()}
-    return [_halved(one, count) for one in recipe] if isinstance(recipe, list) else recipe
+        return {key: _halved(part, count) for key, part in recipe.items()}
+    return [_halved(part, count) for part in recipe] if isinstance(recipe, list) else recipe

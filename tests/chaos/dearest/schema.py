@@ -106,13 +106,13 @@ class Mutator:
             return {}
         required = schema.get("required", ())
         return {
-            name: self.create(one, depth + 1)
-            for name, one in schema["properties"].items()
+            name: self.create(described, depth + 1)
+            for name, described in schema["properties"].items()
             if name in required or self.random.random() < 0.15
         }
 
     def _mutate_choice(self, options: Sequence[Mapping[str, Any]], recipe: Recipe, depth: int) -> Recipe:
-        fitting = [one for one in options if self._fits(self._resolve(one), recipe)]
+        fitting = [option for option in options if self._fits(self._resolve(option), recipe)]
         if fitting and self.random.random() < 0.6:
             return self.mutate(self.random.choice(fitting), recipe, depth)
         return self.create(self.random.choice(options), depth)
@@ -123,7 +123,7 @@ class Mutator:
         optional = [name for name in present if name not in required]
         if optional and self.random.random() < 0.15:
             gone = self.random.choice(optional)
-            return {name: one for name, one in recipe.items() if name != gone}
+            return {name: part for name, part in recipe.items() if name != gone}
         names = present if present and self.random.random() < 0.5 else list(properties)
         name = self.random.choice(names)
         if name == "model":

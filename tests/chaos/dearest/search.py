@@ -71,9 +71,11 @@ def post_routes(document: Mapping[str, Any], models: Sequence[str] = ()) -> list
             if media_type in content:
                 media = content[media_type]
                 found = media["examples"].values() if "examples" in media else [{"value": media.get("example", {})}]
-                examples = [_with_files(one["value"]) if media_type == MULTIPART else one["value"] for one in found]
+                examples = [
+                    _with_files(example["value"]) if media_type == MULTIPART else example["value"] for example in found
+                ]
                 paths = [path.replace("{model}", name) for name in models] if "{model}" in path and models else [path]
-                routes += [PostRoute(one, media["schema"], examples, media_type) for one in paths]
+                routes += [PostRoute(route_path, media["schema"], examples, media_type) for route_path in paths]
     return routes
 
 
@@ -107,17 +109,19 @@ def search(
         mutator = Mutator(document["components"]["schemas"], random.Random(f"{seed}{route.path}"))
         limit = max_audio_bytes if "/audio/" in route.path else max_bytes
         dearest = _climb(server, route, mutator, models, tries, timeout, limit)
-        for one in dearest[:1]:
-            report(line(one, 1))
-            together = _dear(server, one.path, one.recipe, AT_ONCE, timeout)
+        for worst in dearest[:1]:
+            report(line(worst, 1))
+            together = _dear(server, worst.path, worst.recipe, AT_ONCE, timeout)
             report(line(together, AT_ONCE))
-            found += [one, together]
+            found += [worst, together]
     return found
 
 
 def corpus() -> list[tuple[str, Recipe]]:
     """Path and recipe of the most expensive bodies that searches have found."""
-    return [(one["path"], one["recipe"]) for one in json.loads(Path(__file__).with_name("corpus.json").read_bytes())]
+    return [
+        (entry["path"], entry["recipe"]) for entry in json.loads(Path(__file__).with_name("corpus.json").read_bytes())
+    ]
 
 
 def measure_corpus(

@@ -30,5 +30,5 @@ results = lm_eval.simple_evaluate(
     bootstrap_iters=0,
 )
 samples = sorted(results["samples"]["stories"], key=lambda sample: sample["doc_id"])
-scores = [[(float(total), str(greedy) == "True") for total, greedy in one["filtered_resps"]] for one in samples]
+scores = [[(float(total), str(greedy) == "True") for total, greedy in sample["filtered_resps"]] for sample in samples]
 print(json.dumps({"accuracy": results["results"]["stories"]["acc,none"], "scores": scores}))

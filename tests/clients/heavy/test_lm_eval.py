@@ -56,8 +56,10 @@ def expected_logprobs() -> list[list[tuple[float, bool]]]:
                 logprobs = model(torch.tensor([whole])).logits[0].log_softmax(-1)
             tail = [logprobs[place - 1] for place in range(len(context), len(whole))]
             tokens = whole[len(context) :]
-            total = sum(float(one[token]) for one, token in zip(tail, tokens, strict=True))
-            row.append((total, all(int(one.argmax()) == token for one, token in zip(tail, tokens, strict=True))))
+            total = sum(float(row_scores[token]) for row_scores, token in zip(tail, tokens, strict=True))
+            row.append(
+                (total, all(int(row_scores.argmax()) == token for row_scores, token in zip(tail, tokens, strict=True)))
+            )
         found.append(row)
     return found
 

@@ -301,8 +301,8 @@ def main() -> None:
         for step, calls in enumerate((first, OTHER_STEPS))
         if name in calls
     ]
-    results = [one for step in steps for one in compile_case(*step, capability)]
-    json.dump([one._asdict() for one in results], sys.stdout, indent=1)
+    results = [compiled for step in steps for compiled in compile_case(*step, capability)]
+    json.dump([result._asdict() for result in results], sys.stdout, indent=1)
 
 
 if __name__ == "__main__":

@@ -80,25 +80,29 @@ def compile_in_new_process(capability: int, cases: Sequence[str], cache: Path) -
     command = [sys.executable, "-m", "tests.cuda.kernels.cross_compile", str(capability), *cases]
     root = Path(__file__).parents[3]
     output = subprocess.run(command, env=environment, cwd=root, stdout=subprocess.PIPE, text=True, check=True).stdout
-    results = [Compiled(**one) for one in json.loads(output)]
-    assert {one.case for one in results} == set(cases)
+    results = [Compiled(**fields) for fields in json.loads(output)]
+    assert {result.case for result in results} == set(cases)
     return results
 
 
 def test_kernels_have_no_faults(compiled: list[Compiled]) -> None:
-    found = {f"{one.case}, {one.kernel}": faults(one) for one in compiled if "planted" not in one.case and faults(one)}
+    found = {
+        f"{kernel.case}, {kernel.kernel}": faults(kernel)
+        for kernel in compiled
+        if "planted" not in kernel.case and faults(kernel)
+    }
     assert not found
 
 
 def test_planted_faults_are_found(compiled: list[Compiled]) -> None:
-    found = {one.case: " ".join(faults(one)) for one in compiled if "planted" in one.case}
+    found = {kernel.case: " ".join(faults(kernel)) for kernel in compiled if "planted" in kernel.case}
     assert "spills" in found[PLANTED_SPILL] and "loads" in found[PLANTED_NARROW_LOADS]
 
 
 def test_other_steps_compile_nothing(compiled: list[Compiled]) -> None:
     """Steps with other rows, lengths and addresses run the kernels of the first step."""
     steps = {
-        case: [{one.key for one in compiled if one.case == case and one.step == step} for step in range(2)]
-        for case in {one.case for one in compiled} & set(OTHER_STEPS)
+        case: [{kernel.key for kernel in compiled if kernel.case == case and kernel.step == step} for step in range(2)]
+        for case in {kernel.case for kernel in compiled} & set(OTHER_STEPS)
     }
     assert steps and all(later and later <= first for first, later in steps.values()), steps

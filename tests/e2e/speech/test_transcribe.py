@@ -27,13 +27,13 @@ class WordAdapter:
 
 def assert_same(ours: dict, theirs: list[dict], oracle: Oracle, seconds: float) -> None:
     """Compare an answer with the segments of transformers. The server leaves out segments without words."""
-    spoken = [one for one in theirs if oracle.words(one["tokens"].tolist()).strip()]
-    assert [one["tokens"] for one in ours["segments"]] == [one["tokens"].tolist() for one in spoken]
+    spoken = [segment for segment in theirs if oracle.words(segment["tokens"].tolist()).strip()]
+    assert [segment["tokens"] for segment in ours["segments"]] == [segment["tokens"].tolist() for segment in spoken]
     for mine, other in zip(ours["segments"], spoken, strict=True):
         assert mine["text"] == oracle.words(other["tokens"].tolist())
         assert mine["start"] == pytest.approx(min(float(other["start"]), seconds), abs=1e-3)
         assert mine["end"] == pytest.approx(min(float(other["end"]), seconds), abs=0.0211)
-    assert ours["text"] == oracle.words([token for one in theirs for token in one["tokens"].tolist()]).strip()
+    assert ours["text"] == oracle.words([token for segment in theirs for token in segment["tokens"].tolist()]).strip()
 
 
 @every_shape
@@ -42,9 +42,9 @@ def test_a_recording_of_several_windows(server, oracles, shape: str, seed: int) 
     ours = transcript(server, LONG[seed], model=shape, language="de")
     theirs = oracles[shape].segments(LONG[seed], language="de")
     assert_same(ours, theirs, oracles[shape], len(LONG[seed]) / 16_000)
-    assert len(theirs) > 3 and len({one["seek"] for one in ours["segments"]}) > 2
+    assert len(theirs) > 3 and len({segment["seek"] for segment in ours["segments"]}) > 2
     assert (ours["task"], ours["language"]) == ("transcribe", "german")
-    assert all(one["avg_logprob"] < 0 for one in ours["segments"])
+    assert all(segment["avg_logprob"] < 0 for segment in ours["segments"])
 
 
 @every_shape
@@ -124,8 +124,8 @@ def test_windows_without_speech_are_left_out_as_in_transformers(server, oracles,
     """The thresholds are the medians of what the server reports, so that some windows are silent and others are not."""
     fields = {"model": shape, "language": "en"}
     segments = transcript(server, LONG[3], **fields)["segments"]
-    logprob = max(one["avg_logprob"] for one in segments) + 1e-3
-    no_speech = float(np.median([one["no_speech_prob"] for one in segments]))
+    logprob = max(segment["avg_logprob"] for segment in segments) + 1e-3
+    no_speech = float(np.median([segment["no_speech_prob"] for segment in segments]))
     theirs = oracles[shape].segments(
         LONG[3], language="en", temperature=(0.0,), logprob_threshold=logprob, no_speech_threshold=no_speech
     )
@@ -143,19 +143,19 @@ def test_times_of_words_equal_transformers(server, oracles, shape: str, seed: in
     theirs = oracle.segments(LONG[seed], language="en", return_token_timestamps=True, attention_mask=attended)
     assert_same(ours, theirs, oracle, seconds)
     words = []
-    for one in theirs:
-        places = [at for at, token in enumerate(one["tokens"].tolist()) if token < END]
-        ids, times = one["tokens"][places].tolist(), one["token_timestamps"].tolist()
+    for segment in theirs:
+        places = [at for at, token in enumerate(segment["tokens"].tolist()) if token < END]
+        ids, times = segment["tokens"][places].tolist(), segment["token_timestamps"].tolist()
         if not oracle.words(ids).strip():
             continue
         pairs = [(round(times[at - 1], 2), round(times[at], 2)) for at in places]
         found = _collate_word_timestamps(WordAdapter(oracle.tokenizer), ids, pairs, "english", False)
         words += [(word["text"].strip(), *word["timestamp"]) for word in found if word["text"].strip()]
-    assert [one["word"] for one in ours["words"]] == [word for word, _, _ in words]
+    assert [word["word"] for word in ours["words"]] == [word for word, _, _ in words]
     for mine, (_, start, end) in zip(ours["words"], words, strict=True):
         assert mine["start"] == pytest.approx(min(max(start, 0.0), seconds), abs=1e-3)
         assert mine["end"] == pytest.approx(min(max(end, 0.0), seconds), abs=1e-3)
-    assert len({one["end"] for one in ours["words"]}) > 3
+    assert len({word["end"] for word in ours["words"]}) > 3
     only = transcript(server, LONG[seed], model=shape, language="en", **{"timestamp_granularities[]": "word"})
     assert only["words"] == ours["words"] and "segments" not in only
 
@@ -177,12 +177,12 @@ def test_the_batched_mode_decodes_each_window_as_transformers_does(server, oracl
             )[0].tolist()
         expected.append([token for token in tokens if token < END])
     found: dict[int, list[int]] = {}
-    for one in ours["segments"]:
-        found.setdefault(one["seek"], []).extend(token for token in one["tokens"] if token < END)
+    for segment in ours["segments"]:
+        found.setdefault(segment["seek"], []).extend(token for token in segment["tokens"] if token < END)
     assert [found.get(start, []) for start, _ in spans] == [
         ids if oracle.words(ids).strip() else [] for ids in expected
     ]
-    assert all(one["start"] <= one["end"] <= ours["duration"] + 1e-3 for one in ours["segments"])
+    assert all(segment["start"] <= segment["end"] <= ours["duration"] + 1e-3 for segment in ours["segments"])
     prompted = transcript(server, samples, model=shape, language="en", chunking_strategy="auto", prompt="The garden")
     assert prompted["text"] != ours["text"]
     words = transcript(

@@ -35,7 +35,7 @@ def test_subtitles_equal_the_segments(server) -> None:
         seconds = [
             [int(h) * 3600 + int(m) * 60 + int(s) + int(ms) / 1000 for h, m, s, ms in (t[:4], t[4:])] for t in times
         ]
-        assert seconds == [[pytest.approx(one["start"]), pytest.approx(one["end"])] for one in segments]
+        assert seconds == [[pytest.approx(segment["start"]), pytest.approx(segment["end"])] for segment in segments]
     assert re.findall(r"^(\d+)\n\d\d:", srt.text, re.MULTILINE) == [str(1 + at) for at in range(len(segments))]
 
 
@@ -53,7 +53,7 @@ def test_sample_rates_widths_and_channels(server) -> None:
 def test_recordings_of_boundary_lengths(server, samples: int) -> None:
     ours = transcript(server, recording(2.0, seed=1)[:samples], model="whisper", language="en")
     assert ours["duration"] == round(samples / 16_000, 3)
-    assert all(one["start"] <= one["end"] <= ours["duration"] + 5e-4 for one in ours["segments"])
+    assert all(segment["start"] <= segment["end"] <= ours["duration"] + 5e-4 for segment in ours["segments"])
 
 
 def test_sampling_depends_on_the_seed(server) -> None:
@@ -67,7 +67,9 @@ def test_sampling_depends_on_the_seed(server) -> None:
 
 def test_concurrent_requests_beside_a_text_model(server) -> None:
     def tokens(seed: int) -> list[list[int]]:
-        return [one["tokens"] for one in transcript(server, LONG[seed], model="whisper", language="de")["segments"]]
+        return [
+            segment["tokens"] for segment in transcript(server, LONG[seed], model="whisper", language="de")["segments"]
+        ]
 
     alone = [tokens(seed) for seed in LONG]
     story = {"model": "story", "prompt": "The old fox", "max_new_tokens": 60}
@@ -75,8 +77,8 @@ def test_concurrent_requests_beside_a_text_model(server) -> None:
     with ThreadPoolExecutor(8) as pool:
         stories = [pool.submit(httpx.post, f"{server.url}/generate", json=story, timeout=60) for _ in range(4)]
         crowd = [pool.submit(tokens, seed % 4) for seed in range(12)]
-        assert [one.result() for one in crowd] == alone * 3
-        assert all(one.result().json()["choices"] == apart for one in stories)
+        assert [future.result() for future in crowd] == alone * 3
+        assert all(future.result().json()["choices"] == apart for future in stories)
 
 
 def test_a_client_that_leaves_frees_its_blocks(server) -> None:
@@ -108,7 +110,7 @@ def test_the_documented_command(server, tmp_path: Path) -> None:
     (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
     page = (REPOSITORY / "docs" / "requests.md").read_text()
     blocks = re.findall(r"```shell\n(curl .*?)```", page, re.DOTALL)
-    (block,) = (one for one in blocks if "/path/speech.wav" in one)
+    (block,) = (code for code in blocks if "/path/speech.wav" in code)
     command = block.replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
     command = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
@@ -165,18 +167,18 @@ def test_compressed_files(server, name: str) -> None:
 def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server) -> None:
     fields = {"model": "whisper", "language": "en", "seed": "5"}
     plain = transcript(server, LONG[1], **fields)
-    lowest = min(one["avg_logprob"] for one in plain["segments"])
+    lowest = min(segment["avg_logprob"] for segment in plain["segments"])
     step = {"temperature_increment_on_fallback": "0.5"}
     tolerant = {"compression_ratio_threshold": "100", "logprob_threshold": str(lowest - 1e-3)}
     assert transcript(server, LONG[1], **step, **tolerant, **fields)["segments"] == plain["segments"]
     strict = transcript(server, LONG[1], **step, **tolerant | {"logprob_threshold": "0"}, **fields)
-    assert {one["temperature"] for one in strict["segments"]} == {1.0}
+    assert {segment["temperature"] for segment in strict["segments"]} == {1.0}
     assert strict == transcript(server, LONG[1], **step, **tolerant | {"logprob_threshold": "0"}, **fields)
-    tolerant["logprob_threshold"] = str(float(np.median([one["avg_logprob"] for one in plain["segments"]])))
+    tolerant["logprob_threshold"] = str(float(np.median([segment["avg_logprob"] for segment in plain["segments"]])))
     some = transcript(server, LONG[1], **step, **tolerant, **fields)
-    assert 0.0 in {one["temperature"] for one in some["segments"]} != {0.0}
+    assert 0.0 in {segment["temperature"] for segment in some["segments"]} != {0.0}
     limit = float(tolerant["logprob_threshold"])
-    assert all(one["temperature"] == 1.0 or one["avg_logprob"] >= limit for one in some["segments"])
+    assert all(segment["temperature"] == 1.0 or segment["avg_logprob"] >= limit for segment in some["segments"])
     assert (
         transcript(server, LONG[1], **step, compression_ratio_threshold="0.1", logprob_threshold="-99", **fields)[
             "segments"
@@ -219,8 +221,8 @@ def test_a_stream_has_the_text_of_the_answer(server, fields: dict, is_long: bool
     assert kind.startswith("text/event-stream")
     *deltas, done = found
     assert done == {"type": "transcript.text.done"} | whole
-    assert {one["type"] for one in deltas} <= {"transcript.text.delta"}
-    assert "".join(one["delta"] for one in deltas) == whole["text"]
+    assert {delta["type"] for delta in deltas} <= {"transcript.text.delta"}
+    assert "".join(delta["delta"] for delta in deltas) == whole["text"]
 
 
 def test_a_stream_that_fails_before_its_text_has_a_status(server) -> None:
@@ -274,7 +276,7 @@ def test_the_size_limit_applies_to_a_streamed_body(server) -> None:
 
 
 def test_info_lists_the_routes_of_the_model(server) -> None:
-    models = {one["name"]: one for one in server.get("/info").json()["models"]}
+    models = {model["name"]: model for model in server.get("/info").json()["models"]}
     assert models["whisper"]["routes"] == [ROUTE, "/v1/audio/translations"]
     assert models["english"]["routes"] == [ROUTE]
     assert models["whisper"]["languages"] == ["en", "de", "fr"] and models["english"]["languages"] == ["en"]
@@ -290,4 +292,4 @@ def test_a_request_past_its_deadline_gets_504(server) -> None:
 def test_as_many_recordings_as_allowed_are_served_at_once(server) -> None:
     with ThreadPoolExecutor(16) as pool:
         sent = [pool.submit(send, server, wav(LONG[seed % 4]), model="whisper", language="en") for seed in range(16)]
-        assert [one.result().status_code for one in sent] == [200] * 16
+        assert [future.result().status_code for future in sent] == [200] * 16

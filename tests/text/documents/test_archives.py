@@ -44,7 +44,13 @@ def book() -> bytes:
 
 def test_an_e_book() -> None:
     with zipfile.ZipFile(io.BytesIO(translated("a.epub", book()))) as found:
-        assert [one.filename for one in found.infolist()] == ["mimetype", "a.xhtml", "toc.ncx", "image.png", "old.html"]
+        assert [entry.filename for entry in found.infolist()] == [
+            "mimetype",
+            "a.xhtml",
+            "toc.ncx",
+            "image.png",
+            "old.html",
+        ]
         assert found.infolist()[0].compress_type == zipfile.ZIP_STORED
         assert found.read("image.png") == b"\x89PNG" and found.testzip() is None
         chapter = found.read("a.xhtml").decode()

@@ -47,7 +47,7 @@ def test_a_document_of_word() -> None:
     document.sections[0].header.paragraphs[0].text = "a header"
     document.add_comment(paragraph.runs[0], "a comment", "me")
     found = docx.Document(io.BytesIO(translated("a.docx", saved(document))))
-    assert [one.text for one in found.paragraphs] == ["A HEADING", "WE LIKE THE RED HOUSE."]
+    assert [found_paragraph.text for found_paragraph in found.paragraphs] == ["A HEADING", "WE LIKE THE RED HOUSE."]
     assert [(run.text, bool(run.bold)) for run in found.paragraphs[1].runs if run.text] == [
         ("WE LIKE THE ", False),
         ("RED", True),
@@ -56,7 +56,7 @@ def test_a_document_of_word() -> None:
     assert found.paragraphs[0].style.name == "Heading 1"
     assert [cell.text for cell in found.tables[0].rows[0].cells] == ["ONE", "42"]
     assert found.sections[0].header.paragraphs[0].text == "A HEADER"
-    assert [one.text for one in found.comments] == ["a comment"]
+    assert [comment.text for comment in found.comments] == ["a comment"]
 
 
 def test_runs_that_look_the_same_are_one_text() -> None:
@@ -164,10 +164,10 @@ def test_a_text_of_open_document() -> None:
     paragraph.addElement(comment)
     document.text.addElement(paragraph)
     found = opendocument.load(io.BytesIO(translated("a.odt", saved(document))))
-    assert [str(one) for one in found.getElementsByType(H)] == ["A HEADING"]
+    assert [str(element) for element in found.getElementsByType(H)] == ["A HEADING"]
     paragraphs = list(map(str, found.getElementsByType(P)))
     assert paragraphs[0] == "WE LIKE THE HOUSEiA NOTEa comment"
-    assert [str(one) for one in found.getElementsByType(Span)] == ["LIKE"]
+    assert [str(element) for element in found.getElementsByType(Span)] == ["LIKE"]
     assert found.getElementsByType(A)[0].getAttribute("href") == "https://example.com"
 
 
@@ -210,7 +210,7 @@ def test_xliff() -> None:
     found = parse_xml(translated("a.xlf", old))
     units = list(found.iter("{*}trans-unit"))
     assert "".join(units[0][0].itertext()) == "We like  it" and "".join(units[0][1].itertext()) == "WE LIKE  IT"
-    assert [one.tag.rpartition("}")[2] for one in units[0][1]] == ["g", "x"]
+    assert [unit.tag.rpartition("}")[2] for unit in units[0][1]] == ["g", "x"]
     assert units[0][1].get("state") == "needs-review-translation" and len(units[1]) == 1 and units[2][1].text == "b"
     assert next(found.iter("{*}file")).get("target-language") == "fr"
     new = """<xliff version="2.0" srcLang="en" xmlns="urn:oasis:names:tc:xliff:document:2.0"><file id="f"><unit id="u">

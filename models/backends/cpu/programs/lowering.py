@@ -214,7 +214,7 @@ def _lay_out(buffers: Iterable[Buffer]) -> tuple[dict[Buffer, int], int]:
     Returns the offset of each buffer and the total size, in bytes per row.
     """
     starts: dict[Buffer, int] = {}
-    for buffer in sorted(buffers, key=lambda one: (one.first, -one.row_bytes)):
+    for buffer in sorted(buffers, key=lambda unplaced: (unplaced.first, -unplaced.row_bytes)):
         at = 0
         for other, start in sorted(starts.items(), key=lambda item: item[1]):
             overlap = other.first <= buffer.last and buffer.first <= other.last

@@ -110,7 +110,7 @@ class Program:
             words[self._row_counts] = rows
             words[self._scratch_words] = scratch + rows * self._scratch_of + self._scratch_offsets
         inputs[OUT] = out.data_ptr()
-        values[self._dynamic] = [inputs[one] for one in self._dynamic_inputs]
+        values[self._dynamic] = [inputs[key] for key in self._dynamic_inputs]
         words[self._input_words] = values[self._input_of] + self._input_offsets
         seconds = None if _measurement is None else _measurement.seconds_of(self, rows, out.shape[0]).ctypes.data
         if not self._run(self._address, len(self.names), seconds):
@@ -119,12 +119,12 @@ class Program:
 
     def _set_static(self, static_inputs: tuple[InputValues, ...]) -> None:
         """Store the values of static inputs. Later runs look up the other inputs only."""
-        known = {one: value for part in static_inputs for one, value in part.items()}
-        dynamic = [(index, one) for index, one in enumerate(self.inputs) if one not in known]
+        known = {key: value for part in static_inputs for key, value in part.items()}
+        dynamic = [(index, key) for index, key in enumerate(self.inputs) if key not in known]
         self._static_inputs = static_inputs
         self._dynamic = np.array([index for index, _ in dynamic], dtype=np.int64)
-        self._dynamic_inputs = [one for _, one in dynamic]
-        self._values[:] = [known.get(one, 0) for one in self.inputs]
+        self._dynamic_inputs = [key for _, key in dynamic]
+        self._values[:] = [known.get(key, 0) for key in self.inputs]
 
 
 class Measurement:

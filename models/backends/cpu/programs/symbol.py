@@ -59,8 +59,8 @@ def _symbols(value: object) -> Iterator[Symbol]:
     if isinstance(value, Symbol):
         yield value
     elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _symbols(one)
+        for part in value:
+            yield from _symbols(part)
     elif isinstance(value, dict):
         yield from _symbols(list(value.values()))
     elif isinstance(value, slice):

@@ -36,7 +36,7 @@ class SymbolicStepInputs(StepInputs):
         self._trace, self._config, self._is_paged = trace, config, kind == "paged"
         self.has_int8_cache = has_int8_cache
         rows = None if all_rows else trace.input(inputs.OUTPUT_ROWS, trace.count(inputs.NUM_OUTPUT_ROWS))
-        scales = {one: trace.input(inputs.query_scale(one)) for one in config.query_scales}
+        scales = {scale: trace.input(inputs.query_scale(scale)) for scale in config.query_scales}
         encodings = PositionEncodings(
             self._symbolic_rotations(of_output_rows=False), query_scales=cast("Mapping[QueryScale, Tensor]", scales)
         )

@@ -114,7 +114,7 @@ class StepGraphs:
         buckets = BUCKETS[: bisect_left(BUCKETS, sizes.rows) + 1]
         self._max_rows = buckets[-1]
         lengths = [(cache, sizes.context)] + ([] if cross_cache is None else [(cross_cache, sizes.source)])
-        widths = tuple(min(-(-length // one.block_size), one.num_blocks) for one, length in lengths)
+        widths = tuple(min(-(-length // kv_cache.block_size), kv_cache.num_blocks) for kv_cache, length in lengths)
         self._memory = StepInputMemory(runner, cache.device, self._max_rows, widths)
         self._logits = logits
         chunks = max(-(-length // KEY_CHUNK_TOKENS) for _, length in lengths)
@@ -168,7 +168,7 @@ class StepGraphs:
         The tokens of a launched step must be read before the next but one is launched.
         """
         rows = len(filters)
-        draws = any(one.temperature > 0.0 for one in filters)
+        draws = any(row.temperature > 0.0 for row in filters)
         output, columns = self._replay(batch, filter_columns(filters, uniforms) if draws else None)
         assert output.logits is not None and output.top_k is not None
         tokens = output.top_k.ids[:, 0]
@@ -217,12 +217,12 @@ class StepGraphs:
             positions = replace(encodings, score_bias=self._bias, query_scales=scales)
             views = tuple(
                 CudaAttentionView.of_rows(
-                    DecodeRows(one.tables, one.key_lens.int(), one.partial_starts.int()),
+                    DecodeRows(cache_inputs.tables, cache_inputs.key_lens.int(), cache_inputs.partial_starts.int()),
                     max_key_len,
                     self._max_partials,
                     self._partials,
                 )
-                for one, max_key_len in zip(inputs.caches, (sizes.context, sizes.source), strict=False)
+                for cache_inputs, max_key_len in zip(inputs.caches, (sizes.context, sizes.source), strict=False)
             )
             step = _GraphStepInputs(batch, self._cache, self._cross_cache, positions, stack, views)
             token_ids = torch.index_select(self._memory.on_device, 0, inputs.token_places)

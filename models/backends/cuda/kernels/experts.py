@@ -21,7 +21,7 @@ from models.config import Activation
 class ExpertTiles(NamedTuple):
     """The (token, expert) pairs of a step, sorted by expert and cut into tiles of one expert each.
 
-    Pair `token * choices + choice` consists of a token and its expert number `choice`.
+    Pair `token * choices + choice` consists of a token and its expert at index `choice`.
 
     order: [tokens * choices], int32: pair at each place of the sorted order. The order is stable.
     tile_experts, tile_starts, tile_ends: [tiles], int32: expert, first place and end of each tile. Unused tiles are

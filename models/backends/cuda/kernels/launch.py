@@ -40,8 +40,8 @@ class Kernel:
         self._constants: list[str] = []
         self._specialized: list[bool] = []
         if isinstance(kernel, JITFunction):  # otherwise Triton interprets the kernel
-            self._constants = [one.name for one in kernel.params if one.is_constexpr]
-            self._specialized = [not one.do_not_specialize for one in kernel.params if not one.is_constexpr]
+            self._constants = [param.name for param in kernel.params if param.is_constexpr]
+            self._specialized = [not param.do_not_specialize for param in kernel.params if not param.is_constexpr]
         # Indices of four kinds of arguments: tensors, tensors whose alignment matters, integers, and integers whose
         # value matters.
         self._places: tuple[list[int], list[int], list[int], list[int]] | None = None
@@ -77,9 +77,9 @@ class Kernel:
             self._compiled[key] = compiled
 
     def _places_of(self, arguments: Sequence[Tensor | float]) -> tuple[list[int], list[int], list[int], list[int]]:
-        tensors = [place for place, one in enumerate(arguments) if isinstance(one, Tensor)]
-        integers = [place for place, one in enumerate(arguments) if isinstance(one, int)]
-        aligned, counts = ([one for one in places if self._specialized[one]] for places in (tensors, integers))
+        tensors = [place for place, argument in enumerate(arguments) if isinstance(argument, Tensor)]
+        integers = [place for place, argument in enumerate(arguments) if isinstance(argument, int)]
+        aligned, counts = ([place for place in places if self._specialized[place]] for places in (tensors, integers))
         return tensors, aligned, integers, counts
 
 

@@ -170,9 +170,9 @@ def _logprob(token: ScoredToken) -> dict[str, Any]:
 def _joined(scored: list[dict[str, Any]]) -> dict[str, Any]:
     """Log-probabilities of one event, whose tokens are reported as one chunk of text."""
     return {
-        "text": "".join(one["text"] for one in scored),
-        "token_ids": [token_id for one in scored for token_id in one["token_ids"]],
-        "logprobs": [logprob for one in scored for logprob in one["logprobs"]],
+        "text": "".join(token["text"] for token in scored),
+        "token_ids": [token_id for token in scored for token_id in token["token_ids"]],
+        "logprobs": [logprob for token in scored for logprob in token["logprobs"]],
     }
 
 

@@ -202,23 +202,23 @@ def _messages(
 ) -> Iterator[dict[str, Any]]:
     """Messages as chat templates take them."""
     names: dict[str, str] = {}
-    for one in given:
-        if isinstance(one, CohereUserMessage):
-            yield {"role": one.role, "content": one.content}
-        elif isinstance(one, CohereToolMessage):
-            if one.tool_call_id not in names:
+    for sent in given:
+        if isinstance(sent, CohereUserMessage):
+            yield {"role": sent.role, "content": sent.content}
+        elif isinstance(sent, CohereToolMessage):
+            if sent.tool_call_id not in names:
                 raise InvalidRequest("`messages` has a message of the role tool without its call before it", "messages")
-            name = names[one.tool_call_id]
-            yield {"role": "tool", "tool_call_id": one.tool_call_id, "name": name, "content": one.content}
+            name = names[sent.tool_call_id]
+            yield {"role": "tool", "tool_call_id": sent.tool_call_id, "name": name, "content": sent.content}
         else:
-            texts = [part.text for part in one.content or () if isinstance(part, CohereTextPart)]
-            thoughts = [part.thinking for part in one.content or () if isinstance(part, CohereThinkingPart)]
+            texts = [part.text for part in sent.content or () if isinstance(part, CohereTextPart)]
+            thoughts = [part.thinking for part in sent.content or () if isinstance(part, CohereThinkingPart)]
             message: dict[str, Any] = {
                 "role": "assistant",
-                "content": "\n".join([one.tool_plan or "", *texts]).strip("\n"),
+                "content": "\n".join([sent.tool_plan or "", *texts]).strip("\n"),
             }
             message |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
-            calls = one.tool_calls or ()
+            calls = sent.tool_calls or ()
             names |= {call.id: call.function.name for call in calls}
             rendered = [function_call(call.id, call.function.name, call.function.arguments) for call in calls]
             yield message | ({"tool_calls": rendered} if rendered else {})

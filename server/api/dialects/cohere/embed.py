@@ -80,7 +80,7 @@ class CohereEmbedBody(TimedBody):
         """The texts. Raises InvalidRequest for a body with both of the fields, or with none."""
         if (self.texts is None) == (self.inputs is None):
             raise InvalidRequest("send either `texts` or `inputs`, not both", "texts")
-        return self.texts if self.texts is not None else [one.content for one in self.inputs or ()]
+        return self.texts if self.texts is not None else [document.content for document in self.inputs or ()]
 
     def spec(self) -> CohereEmbedSpec:
         return CohereEmbedSpec(

@@ -50,7 +50,7 @@ class JinaRerankBody(TimedBody):
     instruction: Instruction | None = None
 
     def spec(self) -> RerankSpec:
-        texts = [one if isinstance(one, str) else one.text for one in self.documents]
+        texts = [document if isinstance(document, str) else document.text for document in self.documents]
         tokens = self.max_tokens_per_doc
         return RerankSpec(self.query, texts, self.model, max_text_tokens=tokens, instruction=self.instruction)
 
@@ -94,15 +94,15 @@ def _ranked(ranked: RankedText) -> dict[str, Any]:
 def _cohere(body: CohereRerankBody, result: RerankResult) -> dict[str, Any]:
     return {
         "id": str(uuid.uuid4()),
-        "results": [_ranked(one) for one in result.ranked[: body.top_n]],
+        "results": [_ranked(document) for document in result.ranked[: body.top_n]],
         "meta": _meta("2", result),
     }
 
 
 def _jina(body: JinaRerankBody, result: RerankResult) -> dict[str, Any]:
     results = [
-        _ranked(one) | ({"document": {"text": one.text}} if body.return_documents else {})
-        for one in result.ranked[: body.top_n]
+        _ranked(document) | ({"document": {"text": document.text}} if body.return_documents else {})
+        for document in result.ranked[: body.top_n]
     ]
     return {
         "id": str(uuid.uuid4()),

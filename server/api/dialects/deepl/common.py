@@ -31,7 +31,7 @@ ERRORS = ErrorShape(
 
 def _ids(value: object) -> object:
     """Ids as a list, from a list or from text separated by commas."""
-    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 _Id = Annotated[str, Field(min_length=1, max_length=64)]

@@ -174,8 +174,8 @@ def _v3(glossary: StoredGlossary) -> dict[str, Any]:
 
 def _parsed(dictionaries: Sequence[DeeplDictionary]) -> dict[Pair, dict[str, str]]:
     found: dict[Pair, dict[str, str]] = {}
-    for one in dictionaries:
-        pair, entries = one.parsed()
+    for dictionary in dictionaries:
+        pair, entries = dictionary.parsed()
         if pair in found:
             raise InvalidRequest("`dictionaries` has two of one pair of languages", "dictionaries")
         found[pair] = entries
@@ -250,9 +250,9 @@ def _entries_of_pair(state: State, request: Request, body: None) -> dict[str, An
 def _pairs(state: State, request: Request, body: None) -> dict[str, Any]:
     models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
     pairs = {
-        (one.code.partition("-")[0], target.partition("-")[0])
-        for one in offered_languages(models, state.runtime.pivot)
-        for target in one.targets
+        (language.code.partition("-")[0], target.partition("-")[0])
+        for language in offered_languages(models, state.runtime.pivot)
+        for target in language.targets
     }
     return {"supported_languages": [{"source_lang": a, "target_lang": b} for a, b in sorted(pairs) if a != b]}
 
@@ -301,7 +301,7 @@ STATE_ROUTES: tuple[StateRoute, ...] = (
         DeeplGlossaryList,
         {"glossaries": [_V2]},
         render=lambda state, request, body: {
-            "glossaries": [_v2(one) for one in state.runtime.glossaries.all(cache_salt(request))]
+            "glossaries": [_v2(glossary) for glossary in state.runtime.glossaries.all(cache_salt(request))]
         },
     ),
     _route(
@@ -344,7 +344,7 @@ STATE_ROUTES: tuple[StateRoute, ...] = (
         DeeplGlossaryInfoList,
         {"glossaries": [_V3]},
         render=lambda state, request, body: {
-            "glossaries": [_v3(one) for one in state.runtime.glossaries.all(cache_salt(request))]
+            "glossaries": [_v3(glossary) for glossary in state.runtime.glossaries.all(cache_salt(request))]
         },
     ),
     _route(

@@ -147,9 +147,9 @@ class DeeplUsageAnswer(AnswerBody):
 
 def _translated(body: DeeplTranslateBody, results: Sequence[DetectedTranslation]) -> dict[str, Any]:
     rendered = []
-    for text, one in zip(body.text, results, strict=True):
-        language = one.detected.language if one.detected else body.source_lang or ""
-        translation: dict[str, Any] = {"detected_source_language": language.upper(), "text": one.translation.text}
+    for text, result in zip(body.text, results, strict=True):
+        language = result.detected.language if result.detected else body.source_lang or ""
+        translation: dict[str, Any] = {"detected_source_language": language.upper(), "text": result.translation.text}
         if body.show_billed_characters:
             translation["billed_characters"] = len(text)
         rendered.append(translation)
@@ -163,9 +163,9 @@ def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, An
     models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
     offered = offered_languages(models, state.runtime.pivot)
     if kind == "source":
-        sources = dict.fromkeys(one.code.partition("-")[0] for one in offered if one.targets)
+        sources = dict.fromkeys(source.code.partition("-")[0] for source in offered if source.targets)
         return [{"language": code.upper(), "name": language_label(code)} for code in sources]
-    targets = sorted({target for one in offered for target in one.targets})
+    targets = sorted({target for source in offered for target in source.targets})
     if "pt-BR" in targets:
         targets.remove("pt-BR")
         targets = sorted({*targets, "pt"})

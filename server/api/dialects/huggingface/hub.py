@@ -119,8 +119,8 @@ def _task(name: str, operation: str, body: type[BaseModel], run: Any, render: An
     )
 
 
-def _label(one: LabelScore) -> dict[str, Any]:
-    return {"label": one.label, "score": one.score}
+def _label(label: LabelScore) -> dict[str, Any]:
+    return {"label": label.label, "score": label.score}
 
 
 TASKS: Mapping[str, Route[Any, Any, Any]] = {

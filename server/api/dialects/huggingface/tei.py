@@ -75,7 +75,9 @@ class TeiPredictBody(TimedBody):
     def spec(self) -> ClassifySpec:
         inputs = self.inputs if self.is_batch else [[self.inputs] if isinstance(self.inputs, str) else self.inputs]
         side = None if self.truncate is False else self.truncation_direction or "right"
-        return ClassifySpec([tuple(one) for one in inputs], self.model, None, bool(self.raw_scores), truncation=side)
+        return ClassifySpec(
+            [tuple(texts) for texts in inputs], self.model, None, bool(self.raw_scores), truncation=side
+        )
 
 
 class TeiPrediction(AnswerBody):
@@ -88,7 +90,7 @@ class TeiPredictAnswer(RootModel[list[TeiPrediction] | list[list[TeiPrediction]]
 
 
 def _predictions(body: TeiPredictBody, found: list[list[LabelScore]]) -> Iterator[Any]:
-    rendered = (({"label": one.label, "score": one.score} for one in labels) for labels in found)
+    rendered = (({"label": label.label, "score": label.score} for label in labels) for labels in found)
     return rendered if body.is_batch else next(rendered)
 
 

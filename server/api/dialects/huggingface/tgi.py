@@ -149,7 +149,7 @@ class TgiRenderer:
             "generated_tokens": len(text.token_ids),
             "seed": (seed + text.row) % SEED_LIMIT,
             "prefill": self._prefill(),
-            "tokens": (self._token(*one) for one in zip(pieces, text.logprobs, strict=True)),
+            "tokens": (self._token(*scored_piece) for scored_piece in zip(pieces, text.logprobs, strict=True)),
         }
         if self.body.given().top_n_tokens:
             found["top_tokens"] = map(self._top, text.logprobs)

@@ -80,7 +80,7 @@ class GenerateBody(GenerationFields):
 
 def _are_terms(value: Any) -> Any:
     """Terms as an object of strings. The usual message for another value would repeat the term."""
-    if value is not None and not (isinstance(value, dict) and all(isinstance(one, str) for one in value.values())):
+    if value is not None and not (isinstance(value, dict) and all(isinstance(text, str) for text in value.values())):
         raise ValueError("must be an object whose values are strings")
     return value
 
@@ -151,8 +151,8 @@ def _are_chunks(value: Any) -> Any:
     """Parts of a text as pairs. Raises ValueError for any other value."""
     if value == "sentences":
         return value
-    pairs = isinstance(value, list) and all(isinstance(one, list) and len(one) == 2 for one in value)
-    if not pairs or not value or not all(type(place) is int and place >= 0 for one in value for place in one):
+    pairs = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
+    if not pairs or not value or not all(type(place) is int and place >= 0 for pair in value for place in pair):
         raise ValueError('must be "sentences", or a list of pairs: first character and end of each part')
     if len(value) > MAX_CHUNKS:
         raise ValueError(f"has {len(value)} parts; the limit is {MAX_CHUNKS}")
@@ -226,7 +226,7 @@ class ClassifyBody(TruncatedBody):
     def spec(self) -> ClassifySpec:
         inputs = as_list(self.inputs)
         return ClassifySpec(
-            [(one,) if isinstance(one, str) else tuple(one) for one in inputs],
+            [(text,) if isinstance(text, str) else tuple(text) for text in inputs],
             self.model,
             self.function_to_apply,
             bool(self.raw_scores),

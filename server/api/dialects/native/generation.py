@@ -112,7 +112,7 @@ class TranslateRenderer:
         return {
             "id": self.id,
             "model": result.model,
-            "translations": (self._translation(one) for one in result.translations),
+            "translations": (self._translation(translation) for translation in result.translations),
             "usage": _usage(result.usage),
             "seed": result.seed,
             "timings": _timings(result.timings),
@@ -154,7 +154,10 @@ def _scored(token: ScoredToken) -> dict[str, Any]:
         "id": token.token_id,
         "token": token.token,
         "logprob": token.logprob,
-        "top": [{"id": one.token_id, "token": one.token, "logprob": one.logprob} for one in token.top],
+        "top": [
+            {"id": candidate.token_id, "token": candidate.token, "logprob": candidate.logprob}
+            for candidate in token.top
+        ],
     }
 
 

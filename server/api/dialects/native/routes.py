@@ -43,8 +43,8 @@ def _label(label: LabelScore) -> dict[str, Any]:
 
 def _ranked(body: bodies.RerankBody, result: RerankResult) -> Iterator[dict[str, Any]]:
     return (
-        {"index": one.index, "score": one.score} | ({"text": one.text} if body.return_text else {})
-        for one in result.ranked
+        {"index": document.index, "score": document.score} | ({"text": document.text} if body.return_text else {})
+        for document in result.ranked
     )
 
 
@@ -69,7 +69,9 @@ def _ranked_labels(
     body: bodies.ZeroShotClassifyBody, results: list[list[LabelScore]]
 ) -> dict[str, Any] | list[dict[str, Any]]:
     """Labels and scores per input; for a single input, not in a list."""
-    rendered = [{"labels": [one.label for one in found], "scores": [one.score for one in found]} for found in results]
+    rendered = [
+        {"labels": [label.label for label in found], "scores": [label.score for label in found]} for found in results
+    ]
     return rendered[0] if isinstance(body.inputs, str) else rendered
 
 

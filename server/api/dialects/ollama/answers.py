@@ -214,7 +214,8 @@ class TextRenderer:
         line = {"model": self.run.model_name, "created_at": created_at, **text, "done": done}
         if logprobs:
             line["logprobs"] = [
-                _logprob(token) | {"top_logprobs": [_logprob(one) for one in token.top]} for token in logprobs
+                _logprob(token) | {"top_logprobs": [_logprob(candidate) for candidate in token.top]}
+                for token in logprobs
             ]
         return line
 

@@ -137,7 +137,7 @@ class OllamaSpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
-        costs = [one.cost(model) for one in (self.chat, self.plain) if one is not None]
+        costs = [spec.cost(model) for spec in (self.chat, self.plain) if spec is not None]
         return max(costs, key=lambda cost: cost.input_characters, default=Cost(0, 0, 0))
 
 

@@ -149,16 +149,16 @@ def chat_messages(given: Sequence[OllamaChatMessage]) -> list[dict[str, Any]]:
     """Messages as chat templates take them. Calls get ids, and each tool message names the call that it answers."""
     messages: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []
-    for one in given:
-        role = "system" if one.role == "developer" else one.role
-        message: dict[str, Any] = {"role": role, "content": one.content or ""}
-        if one.thinking:
-            message["reasoning_content"] = one.thinking
-        if one.role == "tool":
-            call_id, name = _answered(one, waiting)
+    for sent in given:
+        role = "system" if sent.role == "developer" else sent.role
+        message: dict[str, Any] = {"role": role, "content": sent.content or ""}
+        if sent.thinking:
+            message["reasoning_content"] = sent.thinking
+        if sent.role == "tool":
+            call_id, name = _answered(sent, waiting)
             message |= {"tool_call_id": call_id, "name": name}
-        if one.tool_calls:
-            calls = [(call.id or f"call_{len(messages)}_{i}", call.function) for i, call in enumerate(one.tool_calls)]
+        if sent.tool_calls:
+            calls = [(call.id or f"call_{len(messages)}_{i}", call.function) for i, call in enumerate(sent.tool_calls)]
             waiting += [(call_id, function.name) for call_id, function in calls]
             message["tool_calls"] = [function_call(call_id, call.name, call.arguments) for call_id, call in calls]
         messages.append(message)

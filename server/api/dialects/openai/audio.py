@@ -18,10 +18,10 @@ from server.api.route import Route, call_headers, leaving_on_disconnect
 from server.api.state import State, of
 from server.errors import Overloaded
 from server.ipc.wire.time_limits import TimeLimits
+from server.limits.refusals import RECORDINGS
 from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.transcribe import transcribe
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
-from server.refusals import RECORDINGS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,7 +109,7 @@ def _usage(transcript: Transcript) -> dict[str, Any]:
 def _segments(lines: Sequence[SubtitleLine]) -> list[dict[str, Any]]:
     return [
         {
-            "id": number,
+            "id": index,
             "seek": line.window_frame,
             "start": round(line.start, 3),
             "end": round(line.end, 3),
@@ -120,7 +120,7 @@ def _segments(lines: Sequence[SubtitleLine]) -> list[dict[str, Any]]:
             "compression_ratio": _compression_ratio(line.text),
             "no_speech_prob": line.no_speech_prob,
         }
-        for number, line in enumerate(lines)
+        for index, line in enumerate(lines)
     ]
 
 

@@ -36,7 +36,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 def _call_id(item: Mapping[str, Any]) -> str:
     """The id of the call. Items whose tool ran on the server have only an id of their own."""
-    return next((one for one in (item.get("call_id"), item.get("id")) if isinstance(one, str)), "")
+    return next((call_id for call_id in (item.get("call_id"), item.get("id")) if isinstance(call_id, str)), "")
 
 
 def _call(name: str, field: str) -> Callable[[Mapping[str, Any]], ShownItem]:

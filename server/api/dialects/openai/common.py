@@ -123,7 +123,7 @@ def token_text(token: SpelledToken) -> str:
 
 def logprobs(tokens: Sequence[ScoredToken]) -> Iterator[dict[str, Any]]:
     """Log-probabilities as in chat answers."""
-    return (_scored(token) | {"top_logprobs": [_scored(one) for one in token.top]} for token in tokens)
+    return (_scored(token) | {"top_logprobs": [_scored(candidate) for candidate in token.top]} for token in tokens)
 
 
 def _scored(token: ScoredToken) -> dict[str, Any]:

@@ -131,8 +131,8 @@ def _logprobs(tokens: Sequence[SpelledToken], places: TokenPlaces) -> dict[str, 
 def _top(token: ScoredToken) -> dict[str, float]:
     """The likeliest tokens and the token itself. Among tokens with the same text, the likeliest one is kept."""
     top: dict[str, float] = {}
-    for one in (*token.top, token):
-        top.setdefault(token_text(one), one.logprob)
+    for candidate in (*token.top, token):
+        top.setdefault(token_text(candidate), candidate.logprob)
     return top
 
 

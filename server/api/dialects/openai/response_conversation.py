@@ -80,12 +80,12 @@ class StoredConversation:
         ids = {item.id: index for index, item in reversed(list(enumerate(items))) if isinstance(item, InputReference)}
         places = {item_id: found for item_id in ids if (found := _ITEM_ID.fullmatch(item_id)) is not None}
         owners = {f"resp_{found[1]}" for found in places.values()}
-        records = {one.id: one for one in (self._shelf.find(owners) if self._shelf is not None else ())}
+        records = {stored.id: stored for stored in (self._shelf.find(owners) if self._shelf is not None else ())}
         for item_id, found in places.items():
             record = records.get(f"resp_{found[1]}")
             if record is not None:
                 items_there = record.inputs if found[2] else record.outputs
-                self._referenced |= {one.id: one for one in items_there[int(found[3]) :][:1] if one.id == item_id}
+                self._referenced |= {item.id: item for item in items_there[int(found[3]) :][:1] if item.id == item_id}
         missing = next((index for item_id, index in ids.items() if item_id not in self._referenced), None)
         if missing is not None:
             raise ItemNotFound(
@@ -121,7 +121,7 @@ class StoredConversation:
         """Store a response with the items that `keep` has prepared. Returns False if it does not fit."""
         if self._shelf is None:
             return False
-        outputs = tuple(StoredItem(one["id"], shared_part(_without_id(one))) for one in response["output"])
+        outputs = tuple(StoredItem(item["id"], shared_part(_without_id(item))) for item in response["output"])
         head = {name: value for name, value in response.items() if name not in ("output", *_SHARED)} | {"store": True}
         return self._shelf.add(
             StoredResponse(
@@ -137,7 +137,7 @@ class StoredConversation:
 
 def rendered_response(record: StoredResponse) -> dict[str, Any]:
     """A stored response as its answer was."""
-    shared = {name: orjson.Fragment(one.data) for name, one in record.shared.items()}
+    shared = {name: orjson.Fragment(part.data) for name, part in record.shared.items()}
     head: dict[str, Any] = orjson.loads(record.head)
     return head | {"output": orjson.Fragment(joined(record.outputs))} | shared
 

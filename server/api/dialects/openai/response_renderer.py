@@ -203,8 +203,8 @@ def _logprobs(tokens: Sequence[ScoredToken]) -> list[dict[str, Any]]:
     """Log-probabilities as in chat answers, but with an empty list as the bytes of a token that adds no text."""
     rendered = list(logprobs(tokens))
     for token in rendered:
-        for one in (token, *token["top_logprobs"]):
-            one["bytes"] = one["bytes"] or []
+        for candidate in (token, *token["top_logprobs"]):
+            candidate["bytes"] = candidate["bytes"] or []
     return rendered
 
 

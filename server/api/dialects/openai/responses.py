@@ -83,7 +83,7 @@ def _list_items(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
     if chain is None:
         raise ResponseNotFound("a response that this one continues is not stored any more, so its input is not known")
     items: dict[str, StoredItem] = {}
-    for item in (*(item for one in chain[:-1] for item in one.items), *record.inputs):
+    for item in (*(item for stored in chain[:-1] for item in stored.items), *record.inputs):
         items.setdefault(item.id, item)
     ids = list(items) if order == "asc" else list(items)[::-1]
     after = parameters.get("after")

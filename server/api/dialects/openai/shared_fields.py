@@ -46,7 +46,7 @@ class AllowedTools(ChatObject):
     def names(self) -> list[str | None]:
         """The name of each tool, if it is a function."""
         functions = (tool.get("function", tool) if tool.get("type") == "function" else {} for tool in self.tools)
-        names = (one.get("name") if isinstance(one, dict) else None for one in functions)
+        names = (function.get("name") if isinstance(function, dict) else None for function in functions)
         return [name if isinstance(name, str) else None for name in names]
 
     def dropped(self) -> Iterator[str]:

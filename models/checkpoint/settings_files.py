@@ -1,4 +1,4 @@
-"""Read the JSON files of a checkpoint whose contents are objects. Imports no torch."""
+"""Read the settings files of a checkpoint: `config.json`, and other JSON objects. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from weights.gguf.container import read_gguf
 from weights.json_files import NotJson, read_json_file
 
 
-def json_object(directory: Path, name: str) -> dict[str, Any] | None:
-    """Content of a JSON file of a checkpoint, or None if the checkpoint has no such file.
+def read_settings(directory: Path, name: str) -> dict[str, Any] | None:
+    """The settings in a JSON file of a checkpoint, or None if the checkpoint has no such file.
 
     directory: the checkpoint: a directory, or a GGUF file.
     name: path of the file inside the directory.

@@ -12,7 +12,7 @@ Name = TypeVar("Name", str, int)
 Item = TypeVar("Item")
 
 
-class Turns(Generic[Item]):
+class RoundRobinQueue(Generic[Item]):
     """Items by key and call. Those with the fewest running rows come first, and equal ones take turns.
 
     rows_by_key, rows_by_call: number of running rows; missing ones have none. Without them, all are equal.
@@ -146,8 +146,8 @@ class WaitingGroups:
     def __init__(self, rows: RunningRows, max_short: int = 1) -> None:
         self._rows = rows
         self._max_short = max_short
-        self._short: Turns[SequenceGroup] = Turns(rows.by_key, rows.by_call)
-        self._others: Turns[SequenceGroup] = Turns(rows.by_key, rows.by_call)
+        self._short: RoundRobinQueue[SequenceGroup] = RoundRobinQueue(rows.by_key, rows.by_call)
+        self._others: RoundRobinQueue[SequenceGroup] = RoundRobinQueue(rows.by_key, rows.by_call)
 
     def __len__(self) -> int:
         return len(self._short) + len(self._others)
@@ -157,27 +157,27 @@ class WaitingGroups:
         yield from self._others
 
     def add(self, group: SequenceGroup) -> None:
-        self._turns(group).add(group.key, group.call_id, group)
+        self._round_robin(group).add(group.key, group.call_id, group)
 
     def resume_first(self, group: SequenceGroup) -> None:
         """Queue a group that was preempted before the others of its call, and its call before its equals."""
-        self._turns(group).add_first(group.key, group.call_id, group)
+        self._round_robin(group).add_first(group.key, group.call_id, group)
 
     def next(self) -> SequenceGroup:
         prefers_short = self._short and self._rows.num_short < self._max_short
         return (self._short if prefers_short or not self._others else self._others).next()
 
     def heads(self) -> list[SequenceGroup]:
-        """The next group of every call, as in `Turns.heads`, in the order of `next`."""
+        """The next group of every call, as in `RoundRobinQueue.heads`, in the order of `next`."""
         short, left = self._short.heads(), max(self._max_short - self._rows.num_short, 0)
         return [*short[:left], *self._others.heads(), *short[left:]]
 
     def take(self, group: SequenceGroup) -> None:
         """Remove a group that starts. Its call comes after its equals."""
-        self._turns(group).take(group.key, group.call_id, group)
+        self._round_robin(group).take(group.key, group.call_id, group)
 
     def remove(self, group: SequenceGroup) -> None:
-        self._turns(group).remove(group.key, group.call_id, group)
+        self._round_robin(group).remove(group.key, group.call_id, group)
 
-    def _turns(self, group: SequenceGroup) -> Turns[SequenceGroup]:
+    def _round_robin(self, group: SequenceGroup) -> RoundRobinQueue[SequenceGroup]:
         return self._short if group.is_short else self._others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from server import step_profile
+from server.commands import step_profile
 from server.errors import CheckpointError
 from server.settings import Settings
 from tests.families.checkpoints import write_checkpoint

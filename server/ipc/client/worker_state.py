@@ -11,7 +11,7 @@ WAITING_LOAD, RUNNING_LOAD = 4, 1
 """A waiting sequence delays a new one more than a running sequence, whose prompt is computed already."""
 
 
-class WorkerLink:
+class WorkerState:
     """One ready worker.
 
     epoch: number of its process.

@@ -21,7 +21,7 @@ class ConnectionClosed(Exception):
     """The HTTP process has closed the connection."""
 
 
-class ServerConnection:
+class WorkerSocket:
     """A connected stream socket. The constructor makes it non-blocking.
 
     num_sent: number of messages that `send` has sent.

@@ -14,7 +14,9 @@ from tests.engine.simulation import Simulation, turn
 def call(simulation: Simulation, call_id: int, rows: int) -> list[SequenceGroup]:
     """Queue the rows of one call, each with a prompt of 3 tokens and up to 20 new ones."""
     ids = range(len(simulation.requests) + 1, len(simulation.requests) + rows + 1)
-    message = Generate("m", GenerationParams(), [[5] * 3], [GenerateRow(one, 20) for one in ids], call_id=call_id)
+    message = Generate(
+        "m", GenerationParams(), [[5] * 3], [GenerateRow(sequence, 20) for sequence in ids], call_id=call_id
+    )
     groups = [SequenceGroup(message, row, False, 0.0) for row in message.rows]
     for group in groups:
         simulation.requests.append(group)
@@ -47,8 +49,8 @@ def test_a_preempted_group_comes_before_its_equals() -> None:
 
 
 def test_parts_of_one_encode_call_share_its_turns() -> None:
-    def encode(request_id: int, call_id: int, texts: int) -> EncodeRequest:
-        return EncodeRequest(Encode(request_id, "m", "embed", [EncodeItem([1])] * texts, call_id=call_id))
+    def encode(sequence_id: int, call_id: int, texts: int) -> EncodeRequest:
+        return EncodeRequest(Encode(sequence_id, "m", "embed", [EncodeItem([1])] * texts, call_id=call_id))
 
     queue = EncodeQueue()
     first, second, other = encode(1, 1, 2), encode(2, 1, 2), encode(3, 3, 2)

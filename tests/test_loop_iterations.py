@@ -1,4 +1,4 @@
-"""Pieces of work are spread over the turns of the event loop."""
+"""Pieces of work are spread over the iterations of the event loop."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 
 import pytest
 
-from server.system import turns
-from server.system.turns import next_turn
+from server.system import loop_iterations
+from server.system.loop_iterations import next_iteration
 
 
 class _Loop:
-    """Counts the turns of the running loop."""
+    """Counts the iterations of the running loop."""
 
     def __init__(self) -> None:
-        self.turns = 0
+        self.iterations = 0
         asyncio.get_running_loop().call_soon(self._count)
 
     def _count(self) -> None:
-        self.turns += 1
+        self.iterations += 1
         asyncio.get_running_loop().call_soon(self._count)
 
 
@@ -34,26 +34,26 @@ def test_long_pieces_run_in_turns_of_their_own() -> None:
         loop, found = _Loop(), []
 
         async def piece() -> None:
-            await next_turn()
-            found.append(loop.turns)
-            _work(2 * turns.TURN_SECONDS)
+            await next_iteration()
+            found.append(loop.iterations)
+            _work(2 * loop_iterations.ITERATION_SECONDS)
 
         await asyncio.gather(*(piece() for _ in range(20)))
         return found
 
     found = asyncio.run(main())
-    assert found == sorted(set(found)), "two long pieces ran in one turn"
+    assert found == sorted(set(found)), "two long pieces ran in one iteration"
 
 
 def test_short_pieces_share_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(loop_iterations, "ITERATION_SECONDS", 60.0)
 
     async def main() -> set[int]:
         loop, found = _Loop(), set()
 
         async def piece() -> None:
-            await next_turn()
-            found.add(loop.turns)
+            await next_iteration()
+            found.add(loop.iterations)
 
         await asyncio.gather(*(piece() for _ in range(20)))
         return found
@@ -66,9 +66,9 @@ def test_requests_go_on_in_their_order() -> None:
         found: list[int] = []
 
         async def piece(number: int) -> None:
-            await next_turn()
+            await next_iteration()
             found.append(number)
-            _work(2 * turns.TURN_SECONDS)
+            _work(2 * loop_iterations.ITERATION_SECONDS)
 
         await asyncio.gather(*(piece(number) for number in range(20)))
         return found
@@ -81,9 +81,9 @@ def test_a_request_that_ends_while_it_waits_delays_no_other() -> None:
         found: list[int] = []
 
         async def piece(number: int) -> None:
-            await next_turn()
+            await next_iteration()
             found.append(number)
-            _work(2 * turns.TURN_SECONDS)
+            _work(2 * loop_iterations.ITERATION_SECONDS)
 
         tasks = [asyncio.create_task(piece(number)) for number in range(6)]
         await asyncio.sleep(0)

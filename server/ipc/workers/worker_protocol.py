@@ -20,7 +20,7 @@ TURN_SECONDS = 0.005
 """Time after which a turn of the event loop takes no further message. A message is handled whole, in some 5 ms."""
 
 
-class WorkerConnection(asyncio.Protocol):
+class WorkerProtocol(asyncio.Protocol):
     """Reads and writes message frames on the socket of one worker."""
 
     def __init__(self, on_message: Callable[[FromWorker], None]) -> None:

@@ -1,0 +1,1 @@
+"""Commands that work on a model themselves: quantize, `check --profile`, and a server for one command."""

@@ -1,0 +1,1 @@
+"""The limits behind a 429: their reasons and settings, and the limits of an API key."""

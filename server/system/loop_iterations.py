@@ -1,0 +1,78 @@
+"""Spread the work of large requests over several iterations of the event loop.
+
+In one iteration, the loop runs everything that is ready; it reads, sends and fires timers only between iterations.
+Sixteen large requests that become ready together would stop it for as long as all their work takes. A request
+therefore waits for `next_iteration` before each piece of work that may take milliseconds. Where the current iteration
+is short so far, it goes on at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from weakref import WeakKeyDictionary
+
+ITERATION_SECONDS = 0.004
+"""Time after which an iteration takes no further piece of work. A piece is not interrupted."""
+_AT_ONCE = 8
+"""Number of waiting requests that are woken in each iteration."""
+
+
+async def next_iteration() -> None:
+    """Return in the current iteration of the event loop if it is short so far, otherwise in a later one."""
+    loop = asyncio.get_running_loop()
+    iterations = _by_loop.get(loop)
+    if iterations is None:
+        iterations = _by_loop[loop] = _Iterations(loop)
+    await iterations.wait()
+
+
+class _Iterations:
+    """The iterations of one event loop. An iteration begins with the first call of `wait` in it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._began: float | None = None
+        self._ends = False
+        self._waiting: dict[object, asyncio.Future[None]] = {}
+        """Waiting requests, in the order of their arrival. A request that is woken in an iteration that is already
+        long waits on at the same place."""
+
+    async def wait(self) -> None:
+        if not self._waiting and not self._is_long():
+            return
+        ticket = object()
+        try:
+            while True:
+                self._waiting[ticket] = self._loop.create_future()
+                self._end_soon()
+                await self._waiting[ticket]
+                if not self._is_long():
+                    return
+        finally:
+            del self._waiting[ticket]
+
+    def _is_long(self) -> bool:
+        """Whether the current iteration has taken its time."""
+        now = self._loop.time()
+        if self._began is None:
+            self._began = now
+            self._end_soon()
+        return now - self._began >= ITERATION_SECONDS
+
+    def _end_soon(self) -> None:
+        if not self._ends:
+            self._ends = True
+            self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        """End the iteration, and wake the first waiting requests in the next one."""
+        self._began, self._ends = None, False
+        for future in islice(self._waiting.values(), _AT_ONCE):
+            if not future.done():
+                future.set_result(None)
+        if self._waiting:
+            self._end_soon()
+
+
+_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Iterations] = WeakKeyDictionary()
