@@ -154,19 +154,19 @@ async def test_thousands_of_failures_do_not_each_search_all_rows(client: EngineC
 
 async def test_messages_of_many_steps_are_handled_in_turns_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     from server.ipc.wire.frames import encode_frame
-    from server.ipc.workers import worker_connection
+    from server.ipc.workers import worker_protocol
 
-    monkeypatch.setattr(worker_connection, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(worker_protocol, "TURN_SECONDS", 0.0)
     seen: list[object] = []
     connection = WorkerProtocol(seen.append)
     frames = b"".join(encode_frame(StepOutput(number)) for number in range(5))
     connection.data_received(frames)
     assert not seen
-    monkeypatch.setattr(worker_connection, "TURN_SECONDS", 1.0)
+    monkeypatch.setattr(worker_protocol, "TURN_SECONDS", 1.0)
     connection.data_received(encode_frame(StepOutput(5)))
     await asyncio.sleep(0)
     assert [output.epoch for output in seen] == list(range(6))  # type: ignore[attr-defined]
-    monkeypatch.setattr(worker_connection, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(worker_protocol, "TURN_SECONDS", 0.0)
     connection.data_received(frames)
     connection.connection_lost(None)
     assert len(seen) == 11

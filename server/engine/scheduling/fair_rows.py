@@ -47,7 +47,11 @@ class FairRows:
         if left - largest.max_rows >= taken + group.max_rows:
             return largest
         if group.is_short and self._num_short < self._max_short:
-            return max((one for one in newest_first if not one.is_short), key=self._rows_of, default=None)
+            return max(
+                (long_running for long_running in newest_first if not long_running.is_short),
+                key=self._rows_of,
+                default=None,
+            )
         return None
 
     def _rows_of(self, group: SequenceGroup) -> tuple[int, int]:
