@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     )
     suggestions: Path | None = Field(
         default=None,
-        description="File for the better translations that readers of a LibreTranslate page suggest, one JSON object "
+        description="File for the better translations that readers suggest through /suggest, one JSON object "
         "per line. By default none are taken.",
     )
     rerank_prompts: Prompts = Field(

@@ -1,4 +1,4 @@
-"""Better translations that readers of a LibreTranslate page suggest: lines of a file, for people to look at."""
+"""Better translations that readers of a translated page suggest: lines of a file, for people to look at."""
 
 from __future__ import annotations
 

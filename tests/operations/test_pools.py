@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -27,6 +27,9 @@ class NoClient:
 
     def withdraw(self, call: Call) -> None:
         pass
+
+    def abort_all(self, sequence_ids: Sequence[int]) -> None:
+        assert not sequence_ids
 
 
 def new_call(deadline: float | None = None, queue_seconds: float | None = None) -> Call:

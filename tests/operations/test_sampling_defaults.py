@@ -26,7 +26,7 @@ from server.ipc.wire.messages import Failed
 from server.ipc.wire.params import GenerationParams
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
 from server.operations.generating.generation_params import resolve
-from server.operations.generating.prompts import translation_prompt
+from server.operations.generating.prompts import task_prompt
 from tests.api.conftest import Bench
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "decoding.md"
@@ -40,7 +40,7 @@ def sampling(bench: Bench, checkpoint: dict[str, Any], model: str = "decoder", *
     bench.become_ready(**checkpoint)
     (served,) = bench.runtime.candidates(model, "generate")
     given = GenerationOptions(**{"sampling_defaults": DIALECT} | options)
-    params = resolve(given, served, translation_prompt(given, served)).params
+    params = resolve(given, served, task_prompt(given, served)).params
     return params.do_sample, params.temperature, params.top_k, params.top_p, params.min_p
 
 

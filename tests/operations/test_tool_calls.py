@@ -90,6 +90,7 @@ async def test_plain_answers_with_tools_equal_those_without_a_grammar(llm: ChatB
     assert message.params.sections, "the engine follows the sections"
     prompt = llm.tokenizer.decode(message.prompts[0], skip_special_tokens=False)
     llm.runtime.texts["llm"].chat_templates.by_name["default"] = "{{ messages[0].content }}"
+    llm.runtime.special_tokens_in_texts = True
     plain = spec(tools=[], messages=[{"role": "user", "content": prompt}], n=4, logprobs=True, top_logprobs=2)
     without, _ = await llm.ask(plain)
     assert llm.sent[1].prompts == message.prompts and not llm.sent[1].params.sections
