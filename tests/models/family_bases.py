@@ -141,7 +141,7 @@ FURTHER = tuple(
 NEWEST = tuple(
     {**LLAMA, "model_type": kind, "architectures": [f"{stem}ForCausalLM"], **more}
     for kind, stem, more in (
-        ("cwm", "Cwm", {}),
+        ("cwm", "Cwm", {"num_key_value_heads": 2}),
         ("internlm3", "InternLM3", {}),
         ("iquestcoder", "IQuestCoder", {"num_key_value_heads": 2}),
         ("vaultgemma", "VaultGemma", {"num_key_value_heads": 2}),
