@@ -39,7 +39,7 @@ _QUADRATIC = frozenset(("superbpe",))
 
 def check_expression(expression: str, name: str) -> None:
     """Raise TokenizerError for a regular expression that is invalid, or slow on some text. name: its component."""
-    if expression in _published():
+    if _spelled_alike(expression) in _published():
         return
     if len(expression) > MAX_EXPRESSION:
         raise TokenizerError(
@@ -133,6 +133,13 @@ def _published() -> frozenset[str]:
         parts = state.get("pretokenizers", [state])
         if name not in _QUADRATIC:
             found |= {
-                part["pattern"]["Regex"] for part in parts if part["type"] == "Split" and "Regex" in part["pattern"]
+                _spelled_alike(part["pattern"]["Regex"])
+                for part in parts
+                if part["type"] == "Split" and "Regex" in part["pattern"]
             }
     return frozenset(found)
+
+
+def _spelled_alike(expression: str) -> str:
+    """An expression with one spelling of line breaks and quotes, which published files write as they are or escaped."""
+    return expression.replace("\r", r"\r").replace("\n", r"\n").replace(r"\"", '"')
