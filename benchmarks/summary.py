@@ -45,7 +45,7 @@ class Summary:
         return None
 
     def rate(self, shape: str, precision: str, workload: str, contestant: str) -> float | None:
-        """Median rate over the rounds, or None if there is no round."""
+        """Median of the rates that a contestant reached in a workload, or None if it was not measured."""
         rates = self._rates(shape, precision, workload, contestant)
         return statistics.median(rates) if rates else None
 

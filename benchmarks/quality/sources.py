@@ -23,7 +23,7 @@ TITLES: Mapping[str, str] = {
 
 
 def published(packages: Path, files: Path, name: str) -> Path:
-    """The GGUF file of a decoder as it was published."""
+    """Find the published GGUF file of a decoder in its packages, and join its parts if it has several."""
     parts = sorted(packages.glob(DECODERS[name]))
     if not parts:
         raise FileNotFoundError(f"the package of {name} is not installed; make quality installs it")

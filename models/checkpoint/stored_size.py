@@ -57,7 +57,7 @@ def check_count(num_stored: int, num_parameters: int) -> None:
 
 
 def _parameters(stack: StackConfig, hidden_size: int) -> int:
-    """Lower bound of the parameters of a stack: those of its table of tokens and of the layers with own weights."""
+    """Fewest parameters that a stack can have. Counts the token table, and each layer that has weights itself."""
     found, embedding = 0, stack.embedding
     if isinstance(embedding, EmbeddingConfig):
         found += embedding.vocab_size * (embedding.width or embedding.token_width or hidden_size)

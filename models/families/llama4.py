@@ -153,7 +153,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The file lacks those of chunks, of the scale of queries and of their norms.
+    """Read the settings. Chunks, query scale and query norms are missing in the file, and have their published values.
 
     The norms are absent from the published model with 128 experts only.
     """

@@ -109,7 +109,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def _feed_forwards(
     fields: Fields, activation: Activation, layers: int
 ) -> Sequence[FeedForwardConfig | MixtureOfExpertsConfig]:
-    """The feed-forward of each layer. Every n-th layer may have experts, which have no gates and no biases."""
+    """Feed-forward of each layer. `moe_every_n_layers`: every n-th layer has experts, without gates and biases."""
     width = fields.integer("intermediate_size", 3072)
     bias = fields.flag("mlp_fc2_bias", False)
     plain = FeedForwardConfig(

@@ -157,7 +157,7 @@ class Classification(_LabelHead):
         self.config = config
 
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Compute class logits.
+        """Compute the logits of a sequence's classes from its first, last or mean hidden state.
 
         hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
         Returns [batch, num_labels], float32.

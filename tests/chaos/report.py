@@ -117,7 +117,7 @@ def write_report(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def is_caught(control: Mapping[str, Any]) -> bool:
-    """Whether a run with a planted bug failed. A run that measured nothing shows nothing."""
+    """Whether the check found the planted bug: its run failed after it had measured something."""
     return not control["passed"] and control["runs"] > 0
 
 

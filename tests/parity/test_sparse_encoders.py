@@ -193,7 +193,7 @@ def _count_once(self, text):
 
 
 def _full_attention_too_long(self, text):
-    """Planted bug: full attention for a text that is one token too long for it."""
+    """Planted bug: a text with one token more than the limit of full attention still gets it."""
     return sparse.SparsePlan(0, None) if text.length == self.config.full_length + 1 else _BLOCKS(self, text)
 
 

@@ -251,7 +251,7 @@ def _stacked(kind: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarr
 
 
 def _group(parts: Sequence[str]) -> str:
-    """The part of a name behind which the number of one of several equal tensors stands."""
+    """The part of a tensor name that an index follows, such as `experts` in `experts.3.w1`."""
     return next(part for part in parts if part in _GROUPS)
 
 

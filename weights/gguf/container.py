@@ -267,7 +267,7 @@ class Gguf:
         return self._first.texts(key, indices)
 
     def floats(self, name: str) -> tuple[float, ...]:
-        """The values of a small float32 tensor. Raises GgufError for another type."""
+        """Read a small float32 tensor, such as a table of rotary factors. Raises GgufError for another type."""
         tensor = self.tensors[name]
         if tensor.type.name != "F32":
             raise GgufError(f"{self.name!r}: tensor {name!r} has type {tensor.type.name}, not F32")

@@ -1,4 +1,4 @@
-"""Parts of the blocks of GGUF: floats, packed codes, and scales of two levels.
+"""Decode what the block types of GGUF share: float16 scales, packed codes, and scales that are codes themselves.
 
 Functions take blocks of bytes [..., blocks, bytes], where the blocks lie along the inputs.
 """

@@ -115,7 +115,7 @@ def _score_factor(fields: Fields) -> float:
 
 
 def latent_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for latent attention and the mixture of experts. The rules of `rotary_rules` must come after them."""
+    """Tensor names of latent attention and of the experts. Put these rules before those of `rotary_rules`."""
     assert model.decoder is not None
     attention = model.decoder.first_attention
     assert isinstance(attention, LatentAttentionConfig)

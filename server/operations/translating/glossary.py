@@ -85,7 +85,9 @@ def _check_terms(glossary: Mapping[str, str]) -> None:
 async def find_terms(
     runtime: Runtime, call: Call, model: ServedModel, entries: Mapping[str, str], sentences: Sequence[str]
 ) -> SentenceTerms:
-    """The terms that the translation of each sentence must contain. Sends the bytes of all tokens to the workers.
+    """Find the glossary terms of each sentence, and the translations that must appear for them.
+
+    Also sends the bytes of all tokens to the workers, which spell the translations.
 
     Raises InvalidRequest for two equal terms, for a sentence with more than `MAX_SENTENCE_TERMS`, and for a needed
     translation that the vocabulary cannot spell.

@@ -93,7 +93,7 @@ def _is_read(rendered: str) -> bool:
 
 
 def _conversation(role: str, parts: set[str]) -> Messages:
-    """A conversation with the sample as the content of one role. parts: roles whose contents are lists of parts."""
+    """Build a short conversation in which one role says the sample. parts: roles whose contents are lists of parts."""
     asked = ("user", _OTHER)
     turns = {
         "user": [("user", _SAMPLE)],

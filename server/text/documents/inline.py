@@ -66,7 +66,7 @@ class Fragment:
         self.originals.append(original)
 
     def unit(self) -> TextUnit:
-        """The text to translate."""
+        """The paragraph as a fragment of markup, in which elements stand for inline formatting."""
         return TextUnit("".join(self._parts), FRAGMENT)
 
     def restored(self, translation: str) -> list[str | Inline]:

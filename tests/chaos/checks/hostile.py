@@ -62,7 +62,9 @@ def _start(record: Record, name: str, directory: Path) -> None:
 
 
 def tokenizers(refused: int) -> Record:
-    """Promise 33: hostile `tokenizer.json` files are refused, or bounded while they serve. A panic is one error.
+    """Check promise 33: hostile `tokenizer.json` files are refused, or cost little while they serve.
+
+    A panic of the library must be an error of one request.
 
     refused: number of hostile files.
     """

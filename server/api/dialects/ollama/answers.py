@@ -119,7 +119,7 @@ EMBEDDINGS_ERRORS = replace(ERRORS, fields={"inputs": "prompt"})
 
 @dataclass
 class LoadedRun:
-    """The answer to a request without messages or prompt: the model is loaded."""
+    """Answer a request without messages or prompt, by which clients load a model, with an empty text."""
 
     model_name: str
     answer_size = 0

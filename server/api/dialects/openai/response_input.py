@@ -6,6 +6,7 @@ shown. One that it cannot, such as a screenshot, is dropped and named.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -21,16 +22,16 @@ _NOT_TEXT = ("input_image", "input_file", "input_audio")
 """Parts of a tool's output that the model cannot read."""
 
 
-class ResponseItem(ChatObject):
+class ResponseItem(ChatObject, ABC):
     """Base of the items of `input`. `id` and `status` are those of an earlier answer."""
 
     id: Hint = None
     status: Hint = None
     created_by: Hint = None
 
+    @abstractmethod
     def messages(self) -> list[dict[str, Any]]:
         """The chat messages that the item becomes; none for an item that is dropped."""
-        raise NotImplementedError
 
 
 class InputMessage(ResponseItem):
@@ -134,6 +135,9 @@ class InputReference(ResponseItem):
 
     type: Literal["item_reference"] | None = None
     id: str
+
+    def messages(self) -> list[dict[str, Any]]:
+        raise AssertionError("the stored item takes the place of a reference before messages are made")
 
 
 class BuiltInItem(ResponseItem):
