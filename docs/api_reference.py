@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from server.api.app import create_routes  # noqa: E402
-from server.api.field_descriptions import reachable  # noqa: E402
-from server.api.field_kinds import KIND  # noqa: E402
-from server.api.fields import GenerationFields  # noqa: E402
+from server.api.fields.field_descriptions import reachable  # noqa: E402
+from server.api.fields.field_kinds import KIND  # noqa: E402
+from server.api.fields.fields import GenerationFields  # noqa: E402
 from server.api.state import State  # noqa: E402
 from server.ipc.client.client import EngineClient  # noqa: E402
 from server.metrics import Metrics  # noqa: E402

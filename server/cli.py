@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *more: Any) -> NoReturn:
-        from server.api.telemetry import version
+        from server.api.telemetry.telemetry import version
 
         print(f"triptych {version()}")
         raise SystemExit(0)

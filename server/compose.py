@@ -18,7 +18,7 @@ from server import settings as configuration
 from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
-from server.api.telemetry import Telemetry
+from server.api.telemetry.telemetry import Telemetry
 from server.errors import CheckpointError, StartError
 from server.greeting import greeting, ready_lines
 from server.ipc.client.client import EngineClient
@@ -61,8 +61,8 @@ from server.text.checkpoint_text import CheckpointText
 from weights.errors import ResolveError
 
 if TYPE_CHECKING:
-    from server.api.arrivals import Arrivals
-    from server.api.tracing import Tracing
+    from server.api.connection.arrivals import Arrivals
+    from server.api.telemetry.tracing import Tracing
 
 log = logging.getLogger("triptych")
 
@@ -140,7 +140,7 @@ class Server:
         Importing all routes takes 0.4 s. `serve` calls this in a thread, and the workers import torch meanwhile.
         """
         from server.api.app import create_api, create_monitoring
-        from server.api.arrivals import Arrivals
+        from server.api.connection.arrivals import Arrivals
 
         app = create_api(self.state, self.lifecycle.lifespan)
         return app, create_monitoring(self.state), Arrivals(self.state)
@@ -248,7 +248,7 @@ def _tracing(settings: Settings) -> Tracing | None:
     if not settings.traces:
         return None
     try:
-        from server.api.tracing import start_tracing
+        from server.api.telemetry.tracing import start_tracing
     except ImportError:
         raise StartError("traces: install the packages for it: pip install 'triptych[otel]'") from None
     return start_tracing()

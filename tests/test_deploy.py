@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from starlette.datastructures import Headers
 
-from server.api.page_check import PageCheck
+from server.api.entry.page_check import PageCheck
 from server.metrics import Metrics
 from server.settings import Settings
 

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from server.api import docs_page, playground_page, status_routes
 from server.api.background import with_background
 from server.api.dialects.registry import (
     GET_ROUTES,
@@ -24,12 +23,14 @@ from server.api.dialects.registry import (
     error_shape,
     with_paths,
 )
-from server.api.documents import DESCRIPTION, document
-from server.api.forwarded import ForwardedMiddleware
-from server.api.head import HeadMiddleware
-from server.api.middleware import RequestMiddleware, error_response
+from server.api.entry.forwarded import ForwardedMiddleware
+from server.api.entry.head import HeadMiddleware
+from server.api.entry.middleware import RequestMiddleware, error_response
+from server.api.pages import docs_page, playground_page
+from server.api.routes import status_routes
+from server.api.routes.documents import DESCRIPTION, document
 from server.api.state import State
-from server.api.telemetry import version
+from server.api.telemetry.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
 from server.log_format import fault_place
 from server.settings import is_loopback

@@ -24,9 +24,9 @@ import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
+from server.api.connection.protocol import HEADER_SECONDS, LimitedHttpProtocol, choose_protocol
+from server.api.connection.tls import read_certificates_again, tls_context
 from server.api.lifecycle import Lifecycle
-from server.api.protocol import HEADER_SECONDS, LimitedHttpProtocol, choose_protocol
-from server.api.tls import read_certificates_again, tls_context
 from server.errors import StartError
 from server.settings import Settings, is_loopback
 
@@ -250,7 +250,7 @@ def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # see `server.api.forwarded`
+        proxy_headers=False,  # see `server.api.entry.forwarded`
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=2,
     )

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from server.api.document_jobs import DocumentJobs
-from server.api.door import Door
-from server.api.page_check import PageCheck
-from server.api.scope import CACHE_SALT
-from server.api.stored_responses import StoredResponses
-from server.api.suggestions import Suggestions
+from server.api.entry.door import Door
+from server.api.entry.page_check import PageCheck
+from server.api.entry.scope import CACHE_SALT
+from server.api.stored.document_jobs import DocumentJobs
+from server.api.stored.stored_responses import StoredResponses
+from server.api.stored.suggestions import Suggestions
 from server.api_keys import ApiKeys, key_digest
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
 from server.settings import Settings
 
 if TYPE_CHECKING:
-    from server.api.tracing import Tracing
+    from server.api.telemetry.tracing import Tracing
 
 _BODY_DIVISOR = 3
 """The bodies of the requests in progress may have a third of the memory for requests."""

@@ -1,8 +1,9 @@
 """Every limit for which the server refuses a request with 429: its reason, and the setting that raises it.
 
 docs/operations.md has a table of the same limits. The values of the limits, and the counts, are where the work is:
-`server.api.door`, `server.operations.admission`, `server.operations.pools`, `server.ipc.client.queue`, the route of
-audio files (`server.api.dialects.openai.audio`), `server.api.document_jobs` and the ingress of Ray Serve.
+`server.api.entry.door`, `server.operations.admission`, `server.operations.pools`, `server.ipc.client.queue`, the
+route of audio files (`server.api.dialects.openai.audio`), `server.api.stored.document_jobs` and the ingress of Ray
+Serve.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.api.body import receive as receive_body
+from server.api.bodies.body import receive as receive_body
+from server.api.bodies.form import is_form
+from server.api.bodies.sse import dumps
 from server.api.dialects.registry import error_shape, is_chat
-from server.api.form import is_form
-from server.api.sse import dumps
 from server.errors import ClientGone, NotReady, Overloaded, RequestError
 from server.limits.refusals import REPLICAS
 from server.log_format import start_logging

@@ -12,7 +12,7 @@ import pytest
 
 from server.api.app import create_api
 from server.api.state import State
-from server.api.telemetry import Telemetry
+from server.api.telemetry.telemetry import Telemetry
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo, ModelSpec
 from server.ipc.wire.messages import Generate, GenerateRow, Message, StepOutput

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from server.api import error_shape, field_kinds, route
 from server.api.dialects import libretranslate
+from server.api.fields import field_kinds
+from server.api.routes import error_shape, route
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "adding-a-dialect.md").read_text()

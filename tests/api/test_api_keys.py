@@ -218,7 +218,7 @@ async def tokenize(http: httpx.AsyncClient, key: str) -> int:
 async def test_the_limits_of_the_key_reach_the_engine_work(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_field: bool
 ) -> None:
-    from server.api import route
+    from server.api.routes import route
 
     bench = Bench(tmp_path, Settings(api_key_file=file))
     bench.become_ready()

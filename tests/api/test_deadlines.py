@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from server.api.bodies.json_answer import MAX_INLINE
 from server.api.dialects.native.generation import GenerateRenderer
-from server.api.json_answer import MAX_INLINE
 from server.ipc.wire.logprobs import TokenLogprob, pack
 from server.ipc.wire.messages import Finished, Hypothesis, Tokens
 from server.settings import Settings

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
-from server.api.docs_page import PAGE
+from server.api.pages.docs_page import PAGE
 
 DIRECTORY, FILES = PAGE.directory, PAGE.files
 KEY = {"authorization": "Bearer the-key"}

@@ -18,9 +18,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from server.api.arrivals import BURST_STARTS, MAX_BODY_BYTES, STARTS_PER_ITERATION, Arrivals
-from server.api.door import OVER_CONNECTION_LIMIT, Door
-from server.api.protocol import DirectHttpProtocol
+from server.api.connection.arrivals import BURST_STARTS, MAX_BODY_BYTES, STARTS_PER_ITERATION, Arrivals
+from server.api.connection.protocol import DirectHttpProtocol
+from server.api.entry.door import OVER_CONNECTION_LIMIT, Door
 from server.api_keys import load_keys
 from server.errors import Overloaded
 from server.ipc.client.call import Call
@@ -187,7 +187,7 @@ async def test_a_refusal_is_logged_and_counted_with_its_limit_and_its_route(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_early: bool
 ) -> None:
     """The protocol and the middleware leave the same behind."""
-    monkeypatch.setattr("server.api.arrivals.steps_uninterrupted", nullcontext)
+    monkeypatch.setattr("server.api.connection.arrivals.steps_uninterrupted", nullcontext)
     caplog.set_level(logging.INFO, "triptych.access")
     bench = Bench(tmp_path, Settings(api_keys="secret"))
     bench.become_ready()
@@ -220,7 +220,7 @@ async def test_a_refusal_is_logged_and_counted_with_its_limit_and_its_route(
 async def test_steps_are_not_interrupted_while_requests_are_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.api.arrivals.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("server.api.connection.arrivals.LOG_SECONDS", 0.0)
     bench.become_ready()
     refuse = partial(Arrivals(bench.state), body=None, start=lambda: None)
     scope = SCOPE

@@ -11,9 +11,9 @@ from pydantic.json_schema import models_json_schema
 
 from server.api.app import create_routes
 from server.api.dialects import registry
-from server.api.field_descriptions import DESCRIPTIONS, REASONS, describe_fields, reachable
-from server.api.field_kinds import KIND
-from server.api.fields import SamplingFields
+from server.api.fields.field_descriptions import DESCRIPTIONS, REASONS, describe_fields, reachable
+from server.api.fields.field_kinds import KIND
+from server.api.fields.fields import SamplingFields
 from tests.api.conftest import Bench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ def schemas(bench: Bench) -> dict[str, Any]:
 
 
 def test_every_field_of_every_body_has_a_description(schemas: dict[str, Any]) -> None:
-    """If this fails, describe the field in server/api/field_descriptions.py, or in its class if only one has it."""
+    """If this fails, describe the field in server/api/fields/field_descriptions.py, or in its own class."""
     fields = {
         f"{name}.{field}": schema.get("description")
         for name in reachable(schemas, NAMES)

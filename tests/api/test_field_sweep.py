@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from server.api.body import validate
+from server.api.bodies.body import validate
 from server.api.dialects.openai.response_body import ResponsesBody
 from server.api.dialects.openai.response_conversation import StoredConversation
 from server.api.dialects.registry import ROUTES
-from server.api.ignored_parameters import ignored_parameters
+from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import RequestError
 from tests.api.field_samples import bodies, classes, objects, samples
 

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from starlette.datastructures import Headers
 
-from server.api import docs_page, playground_page
 from server.api.app import create_monitoring
 from server.api.dialects import registry
-from server.api.page_check import PageCheck
+from server.api.entry.page_check import PageCheck
+from server.api.pages import docs_page, playground_page
 from server.errors import BadHost, Forbidden, StartError
 from server.settings import Settings, load
 from tests.api.conftest import Bench

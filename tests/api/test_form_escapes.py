@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api import form
+from server.api.bodies import form
 from server.errors import InvalidRequest
 
 PARTS = st.sampled_from(["a", "%41", "%c3%a9", "%c3", "%", "&", "=", "+", "é", "%4", "%zz", "日"])

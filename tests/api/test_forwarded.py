@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from server.api.forwarded import ForwardedMiddleware
+from server.api.entry.forwarded import ForwardedMiddleware
 from server.settings import Settings
 
 PROXIES = ("127.0.0.1", "10.0.0.0/8", "::1")

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
-from server.api.field_kinds import KIND, Hint, only, wish
-from server.api.ignored_parameters import MAX_HEADER_BYTES, header_value, ignored_parameters
-from server.api.schema_errors import describe_errors
+from server.api.fields.field_kinds import KIND, Hint, only, wish
+from server.api.fields.ignored_parameters import MAX_HEADER_BYTES, header_value, ignored_parameters
+from server.api.fields.schema_errors import describe_errors
 
 
 class Part(BaseModel):

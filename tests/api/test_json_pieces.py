@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 import pytest
 
-from server.api import json_pieces
-from server.api.json_pieces import BATCH_WEIGHT, PIECE_BYTES, dump, pieces, small_items, weight
+from server.api.bodies import json_pieces
+from server.api.bodies.json_pieces import BATCH_WEIGHT, PIECE_BYTES, dump, pieces, small_items, weight
 
 
 def random_value(chance: random.Random, depth: int) -> Any:

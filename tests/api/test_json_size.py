@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from server.api.body import MAX_DEPTH, MAX_ERRORS, parse, validate
+from server.api.bodies.body import MAX_DEPTH, MAX_ERRORS, parse, validate
+from server.api.bodies.json_size import BODY_VALUES, CHAT_VALUES, _outside_strings, check_size
 from server.api.dialects.native.bodies import GenerateBody
-from server.api.json_size import BODY_VALUES, CHAT_VALUES, _outside_strings, check_size
 from server.errors import InvalidRequest
 
 MAX_VALUES, MAX_STRINGS = BODY_VALUES.values, BODY_VALUES.strings

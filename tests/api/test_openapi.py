@@ -9,11 +9,12 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
-from server.api import docs_page, playground_page, status_routes
 from server.api.app import create_routes
-from server.api.body import validate
+from server.api.bodies.body import validate
 from server.api.dialects import registry
 from server.api.dialects.native import answers
+from server.api.pages import docs_page, playground_page
+from server.api.routes import status_routes
 from tests.api.conftest import Bench
 
 NATIVE = {

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import httpx
 import pytest
 
-from server.api.playground_page import PAGE, accepts_html
+from server.api.pages.playground_page import PAGE, accepts_html
 
 HTML = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 SCRIPTS = sorted(name for name in PAGE.files.values() if name.endswith(".js"))

@@ -15,8 +15,8 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from server.api.protocol import DirectHttpProtocol, LimitedHttpProtocol, choose_protocol
-from server.api.sse import DIRECT_CONNECTION, EventStream, EventWriter
+from server.api.bodies.sse import DIRECT_CONNECTION, EventStream, EventWriter
+from server.api.connection.protocol import DirectHttpProtocol, LimitedHttpProtocol, choose_protocol
 
 EVENT = b"data: " + b"x" * 4000 + b"\n\n"
 

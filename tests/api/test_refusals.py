@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from server.api.dialects.registry import GET_ROUTES, OWNED_ROUTES, ROUTES
-from server.api.error_shape import ErrorShape
+from server.api.routes.error_shape import ErrorShape
 from server.errors import InvalidRequest, Overloaded, Refusal
 from server.ipc.client.queue import Queue
 from server.limits.key_limits import KeyLimits

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from server.api.body import validate
+from server.api.bodies.body import validate
 from server.api.dialects import registry
 from server.api.dialects.native.bodies import GenerateBody, SimilarityBody, TranslateBody
-from server.api.schema_errors import _BOUNDS, _TYPES
+from server.api.fields.schema_errors import _BOUNDS, _TYPES
 from server.errors import InvalidRequest
 
 BODIES = {route.body.__name__: route for route in registry.ROUTES if route.body.__name__ != "HubTaskBody"}

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import uvicorn
 
-from server.api import sse
-from server.api.sse import DIRECT_CONNECTION, EventStream, EventWriter, dumps, frame
+from server.api.bodies import sse
+from server.api.bodies.sse import DIRECT_CONNECTION, EventStream, EventWriter, dumps, frame
 from server.errors import ClientGone
 
 SCOPE = {"type": "http", "method": "POST"}

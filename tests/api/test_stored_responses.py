@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.api import stored_responses
 from server.api.state import State
-from server.api.stored_responses import (
+from server.api.stored import stored_responses
+from server.api.stored.stored_responses import (
     BATCH,
     PART_BYTES,
     RECORD_BYTES,

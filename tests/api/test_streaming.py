@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from server.api.sse import DIRECT_CONNECTION
+from server.api.bodies.sse import DIRECT_CONNECTION
 from server.ipc.wire.messages import (
     Failed,
     Finished,

@@ -13,9 +13,9 @@ import trustme
 import uvicorn
 
 from server.api import serve
-from server.api.protocol import DirectHttpProtocol
-from server.api.sse import DIRECT_CONNECTION
-from server.api.tls import read_certificates_again, tls_context
+from server.api.bodies.sse import DIRECT_CONNECTION
+from server.api.connection.protocol import DirectHttpProtocol
+from server.api.connection.tls import read_certificates_again, tls_context
 from server.errors import StartError
 from server.settings import load
 from tests.wire.test_tls_and_metrics_port import write_files

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from server.api import tracing
+from server.api.telemetry import tracing
 from server.compose import _tracing
 from server.errors import StartError
 from server.ipc.wire.messages import Encoded, Failed, Finished, Hypothesis, Tokens
@@ -184,7 +184,7 @@ def test_missing_packages_and_settings_are_one_line(environment: pytest.MonkeyPa
     environment.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with pytest.raises(StartError, match=r"^traces: the protocol must be http/protobuf, not 'grpc'"):
         _tracing(settings)
-    environment.setitem(sys.modules, "server.api.tracing", None)
+    environment.setitem(sys.modules, "server.api.telemetry.tracing", None)
     with pytest.raises(StartError, match=r"^traces: install the packages for it: pip install 'triptych\[otel\]'$"):
         _tracing(settings)
 

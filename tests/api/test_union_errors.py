@@ -14,12 +14,12 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from server.api import schema_errors
-from server.api.body import validate
+from server.api.bodies.body import validate
 from server.api.dialects.huggingface.hub_bodies import HubTaskBody
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.response_body import ResponsesBody
-from server.api.error_places import Place
+from server.api.fields import schema_errors
+from server.api.fields.error_places import Place
 from server.errors import InvalidRequest
 from tests.api.test_schema_errors import BODIES as ROUTES
 from tests.api.test_schema_errors import PYDANTIC, message_of

@@ -81,7 +81,7 @@ def main() -> None:
 def serve_refusing_in_the_middleware(arguments: list[str]) -> None:
     """Run the command line of the product, whose protocol hands refused requests to the application."""
     from server import cli
-    from server.api.arrivals import Arrivals
+    from server.api.connection.arrivals import Arrivals
 
     receive = Arrivals.__call__
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from server.api.telemetry import version
+from server.api.telemetry.telemetry import version
 from tests.chaos.promises import PROMISES
 
 _HEAD = """# Reliability report

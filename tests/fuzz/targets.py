@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from server.api import body
+from server.api.bodies import body
+from server.api.bodies.sse import frame
 from server.api.dialects.registry import ROUTES
-from server.api.route import JsonRoute, StreamingRoute
-from server.api.sse import frame
+from server.api.routes.route import JsonRoute, StreamingRoute
 from server.api_keys import load_keys
 from server.audio.containers import container_of
 from server.audio.read import max_seconds_of, reading_bytes

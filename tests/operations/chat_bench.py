@@ -13,7 +13,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from models.backends.logits import DecoderOutput, LogitsRequest
-from server.api.telemetry import Telemetry
+from server.api.telemetry.telemetry import Telemetry
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
 from server.engine.scheduling.model_limits import ModelLimits

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from server.api.door import Door
+from server.api.entry.door import Door
 from server.errors import DeadlineExceeded, Overloaded, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient

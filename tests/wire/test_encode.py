@@ -19,7 +19,7 @@ from server.api.dialects.native.answers import (
     EmbedAnswer,
     TokenizeAnswer,
 )
-from server.api.status_routes import InfoAnswer
+from server.api.routes.status_routes import InfoAnswer
 
 
 def post(client: httpx.Client, route: str, **body: object) -> Any:

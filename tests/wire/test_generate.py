@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from server.api.dialects.native.answers import GenerateAnswer
-from server.api.documents import ErrorAnswer
+from server.api.routes.documents import ErrorAnswer
 from tests.wire.conftest import Process, parse_events
 
 TEXTS = [

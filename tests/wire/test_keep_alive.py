@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from server.api import docs_page, playground_page
 from server.api.dialects import registry
+from server.api.pages import docs_page, playground_page
 from tests.waiting import HANG_SECONDS
 from tests.wire.conftest import Process
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from server.api.dialects import registry
-from server.api.middleware import PUBLIC_PATHS
+from server.api.entry.middleware import PUBLIC_PATHS
 from tests.waiting import HANG_SECONDS, eventually, is_gone, open_request
 from tests.wire.conftest import Process, parse_events
 

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from server.api.status_routes import InfoAnswer
+from server.api.routes.status_routes import InfoAnswer
 from tests.wire.conftest import Process
 
 LONG = "x" * 600

@@ -13,13 +13,13 @@ from pydantic import BaseModel, BeforeValidator, Field, RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.document_jobs import DocumentJob
-from server.api.document_upload import DocumentOptions, DocumentRoute, file_response
-from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
-from server.api.fields import Body, Language, SplitSentences, Texts, form_value
-from server.api.route import GetRoute, JsonRoute, Route
+from server.api.fields.fields import Body, Language, SplitSentences, Texts, form_value
+from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
+from server.api.routes.route import GetRoute, JsonRoute, Route
+from server.api.routes.state_route import StateRoute
 from server.api.state import State
-from server.api.state_route import StateRoute
+from server.api.stored.document_jobs import DocumentJob
+from server.api.stored.document_upload import DocumentOptions, DocumentRoute, file_response
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.translating.detect_language import (
     DetectedTranslation,

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from server.api.error_shape import AnswerBody
-from server.api.fields import Body, TokenIds
-from server.api.route import GetRoute, JsonRoute, Route
+from server.api.fields.fields import Body, TokenIds
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import GetRoute, JsonRoute, Route
 from server.api.state import State
 from server.ipc.client.call import Call
 from server.operations.runtime import Runtime, ServedModel

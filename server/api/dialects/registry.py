@@ -20,11 +20,11 @@ from server.api.dialects.native import routes as native
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
 from server.api.dialects.openai import routes as openai
-from server.api.documents import describe, describe_get, describe_shared, describe_state
-from server.api.error_shape import NATIVE_ERRORS, ErrorShape
-from server.api.owned_route import OwnedRoute
-from server.api.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
-from server.api.state_route import StateRoute
+from server.api.routes.documents import describe, describe_get, describe_shared, describe_state
+from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
+from server.api.routes.owned_route import OwnedRoute
+from server.api.routes.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
+from server.api.routes.state_route import StateRoute
 from server.errors import InvalidRequest, NotReady, RequestError
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
 from server.settings import ErrorDialect

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from server.api.dialects.anthropic.bodies import AnthropicMessagesBody
 from server.api.dialects.anthropic.routes import AnthropicMessage, MessageRenderer
-from server.api.ignored_parameters import ignored_parameters
+from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import EngineFailure, InvalidRequest
 from server.operations.chatting.chat import (
     ChatChoice,

@@ -10,7 +10,7 @@ import ollama
 import pytest
 from pydantic import BaseModel
 
-from server.api.body import validate
+from server.api.bodies.body import validate
 from server.api.dialects.ollama.answers import OllamaChatAnswer, OllamaGenerateAnswer, TextRenderer
 from server.api.dialects.ollama.bodies import (
     OllamaBody,
@@ -22,7 +22,7 @@ from server.api.dialects.ollama.bodies import (
 from server.api.dialects.ollama.messages import OllamaChatMessage, OllamaFunction, OllamaTool, OllamaToolCall
 from server.api.dialects.ollama.models import OllamaShowBody
 from server.api.dialects.ollama.options import OllamaOptions
-from server.api.ignored_parameters import ignored_parameters
+from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import EngineFailure, InvalidRequest
 from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, ToolCall, ToolCallDelta, ToolChoice
 from server.operations.generating.generation_run import PhaseSeconds, TokenUsage

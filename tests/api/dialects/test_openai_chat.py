@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from server.api.body import validate
+from server.api.bodies.body import validate
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.completions import CompletionBody
-from server.api.ignored_parameters import ignored_parameters
+from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec, ToolChoice
 

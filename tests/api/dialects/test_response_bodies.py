@@ -11,7 +11,7 @@ from server.api.dialects.openai.response_body import INCLUDABLE, ResponsesBody
 from server.api.dialects.openai.response_input import chat_messages
 from server.api.dialects.openai.response_items import encoded_reasoning
 from server.api.dialects.openai.response_tools import DROPPED_TOOLS
-from server.api.ignored_parameters import ignored_parameters
+from server.api.fields.ignored_parameters import ignored_parameters
 from server.operations.chatting.chat import ToolChoice
 from tests.api.dialects.response_bench import TOOLS
 

@@ -107,7 +107,8 @@ def hang_is_never_seen() -> None:
 @bug("http")
 def clients_that_leave_are_not_seen() -> None:
     """Nothing watches the connection, so the work of a client that has left continues to its end."""
-    from server.api import route, sse
+    from server.api.bodies import sse
+    from server.api.routes import route
 
     async def watch_nothing(receive: Any, leave: Any) -> None:
         await asyncio.Event().wait()
@@ -119,7 +120,8 @@ def clients_that_leave_are_not_seen() -> None:
 @bug("http")
 def stalled_readers_stay() -> None:
     """Nothing ends a stream whose client reads no byte: neither the stream nor the kernel."""
-    from server.api import serve, sse
+    from server.api import serve
+    from server.api.bodies import sse
 
     replace(sse, "STALL_SECONDS", 1e6)
     replace(serve, "STALLED_CLIENT_MILLISECONDS", 0)
@@ -128,7 +130,7 @@ def stalled_readers_stay() -> None:
 @bug("http")
 def overload_is_queued() -> None:
     """The door, admission and the queue take any number of requests."""
-    from server.api.door import Door
+    from server.api.entry.door import Door
     from server.ipc.client.queue import Queue
     from server.operations.admission import Admission
 
@@ -160,7 +162,7 @@ def answers_are_swapped() -> None:
 @bug("http")
 def an_error_has_no_words() -> None:
     """The message for one kind of refused value is missing."""
-    from server.api import schema_errors
+    from server.api.fields import schema_errors
 
     def text(first: Any, errors: Any) -> str:
         if first.kind in ("less_than_equal", "greater_than_equal", "too_long"):
@@ -173,7 +175,7 @@ def an_error_has_no_words() -> None:
 @bug("http")
 def errors_quote_the_request() -> None:
     """Refusals repeat a part of the body, as pydantic's own messages do."""
-    from server.api import schema_errors
+    from server.api.fields import schema_errors
 
     def describe(body: Any, errors: Any, schema: Any) -> tuple[str, str | None]:
         message, field = old(body, errors, schema)
@@ -186,7 +188,7 @@ def errors_quote_the_request() -> None:
 @bug("http")
 def slow_senders_have_no_deadline() -> None:
     """Headers may take any time."""
-    from server.api.protocol import LimitedHttpProtocol
+    from server.api.connection.protocol import LimitedHttpProtocol
 
     def start(self: Any) -> None:
         self._in_headers = True
@@ -231,7 +233,7 @@ def frames_are_not_escaped() -> None:
     """Characters beyond ASCII are sent as they are, including those that some clients take for the end of a line."""
     import orjson
 
-    from server.api import sse
+    from server.api.bodies import sse
 
     replace(sse, "dumps", orjson.dumps)
 
@@ -281,8 +283,8 @@ def no_key_is_a_key() -> None:
 @bug("http")
 def paths_become_labels() -> None:
     """The metrics have a series for every path, and the log has every path."""
-    from server.api import middleware
-    from server.api.access_log import log
+    from server.api.entry import middleware
+    from server.api.telemetry.access_log import log
 
     def record(state: Any, scope: Any, status: int, seconds: float) -> None:
         log.warning("%s", scope["path"])
@@ -295,7 +297,7 @@ def paths_become_labels() -> None:
 @bug("http")
 def every_request_leaves_a_kilobyte() -> None:
     """A list keeps a part of every request."""
-    from server.api import middleware
+    from server.api.entry import middleware
 
     kept: list[bytes] = []
     count = itertools.count()
@@ -316,7 +318,7 @@ def loading_has_no_limit() -> None:
 @bug("http")
 def stored_responses_know_no_keys() -> None:
     """A key finds what any key has stored."""
-    from server.api.stored_responses import StoredResponses
+    from server.api.stored.stored_responses import StoredResponses
 
     old = replace(
         StoredResponses, "shelf", lambda self, owner: next(iter(self._shelves.values()), None) or old(self, owner)
@@ -326,7 +328,7 @@ def stored_responses_know_no_keys() -> None:
 @bug("http")
 def stored_responses_have_no_bounds() -> None:
     """Stored responses are never dropped, neither for their bytes nor for their age."""
-    from server.api.stored_responses import Shelf, StoredResponses
+    from server.api.stored.stored_responses import Shelf, StoredResponses
 
     old = replace(StoredResponses, "__init__", lambda self, max_bytes, *rest: old(self, 1 << 60, *rest))
     replace(Shelf, "_is_current", lambda self, record_id: record_id in self._packed)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from server.api import sse
+from server.api.bodies import sse
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokens.detokenizer import IncrementalDetokenizer
 from tests.chaos.connection import Connection

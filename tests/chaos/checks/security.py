@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from server.api.dialects.registry import KEYS_IN_FIELDS
-from server.api.middleware import PUBLIC_PATHS
+from server.api.entry.middleware import PUBLIC_PATHS
 from tests.chaos import facts, mix
 from tests.chaos.connection import Connection
 from tests.chaos.openapi import document

@@ -15,7 +15,8 @@ INLINE = "--inline"
 
 
 def main(arguments: list[str]) -> None:
-    from server.api import json_answer, route
+    from server.api.bodies import json_answer
+    from server.api.routes import route
     from server.cli import main as triptych
 
     if arguments[0] == INLINE:

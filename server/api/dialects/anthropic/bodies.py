@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from server.api.changing_lines import changing_texts
-from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, check_dropped, tool_kind
 from server.api.dialects.anthropic.messages import AnthropicTurn, TextBlocks, chat_messages
-from server.api.field_kinds import Hint, Unsupported, wish
-from server.api.fields import MAX_NEW_TOKENS, MAX_STOPS, Count, Finite, ShortText, TimedBody, absent
-from server.api.response_format import ResponseFormatJsonSchema
+from server.api.fields.changing_lines import changing_texts
+from server.api.fields.chat_fields import ChatObject, FunctionName, JsonSchema, check_dropped, tool_kind
+from server.api.fields.field_kinds import Hint, Unsupported, wish
+from server.api.fields.fields import MAX_NEW_TOKENS, MAX_STOPS, Count, Finite, ShortText, TimedBody, absent
+from server.api.fields.response_format import ResponseFormatJsonSchema
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec, FunctionTool, ToolChoice
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from server.api.changing_lines import without_changing_lines
-from server.api.chat_fields import ChatObject, function_call
-from server.api.field_kinds import Hint
+from server.api.fields.changing_lines import without_changing_lines
+from server.api.fields.chat_fields import ChatObject, function_call
+from server.api.fields.field_kinds import Hint
 from server.errors import InvalidRequest
 
 WITHOUT_TEXT = frozenset({"image", "document", "search_result", "container_upload", "browser_state"})

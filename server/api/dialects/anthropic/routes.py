@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from typing import Any, Literal
 
-from server.api.chat_fields import started_arguments
+from server.api.bodies.sse import frame
 from server.api.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
-from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
-from server.api.route import JsonRoute, Route, StreamingRoute
-from server.api.sse import frame
+from server.api.fields.chat_fields import started_arguments
+from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
+from server.api.routes.route import JsonRoute, Route, StreamingRoute
 from server.errors import ContextLengthExceeded, RequestError
 from server.ipc.client.call import Call
 from server.operations.chatting.chat import (

@@ -6,11 +6,11 @@ import uuid
 from dataclasses import replace
 from typing import Any, Literal
 
+from server.api.bodies.sse import frame
 from server.api.dialects.cohere.chat_body import CohereChatBody
 from server.api.dialects.cohere.common import ERRORS, CohereUnits
-from server.api.error_shape import AnswerBody
-from server.api.route import StreamingRoute
-from server.api.sse import frame
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import StreamingRoute
 from server.errors import DeadlineExceeded, RequestError
 from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, chat
 from server.operations.generating.generated_text import ScoredToken

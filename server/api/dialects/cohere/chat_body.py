@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BeforeValidator, Field
 
-from server.api.chat_fields import (
+from server.api.fields.chat_fields import (
     TEXT_OR_PARTS,
     ArgumentsText,
     ChatObject,
@@ -17,8 +17,8 @@ from server.api.chat_fields import (
     function_call,
     text_parts,
 )
-from server.api.field_kinds import Hint, only, wish
-from server.api.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
+from server.api.fields.field_kinds import Hint, only, wish
+from server.api.fields.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec, FunctionTool, ToolChoice
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults

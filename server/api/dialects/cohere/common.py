@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
+from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
 
 
 class CohereErrorAnswer(ErrorMembers):

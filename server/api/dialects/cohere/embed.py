@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from server.api.chat_fields import TEXT_OR_PARTS, ChatObject, text_parts
 from server.api.dialects.cohere.common import ERRORS, CohereMeta, meta
-from server.api.error_shape import AnswerBody
-from server.api.field_kinds import Hint, only
-from server.api.fields import MAX_ITEMS, TimedBody
-from server.api.route import JsonRoute
+from server.api.fields.chat_fields import TEXT_OR_PARTS, ChatObject, text_parts
+from server.api.fields.field_kinds import Hint, only
+from server.api.fields.fields import MAX_ITEMS, TimedBody
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import JsonRoute
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.cost import Cost

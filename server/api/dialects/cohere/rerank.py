@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from server.api.chat_fields import ChatObject
 from server.api.dialects.cohere.common import ERRORS, CohereMeta, meta
-from server.api.error_shape import AnswerBody
-from server.api.field_kinds import Hint, Unsupported
-from server.api.fields import MAX_ITEMS, Instruction, TimedBody
-from server.api.route import JsonRoute
+from server.api.fields.chat_fields import ChatObject
+from server.api.fields.field_kinds import Hint, Unsupported
+from server.api.fields.fields import MAX_ITEMS, Instruction, TimedBody
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import JsonRoute
 from server.operations.ranking.rerank import RankedText, RerankResult, RerankSpec, rerank
 
 DOCUMENTS_PER_UNIT = 100

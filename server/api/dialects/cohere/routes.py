@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from server.api.dialects.cohere import chat, embed, rerank
-from server.api.route import Route
+from server.api.routes.route import Route
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (chat.ROUTE, embed.ROUTE, *rerank.ROUTES)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from server.api.error_shape import ErrorMembers, ErrorShape
+from server.api.routes.error_shape import ErrorMembers, ErrorShape
 from server.errors import InvalidRequest, RequestError, Unauthorized
 
 

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.dialects.deepl.common import ERRORS, GlossaryId, GlossaryIds, named_glossaries
-from server.api.document_jobs import DocumentJob
-from server.api.document_upload import DocumentOptions, DocumentRoute, file_response
-from server.api.error_shape import AnswerBody
-from server.api.field_kinds import Unsupported, only
-from server.api.fields import Body, Language
+from server.api.fields.field_kinds import Unsupported, only
+from server.api.fields.fields import Body, Language
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.state_route import StateRoute
 from server.api.state import State, cache_salt
-from server.api.state_route import StateRoute
+from server.api.stored.document_jobs import DocumentJob
+from server.api.stored.document_upload import DocumentOptions, DocumentRoute, file_response
 from server.errors import InvalidRequest, NotReady
 
 _Secret = Annotated[str, Field(min_length=1, max_length=256, description="secret from the answer to the upload")]

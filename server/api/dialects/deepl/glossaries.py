@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.dialects.deepl.common import ERRORS
-from server.api.error_shape import AnswerBody
-from server.api.fields import Body, Language
+from server.api.fields.fields import Body, Language
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.state_route import StateRoute
 from server.api.state import State, cache_salt
-from server.api.state_route import StateRoute
 from server.errors import InvalidRequest, NotFound
 from server.operations.glossary_store import Pair, StoredGlossary, check_entries, language_pair
 from server.text.languages.offered_languages import offered_languages

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, RootModel
 
 from server.api.dialects.deepl.common import ERRORS, GlossaryId, GlossaryIds, named_glossaries
-from server.api.error_shape import AnswerBody
-from server.api.field_kinds import Hint, Unsupported, only
-from server.api.fields import Body, Language, Texts, form_value, one_or_many
-from server.api.route import GetRoute, JsonRoute, Route
+from server.api.fields.field_kinds import Hint, Unsupported, only
+from server.api.fields.fields import Body, Language, Texts, form_value, one_or_many
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import GetRoute, JsonRoute, Route
 from server.api.state import State
 from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions

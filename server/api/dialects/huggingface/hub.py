@@ -14,14 +14,14 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.body import read_json
-from server.api.body_limits import body_limits
+from server.api.bodies.body import read_json
+from server.api.bodies.body_limits import body_limits
 from server.api.dialects.huggingface import hub_bodies as bodies
 from server.api.dialects.huggingface.hub_answers import HubAnswer, HubErrorAnswer
 from server.api.dialects.huggingface.tgi import TGI_ERRORS, TgiAnswer, TgiRenderer
 from server.api.dialects.huggingface.tgi_bodies import TgiParameters
-from server.api.error_shape import ErrorShape, named_message
-from server.api.route import ERROR_SHAPE, JsonRoute, Route, StreamingRoute
+from server.api.routes.error_shape import ErrorShape, named_message
+from server.api.routes.route import ERROR_SHAPE, JsonRoute, Route, StreamingRoute
 from server.api.state import of
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import RootModel
 
 from server.api.dialects.huggingface.tgi import TgiAnswer
-from server.api.error_shape import AnswerBody, ErrorMembers
+from server.api.routes.error_shape import AnswerBody, ErrorMembers
 
 
 class HubLabel(AnswerBody):

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from server.api.dialects.huggingface.tgi_bodies import TgiBody
-from server.api.field_kinds import Hint, only
-from server.api.fields import MAX_ITEMS, MAX_WORDS, Count, Finite, Language, ShortText, Side, Texts, TimedBody
+from server.api.fields.field_kinds import Hint, only
+from server.api.fields.fields import MAX_ITEMS, MAX_WORDS, Count, Finite, Language, ShortText, Side, Texts, TimedBody
 from server.operations.generating.generate import GenerateSpec
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.labelling.classify import ClassifySpec

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from server.api.error_shape import AnswerBody
-from server.api.fields import MAX_ITEMS, MAX_STOPS
-from server.api.route import GetRoute
+from server.api.fields.fields import MAX_ITEMS, MAX_STOPS
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import GetRoute
 from server.api.state import State
-from server.api.telemetry import version
+from server.api.telemetry.telemetry import version
 from server.operations.pools import TOKENIZER_THREADS
 from server.operations.runtime import ServedModel
 

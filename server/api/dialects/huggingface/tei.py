@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, RootModel, WithJsonSchema
 
-from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape, named_message
-from server.api.fields import MAX_ITEMS, Side, TimedBody
-from server.api.route import JsonRoute, Route
+from server.api.fields.fields import MAX_ITEMS, Side, TimedBody
+from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape, named_message
+from server.api.routes.route import JsonRoute, Route
 from server.errors import RequestError
 from server.operations.labelling.classify import ClassifySpec, LabelScore, classify
 

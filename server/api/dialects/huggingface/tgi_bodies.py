@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from server.api.field_kinds import only
-from server.api.fields import Finite, Stops, TimedBody
-from server.api.response_format import MAX_PATTERN_CHARACTERS
+from server.api.fields.field_kinds import only
+from server.api.fields.fields import Finite, Stops, TimedBody
+from server.api.fields.response_format import MAX_PATTERN_CHARACTERS
 from server.errors import InvalidRequest
 from server.operations.generating.generate import GenerateSpec
 from server.operations.generating.generation_options import SAMPLER_NEUTRAL, GenerationOptions

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import RootModel
 
-from server.api.error_shape import AnswerBody, ErrorMembers
+from server.api.routes.error_shape import AnswerBody, ErrorMembers
 
 
 class TopLogprob(AnswerBody):

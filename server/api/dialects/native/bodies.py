@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from server.api.fields import (
+from server.api.fields.fields import (
     MAX_ITEMS,
     MAX_WORDS,
     Body,

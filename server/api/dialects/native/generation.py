@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from server.api.bodies.sse import frame
 from server.api.dialects.native.bodies import GenerateBody, TranslateBody, is_one
-from server.api.sse import frame
 from server.errors import RequestError
 from server.ipc.wire.logprobs import TokenLogprob
 from server.operations.generating.generate import GeneratedChoice, GenerateResult

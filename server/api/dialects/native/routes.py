@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from server.api.bodies.json_pieces import small_items
 from server.api.dialects.native import answers, bodies
 from server.api.dialects.native.examples import EXAMPLES
 from server.api.dialects.native.generation import GenerateRenderer, TranslateRenderer
-from server.api.json_pieces import small_items
-from server.api.route import JsonRoute, Route, StreamingRoute
+from server.api.routes.route import JsonRoute, Route, StreamingRoute
 from server.operations.generating.generate import generate
 from server.operations.labelling.classify import LabelScore, classify
 from server.operations.labelling.entities import NamedEntity

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from server.api.chat_fields import complete_calls
+from server.api.bodies.sse import json_line
 from server.api.dialects.ollama.bodies import (
     NUM_CTX,
     OllamaEmbedBody,
@@ -18,8 +18,8 @@ from server.api.dialects.ollama.bodies import (
     OllamaEmbedSpec,
     OllamaSpec,
 )
-from server.api.error_shape import AnswerBody, ErrorMembers, ErrorShape
-from server.api.sse import json_line
+from server.api.fields.chat_fields import complete_calls
+from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
 from server.errors import RequestError
 from server.ipc.client.call import Call
 from server.operations.chatting.chat import ChatDelta, ChatResult, ChatRun, chat

@@ -18,8 +18,8 @@ from server.api.dialects.ollama.messages import (
     function_tools,
 )
 from server.api.dialects.ollama.options import OllamaOptions
-from server.api.field_kinds import Hint, only, wish
-from server.api.fields import Texts, TimedBody
+from server.api.fields.field_kinds import Hint, only, wish
+from server.api.fields.fields import Texts, TimedBody
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec
 from server.operations.cost import Cost

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from server.api.chat_fields import (
+from server.api.fields.chat_fields import (
     TEXT_OR_PARTS,
     TOOL_CHOICE,
     ChatObject,
@@ -17,7 +17,7 @@ from server.api.chat_fields import (
     text_parts,
     tool_choice,
 )
-from server.api.field_kinds import Hint, only, wish
+from server.api.fields.field_kinds import Hint, only, wish
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import FunctionTool, ToolChoice
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from server.api.error_shape import AnswerBody
-from server.api.field_kinds import wish
-from server.api.fields import Body
+from server.api.fields.field_kinds import wish
+from server.api.fields.fields import Body
+from server.api.routes.error_shape import AnswerBody
 from server.api.state import State
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from server.api.chat_fields import ChatObject
-from server.api.field_kinds import Hint, only, wish
-from server.api.fields import Finite, Stops
+from server.api.fields.chat_fields import ChatObject
+from server.api.fields.field_kinds import Hint, only, wish
+from server.api.fields.fields import Finite, Stops
 
 
 def _whole(value: object) -> object:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from server.api.bodies.sse import JSON_LINES
 from server.api.dialects.ollama import answers, bodies, models
-from server.api.route import GetRoute, JsonRoute, Route, StreamingRoute
-from server.api.sse import JSON_LINES
+from server.api.routes.route import GetRoute, JsonRoute, Route, StreamingRoute
 
 _TIMES = {
     "created_at": "2026-01-01T12:00:00.000000Z",

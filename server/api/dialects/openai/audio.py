@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from server.api.bodies.form import read_form
 from server.api.dialects.openai.audio_answer import TranscriptionAnswer, render, stream
 from server.api.dialects.openai.audio_form import LISTS, TranscriptionForm, TranslationForm
 from server.api.dialects.openai.common import ERRORS
-from server.api.form import read_form
-from server.api.ignored_parameters import ignored_parameters
-from server.api.route import Route, call_headers, leaving_on_disconnect
+from server.api.fields.ignored_parameters import ignored_parameters
+from server.api.routes.route import Route, call_headers, leaving_on_disconnect
 from server.api.state import State, of
 from server.errors import Overloaded
 from server.ipc.wire.time_limits import TimeLimits

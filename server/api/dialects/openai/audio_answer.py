@@ -12,12 +12,12 @@ from typing import Any, Literal
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
+from server.api.bodies.json_answer import json_response
+from server.api.bodies.sse import EventStream, EventWriter, data_frame
 from server.api.dialects.openai.audio_form import TranslationForm
 from server.api.dialects.openai.common import stream_error
-from server.api.error_shape import AnswerBody
-from server.api.json_answer import json_response
-from server.api.rejections import count_error
-from server.api.sse import EventStream, EventWriter, data_frame
+from server.api.entry.rejections import count_error
+from server.api.routes.error_shape import AnswerBody
 from server.errors import ClientGone, RequestError
 from server.ipc.client.call import Call
 from server.metrics import Metrics

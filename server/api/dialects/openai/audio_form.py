@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from server.api.field_kinds import wish
-from server.api.fields import TIMEOUT_DESCRIPTION, Finite, Language, ModelName
+from server.api.fields.field_kinds import wish
+from server.api.fields.fields import TIMEOUT_DESCRIPTION, Finite, Language, ModelName
 from server.errors import InvalidRequest
 from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.transcribe_spec import TranscribeSpec

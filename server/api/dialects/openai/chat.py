@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from server.api.bodies.sse import data_frame
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.common import (
     ERRORS,
@@ -19,9 +20,8 @@ from server.api.dialects.openai.common import (
     usage,
     usage_of_chunk,
 )
-from server.api.error_shape import AnswerBody
-from server.api.route import StreamingRoute
-from server.api.sse import data_frame
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import StreamingRoute
 from server.errors import RequestError
 from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, ChatRun, ToolCallDelta, chat
 

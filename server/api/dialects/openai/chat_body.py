@@ -7,15 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from server.api.chat_fields import (
-    TOOL_CHOICE,
-    ChatObject,
-    FunctionName,
-    JsonSchema,
-    check_dropped,
-    tool_choice,
-    tool_kind,
-)
 from server.api.dialects.openai.chat_messages import OpenAIMessage, changing_messages, chat_messages
 from server.api.dialects.openai.common import StreamOptions, check_stream_options, includes_usage
 from server.api.dialects.openai.shared_fields import (
@@ -26,9 +17,18 @@ from server.api.dialects.openai.shared_fields import (
     OpenAIFunction,
     chosen_tool,
 )
-from server.api.field_kinds import Hint, Unsupported, only, wish
-from server.api.fields import AnswerCount, absent
-from server.api.response_format import ResponseFormatChoice, ResponseFormatRegex, ResponseFormatText
+from server.api.fields.chat_fields import (
+    TOOL_CHOICE,
+    ChatObject,
+    FunctionName,
+    JsonSchema,
+    check_dropped,
+    tool_choice,
+    tool_kind,
+)
+from server.api.fields.field_kinds import Hint, Unsupported, only, wish
+from server.api.fields.fields import AnswerCount, absent
+from server.api.fields.response_format import ResponseFormatChoice, ResponseFormatRegex, ResponseFormatText
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec
 from server.operations.generating.grammar import JsonFormat, TextFormat

@@ -8,9 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from server.api.changing_lines import changing_texts, without_changing_lines
-from server.api.chat_fields import TEXT_OR_PARTS, ArgumentsText, ChatObject, FunctionName, function_call, text_parts
-from server.api.field_kinds import Hint, Unsupported, only, wish
+from server.api.fields.changing_lines import changing_texts, without_changing_lines
+from server.api.fields.chat_fields import (
+    TEXT_OR_PARTS,
+    ArgumentsText,
+    ChatObject,
+    FunctionName,
+    function_call,
+    text_parts,
+)
+from server.api.fields.field_kinds import Hint, Unsupported, only, wish
 
 
 class OpenAICalledFunction(ChatObject):

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.api.chat_fields import ChatObject
-from server.api.error_shape import AnswerBody, ErrorShape
-from server.api.field_kinds import Hint
-from server.api.sse import data_frame
+from server.api.bodies.sse import data_frame
+from server.api.fields.chat_fields import ChatObject
+from server.api.fields.field_kinds import Hint
+from server.api.routes.error_shape import AnswerBody, ErrorShape
 from server.errors import InvalidRequest, RequestError
 from server.operations.generating.generated_text import ScoredToken, SpelledToken
 from server.operations.generating.generation_run import TokenUsage

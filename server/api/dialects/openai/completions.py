@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from server.api.bodies.sse import data_frame
 from server.api.dialects.openai.common import (
     ERRORS,
     OpenAIUsage,
@@ -27,11 +28,10 @@ from server.api.dialects.openai.common import (
     usage_of_chunk,
 )
 from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
-from server.api.error_shape import AnswerBody
-from server.api.field_kinds import only
-from server.api.fields import MAX_NEW_TOKENS, AnswerCount, Prompt
-from server.api.route import StreamingRoute
-from server.api.sse import data_frame
+from server.api.fields.field_kinds import only
+from server.api.fields.fields import MAX_NEW_TOKENS, AnswerCount, Prompt
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import StreamingRoute
 from server.errors import InvalidRequest, RequestError
 from server.operations.generating.generate import GeneratedChoice, GenerateResult, GenerateRun, GenerateSpec, generate
 from server.operations.generating.generated_text import ScoredToken, SpelledToken, TextDelta

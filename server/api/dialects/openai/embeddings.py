@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from server.api.dialects.openai.common import STATUSES
-from server.api.error_shape import AnswerBody, ErrorShape
-from server.api.field_kinds import Hint
-from server.api.fields import Prompt, TimedBody
-from server.api.route import JsonRoute
+from server.api.fields.field_kinds import Hint
+from server.api.fields.fields import Prompt, TimedBody
+from server.api.routes.error_shape import AnswerBody, ErrorShape
+from server.api.routes.route import JsonRoute
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.ranking.embed import EmbedResult, EmbedSpec, embed

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from server.api.dialects.openai.common import ERRORS
-from server.api.error_shape import AnswerBody
-from server.api.route import GetRoute
+from server.api.routes.error_shape import AnswerBody
+from server.api.routes.route import GetRoute
 from server.api.state import State
 from server.operations.runtime import ServedModel
 

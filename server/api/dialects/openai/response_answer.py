@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from server.api.dialects.openai.chat import ChatTokenLogprob
-from server.api.error_shape import AnswerBody
+from server.api.routes.error_shape import AnswerBody
 
 ItemStatus = Literal["completed", "incomplete"]
 

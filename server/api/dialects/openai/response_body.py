@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from server.api.chat_fields import ChatObject, FunctionName, check_dropped
 from server.api.dialects.openai.response_conversation import StoredConversation
 from server.api.dialects.openai.response_input import BuiltInItem, InputItem, chat_messages
 from server.api.dialects.openai.response_tools import ResponseTool, ResponseToolChoice, Tool, dropped_tools
 from server.api.dialects.openai.shared_fields import ConversationFields, MaxTokens, chosen_tool
-from server.api.field_kinds import Hint, Unsupported, only, wish
-from server.api.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
+from server.api.fields.chat_fields import ChatObject, FunctionName, check_dropped
+from server.api.fields.field_kinds import Hint, Unsupported, only, wish
+from server.api.fields.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec
 from server.operations.generating.grammar import JsonFormat, TextFormat

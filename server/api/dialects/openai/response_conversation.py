@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
+from server.api.bodies.json_size import CHAT_VALUES, check_size
 from server.api.dialects.openai.response_input import InputItem, InputReference, ResponseItem
-from server.api.json_size import CHAT_VALUES, check_size
-from server.api.stored_responses import Shelf, StoredItem, StoredResponse, joined, json_text, shared_part
+from server.api.stored.stored_responses import Shelf, StoredItem, StoredResponse, joined, json_text, shared_part
 from server.errors import ItemNotFound, PreviousResponseNotFound, RequestTooLarge
 
 _ITEM_ID = re.compile(r"[a-z]{1,4}_([0-9a-f]{32})(i?)([0-9]{1,6})")

@@ -13,10 +13,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
-from server.api.chat_fields import TEXT_OR_PARTS, ArgumentsText, ChatObject, FunctionName, function_call, text_parts
 from server.api.dialects.openai.built_in_items import BUILT_IN_ITEMS, REFUSED_ITEMS
 from server.api.dialects.openai.response_items import decoded_reasoning
-from server.api.field_kinds import Hint
+from server.api.fields.chat_fields import (
+    TEXT_OR_PARTS,
+    ArgumentsText,
+    ChatObject,
+    FunctionName,
+    function_call,
+    text_parts,
+)
+from server.api.fields.field_kinds import Hint
 
 _NOT_TEXT = ("input_image", "input_file", "input_audio")
 """Parts of a tool's output that the model cannot read."""

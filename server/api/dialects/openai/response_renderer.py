@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from server.api.bodies.sse import frame
 from server.api.dialects.openai.common import STATUSES, logprobs, now
 from server.api.dialects.openai.response_body import ENCRYPTED_REASONING, ResponsesBody
 from server.api.dialects.openai.response_items import CallItem, MessageItem, OutputItem, ReasoningItem
-from server.api.error_shape import ErrorShape
-from server.api.sse import frame
+from server.api.routes.error_shape import ErrorShape
 from server.errors import Overloaded, RequestError
 from server.operations.chatting.chat import ChatDelta, ChatResult
 from server.operations.generating.generated_text import ScoredToken

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from server.api.chat_fields import TOOL_CHOICE, ChatObject, tool_choice, tool_kind
 from server.api.dialects.openai.shared_fields import AllowedTools, NamedFunction, OpenAIFunction
-from server.api.field_kinds import Hint
+from server.api.fields.chat_fields import TOOL_CHOICE, ChatObject, tool_choice, tool_kind
+from server.api.fields.field_kinds import Hint
 
 DROPPED_TOOLS = frozenset(
     {

@@ -9,15 +9,15 @@ from typing import Any
 import orjson
 from starlette.requests import Request
 
-from server.api.body import add_bytes
+from server.api.bodies.body import add_bytes
 from server.api.dialects.openai.response_answer import DeletedResponse, ResponseItemList, ResponsesAnswer
 from server.api.dialects.openai.response_body import INCLUDABLE, ResponsesBody
 from server.api.dialects.openai.response_conversation import StoredConversation, rendered_response
 from server.api.dialects.openai.response_renderer import ERRORS, ResponsesRenderer
-from server.api.owned_route import OwnedRoute
-from server.api.route import StreamingRoute
+from server.api.routes.owned_route import OwnedRoute
+from server.api.routes.route import StreamingRoute
 from server.api.state import State, cache_salt
-from server.api.stored_responses import Shelf, StoredItem, StoredResponse
+from server.api.stored.stored_responses import Shelf, StoredItem, StoredResponse
 from server.errors import InvalidRequest, ResponseNotFound
 from server.ipc.client.call import Call
 from server.operations.chatting.chat import ChatDelta, ChatResult, ChatSpec, chat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from server.api.dialects.openai import audio, chat, completions, embeddings, models, responses
-from server.api.route import Route
+from server.api.routes.route import Route
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (
     chat.ROUTE,

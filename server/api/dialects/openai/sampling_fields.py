@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from server.api.field_kinds import Hint, Unsupported, only, wish
-from server.api.fields import Count, Finite, SamplingFields, absent
+from server.api.fields.field_kinds import Hint, Unsupported, only, wish
+from server.api.fields.fields import Count, Finite, SamplingFields, absent
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
 
 SAMPLING = SamplingDefaults(do_sample=True)

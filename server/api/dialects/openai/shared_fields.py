@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from server.api.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables
 from server.api.dialects.openai.common import TopLogprobs
 from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
-from server.api.field_kinds import Unsupported
-from server.api.fields import MAX_NEW_TOKENS
+from server.api.fields.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables
+from server.api.fields.field_kinds import Unsupported
+from server.api.fields.fields import MAX_NEW_TOKENS
 from server.operations.chatting.chat import FunctionTool, ToolChoice
 
 MaxTokens = Annotated[int, Field(ge=1), AfterValidator(lambda limit: min(limit, MAX_NEW_TOKENS))]

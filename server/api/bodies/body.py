@@ -1,0 +1,168 @@
+"""Read JSON request bodies with a size limit and a deadline, and validate them against a schema.
+
+FastAPI's own parsing has no size limit, and its error answers repeat the input; uvicorn has no deadline for bodies.
+Error messages of this module never contain any part of the body, except names of fields.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from server.api.bodies.body_limits import BodyLimits
+from server.api.bodies.json_size import BODY_VALUES, CHAT_VALUES, ValueLimits, check_size
+from server.api.fields.schema_errors import describe_errors
+from server.api.state import of
+from server.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest, UnsupportedMediaType
+
+MAX_DEPTH = 100
+MAX_CHAT_DEPTH = 240
+"""Levels of JSON in the body of a chat. A tool's schema with 100 levels has 205; the library writes at most 254."""
+THREAD_BYTES = 1 << 16
+"""Bodies of at least this size are parsed in a thread, so that they do not block the event loop."""
+MAX_ERRORS = 1000
+"""With more invalid fields or items, the error gives their number only, because describing them takes long."""
+
+_BODY = "triptych.body"
+_BODY_BYTES = "triptych.body_bytes"
+"""Keys of the scope for a parsed body and its size."""
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+async def read(request: Request, schema: type[Schema], limits: BodyLimits) -> Schema:
+    """Receive a JSON body and validate it.
+
+    schema: the pydantic model to return. Path parameters are fields of the body too.
+    Raises the exceptions of `read_json`.
+    """
+    value = await read_json(request, limits)
+    if request.path_params and isinstance(value, dict):
+        value = value | request.path_params
+    if not is_large(request):
+        return validate(value, schema)
+    return await of(request).runtime.pools.parse.run(lambda: validate(value, schema))
+
+
+async def read_json(request: Request, limits: BodyLimits, needs_content_type: bool = True) -> Any:
+    """Receive a JSON body and parse it. A second call for the same request returns the same value.
+
+    needs_content_type: whether a request that does not say that its body is JSON is refused.
+    Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidRequest, or ClientGone after a disconnect.
+    """
+    if not is_kept(request):
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_json = content_type == "application/json" or content_type.endswith("+json")
+        if needs_content_type and not is_json:
+            raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
+        raw = await receive(request, limits.max_bytes, limits.timeout_seconds)
+        limits.check(len(raw))
+        if len(raw) >= THREAD_BYTES:
+            value = await of(request).runtime.pools.parse.run(lambda: parse(raw, limits.values))
+        else:
+            value = parse(raw, limits.values)
+        keep(request, value, len(raw))
+    return request.scope[_BODY]
+
+
+def is_large(request: Request) -> bool:
+    """Whether the body, which was read before, is so large that work on it belongs in a thread."""
+    return bool(request.scope[_BODY_BYTES] >= THREAD_BYTES)
+
+
+def keep(request: Request, value: Any, num_bytes: int) -> None:
+    """Remember the parsed body of a request, so that `read_json` returns it. num_bytes: size before parsing."""
+    request.scope[_BODY], request.scope[_BODY_BYTES] = value, num_bytes
+
+
+def add_bytes(request: Request, num_bytes: int) -> None:
+    """Count stored text that the body, which was read before, refers to as if it were a part of the body."""
+    request.scope[_BODY_BYTES] += num_bytes
+
+
+def is_kept(request: Request) -> bool:
+    """Whether the body was read and parsed before."""
+    return _BODY in request.scope
+
+
+async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> bytes:
+    """Receive the bytes of a body. Raises the exceptions of `receive_chunks`."""
+    return b"".join(await receive_chunks(request, max_bytes, timeout_seconds))
+
+
+async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: float) -> list[bytes]:
+    """Receive a body in chunks.
+
+    Raises UnsupportedMediaType for a compressed body, BodyTooLarge, BodyTimeout, or ClientGone after a disconnect.
+    """
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        raise UnsupportedMediaType(
+            "send the body without `Content-Encoding`: it is not decompressed", "content-encoding"
+        )
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+    chunks = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            while True:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone("the client closed the connection")
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > max_bytes:
+                    raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+                chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return chunks
+    except TimeoutError:
+        raise BodyTimeout(f"the body did not arrive within {timeout_seconds:g} seconds") from None
+
+
+def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:
+    """Parse JSON (RFC 8259).
+
+    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates, more levels than MAX_DEPTH or
+    MAX_CHAT_DEPTH, and more values than the limits.
+    """
+    check_size(raw, limits)
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not valid JSON (line {error.lineno}, column {error.colno})") from None
+    _check_depth(value, MAX_CHAT_DEPTH if limits is CHAT_VALUES else MAX_DEPTH)
+    return value
+
+
+def _check_depth(value: Any, most: int) -> None:
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (list, dict))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (list, dict))
+        ]
+        if not level:
+            return
+    raise InvalidRequest(f"the body has more than {most} levels of nesting")
+
+
+def validate(value: Any, schema: type[Schema]) -> Schema:
+    """Validate a parsed body. Raises InvalidRequest that names the first invalid field, but not its value."""
+    if not isinstance(value, dict):
+        raise InvalidRequest("the body must be a JSON object")
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        if error.error_count() > MAX_ERRORS:
+            raise InvalidRequest(f"the body has {error.error_count()} invalid fields or items") from None
+        message, param = describe_errors(value, error.errors(include_url=False, include_input=False), schema)
+    raise InvalidRequest(message, param)

@@ -1,0 +1,179 @@
+"""Read form bodies, with a size limit and a deadline. Writes nothing to disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from io import BytesIO
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from pydantic import BaseModel
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from server.api.bodies.body import THREAD_BYTES, is_kept, keep, read_json, receive, receive_chunks, validate
+from server.api.bodies.body_limits import BodyLimits
+from server.api.state import of
+from server.errors import InvalidRequest, UnsupportedMediaType
+
+MAX_FIELDS = 32
+MAX_FIELD_BYTES = 64 << 10
+"""Limits of a form with a file."""
+MAX_VALUES = 1100
+"""Values of a form without a file: a list of `MAX_ITEMS` texts, and other fields."""
+URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+UNQUOTED_BYTES = 16 << 10
+CHUNK_BYTES = 64 << 10
+"""The parser yields to other requests after each chunk of this size."""
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+class _MemoryFile(UploadFile):
+    """A file in memory. chunks: its content. They are joined in a thread, which takes a while for a long recording."""
+
+    def __init__(self, filename: str | None = None) -> None:
+        super().__init__(BytesIO(), filename=filename)
+        self.chunks: list[bytes] = []
+
+    async def write(self, data: bytes) -> None:
+        self.chunks.append(data)
+
+
+class _MemoryParser(MultiPartParser):
+    """Multipart parser that keeps files in memory. The size of the whole body was checked before."""
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if self._current_part.file is not None:
+            self._current_part.file = _MemoryFile(self._current_part.file.filename)
+
+
+def is_form(request: Request) -> bool:
+    """Whether the body is a form."""
+    return _content_type(request) in (URL_ENCODED, MULTIPART)
+
+
+def _content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_fields(request: Request, limits: BodyLimits) -> Any:
+    """Receive JSON, or a form whose values are strings. A second call for the same request returns the same value.
+
+    A field `name[]`, and one that is repeated, is a list.
+    Raises the exceptions of `read_json`.
+    """
+    if is_form(request) and not is_kept(request):
+        raw = await receive(request, limits.max_bytes, limits.timeout_seconds)
+        if _content_type(request) == MULTIPART:
+            pairs = await _multipart(request, raw, limits.max_bytes)
+        elif len(raw) < THREAD_BYTES:
+            pairs = _url_encoded(raw)
+        else:
+            pairs = await of(request).runtime.pools.parse.run(lambda: _url_encoded(raw))
+        values: dict[str, list[str]] = {}
+        lists = {key.removesuffix("[]") for key, _ in pairs if key.endswith("[]")}
+        for key, text in pairs:
+            values.setdefault(key.removesuffix("[]"), []).append(text)
+        fields = {name: found if name in lists or len(found) > 1 else found[0] for name, found in values.items()}
+        keep(request, fields, len(raw))
+    return await read_json(request, limits)
+
+
+def _url_encoded(raw: bytes) -> list[tuple[str, str]]:
+    """Names and values of a form (URL Standard, section 5.1)."""
+    if raw.count(b"&") >= MAX_VALUES:
+        raise InvalidRequest(f"the form has more than {MAX_VALUES} values")
+    parts = [pair.partition(b"=") for pair in raw.split(b"&") if pair]
+    try:
+        return [(_unquoted(name), _unquoted(value)) for name, _, value in parts]
+    except UnicodeDecodeError:
+        raise InvalidRequest("the form is not UTF-8") from None
+
+
+def _unquoted(value: bytes) -> str:
+    """The text of a name or value. Its escapes are read in pieces: one call for 2 MB holds Python's lock for 70 ms."""
+    parts = []
+    start = 0
+    while start < len(value):
+        end = start + UNQUOTED_BYTES
+        escape = value.rfind(b"%", end - 2, end)
+        if escape > start:
+            end = escape
+        parts.append(unquote_to_bytes(value[start:end].replace(b"+", b" ")))
+        start = end
+    return b"".join(parts).decode()
+
+
+async def _multipart(request: Request, raw: bytes, max_bytes: int) -> list[tuple[str, str]]:
+    parser = _MemoryParser(
+        request.headers, _in_turns([raw]), max_files=1, max_fields=MAX_VALUES, max_part_size=max_bytes
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException:
+        raise InvalidRequest(f"the form is malformed, or has a file or more than {MAX_VALUES} values") from None
+    pairs = []
+    for key, part in form.multi_items():
+        if isinstance(part, UploadFile):
+            raise InvalidRequest("this route takes no file")
+        pairs.append((key, part))
+    return pairs
+
+
+async def _in_turns(chunks: list[bytes]) -> AsyncGenerator[bytes, None]:
+    """Small chunks of a body, in turns with other requests. Empties the list."""
+    chunks.reverse()
+    while chunks:
+        chunk = chunks.pop()
+        for start in range(0, len(chunk), CHUNK_BYTES):
+            yield chunk[start : start + CHUNK_BYTES]
+            await asyncio.sleep(0)
+
+
+async def read_form(
+    request: Request, schema: type[Schema], lists: frozenset[str], max_bytes: int, timeout_seconds: float
+) -> tuple[Schema, bytes, str]:
+    """Receive a form. Returns its validated fields, and the bytes and the name of its part `file`.
+
+    schema: the pydantic model of the fields.
+    lists: names of the fields that may be repeated, also written `name[]`.
+    max_bytes: largest body.
+    timeout_seconds: time for receiving the whole body.
+    Raises the exceptions of `body.read`.
+    """
+    if _content_type(request) != MULTIPART:
+        raise UnsupportedMediaType("send a form with the header `Content-Type: multipart/form-data`", "content-type")
+    chunks = await receive_chunks(request, max_bytes, timeout_seconds)
+    parser = _MemoryParser(
+        request.headers, _in_turns(chunks), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException:
+        raise InvalidRequest(
+            f"the form is malformed, or exceeds a limit: 1 file, {MAX_FIELDS} fields, {MAX_FIELD_BYTES} bytes per field"
+        ) from None
+    values: dict[str, object] = {}
+    file: _MemoryFile | None = None
+    for key, part in form.multi_items():
+        name = key.removesuffix("[]") if key.removesuffix("[]") in lists else key
+        if isinstance(part, _MemoryFile):
+            if name != "file":
+                raise InvalidRequest("only the field `file` may be a file", "file")
+            file = part
+        elif name in lists:
+            values.setdefault(name, []).append(part)  # type: ignore[attr-defined]
+        elif name in values:
+            raise InvalidRequest("a field of the form is repeated", name if name in schema.model_fields else None)
+        elif name == "file":
+            raise InvalidRequest("`file` has to be a file part with a filename", "file")
+        else:
+            values[name] = part
+    if file is None:
+        raise InvalidRequest("the field `file` is required", "file")
+    fields, parts = validate(values, schema), file.chunks
+    return fields, await of(request).runtime.pools.parse.run(lambda: b"".join(parts)), file.filename or ""

@@ -1,0 +1,172 @@
+"""Refuse or start each request, in the HTTP protocol: a refusal needs no task, no middleware and no route.
+
+An overloaded server may receive ten times the requests that it can answer. A refusal in the protocol takes much less
+time than one that passes through ASGI, so it delays the requests in progress less. While requests are refused, the
+event loop does not interrupt the steps of the worker: see decision 99.
+
+If one of several models is full, the body says whether the request is for that model. Requests that need more than this
+(a key in a field of the body, a traced request, another error format, a page of another origin) and those under another
+ASGI server are refused by `RequestMiddleware` and by the operations.
+
+Requests that arrive at the same time are started over several iterations of the event loop, so that a thousand of
+them do not delay all other work. Requests that have not started yet count as in progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import lru_cache
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from server.api.dialects.registry import OPERATION_PATHS, default_models, error_shape
+from server.api.entry.middleware import error_response, record, request_id_of, sent_key, without_slash
+from server.api.entry.page_check import check_single_host
+from server.api.entry.scope import KEY_LIMITS
+from server.api.routes.error_shape import ErrorShape
+from server.api.routes.route import ERROR_FORMAT
+from server.api.state import State
+from server.errors import Overloaded, RequestError
+from server.operations.runtime import PLACEHOLDER_NAMES
+from server.system.cores import steps_uninterrupted
+
+log = logging.getLogger("triptych.door")
+
+LOG_SECONDS = 1.0
+"""Period after a refusal that one warning covers. The access log, if it is on, has a line for each refusal."""
+MAX_BODY_BYTES = 1 << 14
+"""A larger body is not read here, because reading it would take longer than a refusal may take."""
+BURST_STARTS = 64
+"""Requests that start in one iteration of the event loop of an idle server, so that the first step has the burst."""
+STARTS_PER_ITERATION = 8
+"""Requests that start in one iteration while others are in progress. This takes 10 ms; refusals are sent in between."""
+
+
+class _Body(msgspec.Struct):
+    """The part of a body that says which model it is for."""
+
+    model: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+class Arrivals:
+    """Receives requests from the protocol. state: state of the application."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._refused = 0
+        self._shape = lru_cache(256)(self._find_shape)
+        self._default_models: dict[str, str] = {}
+        self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
+        self._started: list[str] = []
+        self._models: Counter[str] = Counter()
+        """Number of requests that wait, or whose task has not run yet, by model; the empty name stands for no model."""
+        self._preparing = ExitStack()
+        self._refusing = ExitStack()
+
+    def __call__(self, scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
+        """The refusal of a request whose headers have arrived, or None if the application answers it.
+
+        body: None unless it has arrived as a whole.
+        start: hands the request to the application; called soon if it is not refused.
+        """
+        if scope["method"] != "POST":
+            start()
+            return None
+        began = time.monotonic()
+        path, headers, model = without_slash(scope["path"]), Headers(scope=scope), ""
+        try:
+            self._state.door.check(scope, headers, self._models.total())
+            admission = self._state.runtime.admission
+            if body and admission.models > 1 and (model := self._model(path, body)):
+                admission.check_share(model, self._models[model])
+        except Overloaded as error:
+            if self._may_refuse(scope, headers):
+                return self._refusal(error, {**scope, "path": path}, headers, began)
+        if not self._models:
+            self._preparing.enter_context(self._state.runtime.client.preparing())
+            asyncio.get_running_loop().call_soon(self._start_next)
+        self._models[model] += 1
+        self._waiting.append((model, start))
+        return None
+
+    def _start_next(self) -> None:
+        """Start the next requests. By now, `Door` and admission have counted the requests of the last iteration."""
+        for model in self._started:
+            self._models[model] -= 1
+        self._started.clear()
+        if not self._waiting:
+            self._models.clear()
+            self._preparing.close()
+            return
+        asyncio.get_running_loop().call_soon(self._start_next)
+        most = STARTS_PER_ITERATION if self._state.door.requests else BURST_STARTS
+        for _ in range(min(len(self._waiting), most)):
+            model, start = self._waiting.popleft()
+            self._started.append(model)
+            start()
+
+    def _model(self, path: str, body: bytearray) -> str:
+        """The model of a request, or an empty name if only the application can find it out."""
+        if path not in OPERATION_PATHS or len(body) > MAX_BODY_BYTES:
+            return ""
+        try:
+            name = _decode(body).model
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Neither JSON nor text, or nested too deeply. The application answers with the reason.
+            return ""
+        runtime = self._state.runtime
+        self._default_models = self._default_models or default_models(runtime)
+        if name is None or (name in PLACEHOLDER_NAMES and name not in runtime.texts):
+            name = self._default_models.get(path, "")
+        return name if name in runtime.texts else ""
+
+    def _may_refuse(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the application would send the same refusal, so that it can be sent here."""
+        state = self._state
+        if state.draining or state.tracing is not None or ERROR_FORMAT in headers:
+            return False
+        if "origin" in headers or "sec-fetch-site" in headers:
+            return False
+        try:
+            check_single_host(scope, headers)
+            if not state.keys:
+                state.page_check.check(scope, headers)
+        except RequestError:
+            return False
+        if state.keys:
+            limits = state.keys.find(sent_key(headers))
+            if limits is None:
+                return False
+            scope[KEY_LIMITS] = limits
+        return True
+
+    def _refusal(self, error: Overloaded, scope: Scope, headers: Headers, began: float) -> Response:
+        scope["triptych.request_id"] = request_id = request_id_of(headers)
+        response = error_response(error, scope, self._state, self._shape(scope["path"]))
+        response.headers["x-request-id"] = request_id
+        record(self._state, scope, response.status_code, time.monotonic() - began)
+        if not self._refused:
+            self._refusing.enter_context(steps_uninterrupted())
+            asyncio.get_running_loop().call_later(LOG_SECONDS, self._end_of_period, error.message)
+        self._refused += 1
+        return response
+
+    def _find_shape(self, path: str) -> ErrorShape:
+        return error_shape(Request({"type": "http", "path": path, "headers": []}), self._state.settings.dialect_errors)
+
+    def _end_of_period(self, reason: str) -> None:
+        self._refusing.close()
+        log.warning("refused %d requests within %g s: %s", self._refused, LOG_SECONDS, reason)
+        self._refused = 0

@@ -1,0 +1,275 @@
+"""uvicorn's HTTP/1.1 protocol with limits for request headers, and with direct writes of response bodies.
+
+Direct writes are the fast path of event streams (docs/decisions/0024-events-past-the-event-loop.md). They use an
+internal method of uvicorn, so `choose_protocol` tests them when the server starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import uvicorn
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from server.api.bodies.sse import DIRECT_CONNECTION
+from server.api.connection.lingering import LingeringTransport
+from server.api.entry.door import OVER_CONNECTION_LIMIT
+
+log = logging.getLogger("triptych.protocol")
+
+HEADER_SECONDS = 10.0
+MAX_HEADER_BYTES = 64 << 10
+SELF_TEST_SECONDS = 10.0
+
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """Closes a connection whose request line and headers take too long or are too large.
+
+    The deadline also applies to a new connection that sends nothing. Requests on a connection above the limit are
+    marked, and the middleware refuses them; such a connection is closed after its answer.
+
+    max_connections: maximum number of open connections.
+    """
+
+    max_connections: ClassVar[int] = sys.maxsize
+
+    @staticmethod
+    def receive(scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
+        """Receive a request (`server.api.connection.arrivals`): call `start` now or soon, or return a response.
+
+        The response is sent instead of starting the application.
+
+        body: None unless it has arrived as a whole.
+        """
+        start()
+        return None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_over_limit = False
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        self._in_headers = True
+        self._is_parsing = False
+        self._unstarted: tuple[RequestResponseCycle, Any] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._is_over_limit = len(self.connections) > self.max_connections
+        if self._is_over_limit:
+            self.transport = LingeringTransport(self.transport)  # type: ignore[assignment]
+        self._start_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_header_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_headers:
+            self._header_bytes += len(data)
+        self._is_parsing = True
+        super().data_received(data)
+        self._is_parsing = False
+        if self._unstarted is not None:
+            (cycle, app), self._unstarted = self._unstarted, None
+            self._start_asgi_task(cycle, app)
+        if self._in_headers and self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._header_timer is None:
+            self._start_header_timer()
+
+    def on_headers_complete(self) -> None:
+        self._stop_header_timer()
+        self._in_headers = False
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._is_parsing:
+            # A body that has arrived with the headers may decide whether the request is refused.
+            self._unstarted = cycle, app
+            return
+        cycle.scope[OVER_CONNECTION_LIMIT] = self.max_connections if self._is_over_limit else 0  # type: ignore[literal-required]
+        body = None if cycle.more_body else cycle.body
+        answer = self.receive(cycle.scope, body, partial(self._start, cycle, app))  # type: ignore[arg-type]
+        if answer is not None:
+            self._answer(cycle, answer)
+
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Hand a request to the application."""
+        if cycle.scope["http_version"] == "1.0":
+            cycle.send = _send_without_chunks(cycle)  # type: ignore[method-assign, assignment]
+        super()._start_asgi_task(cycle, app)
+
+    def _answer(self, cycle: RequestResponseCycle, response: Response) -> None:
+        """Send a complete response to a request that no route handles. The rest of its body is read and dropped."""
+        keep_alive = cycle.keep_alive and not self._is_over_limit
+        headers = [*cycle.default_headers, *response.raw_headers]
+        if not keep_alive:
+            headers.append((b"connection", b"close"))
+        phrase = _PHRASES.get(response.status_code, b"")
+        head = b"HTTP/1.1 %d %b\r\n%b\r\n" % (
+            response.status_code,
+            phrase,
+            b"".join(b"%b: %b\r\n" % header for header in headers),
+        )
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(head + bytes(response.body))
+        if not keep_alive:
+            self.transport.close()
+        cycle.on_response()
+
+    def _start_header_timer(self) -> None:
+        self._in_headers = True
+        self._header_bytes = 0
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+
+def _send_without_chunks(cycle: RequestResponseCycle) -> Send:
+    """ASGI `send` for HTTP/1.0, which has no chunks: a body without `Content-Length` ends with the connection."""
+    send = cycle.send
+    is_open_ended = False
+
+    async def send_open_ended(message: Message) -> None:
+        nonlocal is_open_ended
+        if message["type"] == "http.response.start":
+            is_open_ended = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if is_open_ended:
+                cycle.chunked_encoding = cycle.keep_alive = False
+        elif is_open_ended:
+            # uvicorn compares the length of a body with the length that was announced.
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)  # type: ignore[arg-type]
+
+    return send_open_ended
+
+
+class UvicornConnection:
+    """Writes chunks of a response body to the connection of one request, without ASGI.
+
+    Produces the same bytes as uvicorn's `send` (chunked encoding, RFC 9112, section 7.1). Through ASGI, a chunk passes
+    five wrappers and a timer. With one chunk per stream and step, these would cost more than the chunks themselves.
+
+    cycle: the request. Its scope refers to this object, so a reference back would keep the request and its body in
+        memory until the garbage collector runs.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = weakref.ref(cycle)
+
+    def write(self, body: bytes) -> bool:
+        """Write a chunk of at least one byte and return True, or return False and write nothing.
+
+        Returns False before the response head, after the end of the response, after the client has disconnected, and
+        while the client reads more slowly than the server writes.
+        """
+        cycle = self._cycle()
+        if cycle is None or not cycle.chunked_encoding:
+            return False
+        if cycle.flow.write_paused or cycle.disconnected or cycle.response_complete:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
+
+class DirectHttpProtocol(LimitedHttpProtocol):
+    """Adds the connection of each request to its scope, for direct writes."""
+
+    def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope[DIRECT_CONNECTION] = UvicornConnection(cycle)  # type: ignore[literal-required]
+        super()._start(cycle, app)
+
+
+async def choose_protocol(candidate: type[LimitedHttpProtocol] = DirectHttpProtocol) -> type[LimitedHttpProtocol]:
+    """Return `candidate` if its direct writes work with the installed uvicorn, else the protocol without them."""
+    try:
+        async with asyncio.timeout(SELF_TEST_SECONDS):
+            if await _direct_writes_work(candidate):
+                return candidate
+        reason = "the bytes on the connection are wrong"
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    log.warning("direct writes do not work with uvicorn %s (%s); events use ASGI", uvicorn.__version__, reason)
+    return LimitedHttpProtocol
+
+
+async def _direct_writes_work(protocol_class: type[LimitedHttpProtocol]) -> bool:
+    """Run one request in memory, with direct and ASGI writes in turn, and compare the response body."""
+    accepted: list[bool] = []
+    transport = _MemoryTransport()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        connection = scope.get(DIRECT_CONNECTION, _NoConnection())
+        accepted.append(connection.write(b"before the head"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for number in (b"1", b"2"):
+            accepted.append(connection.write(b"direct " + number))
+            await send({"type": "http.response.body", "body": b"asgi " + number, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        accepted.append(connection.write(b"after the end"))
+        transport.close()
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
+    protocol = protocol_class(config=config, server_state=ServerState(), app_state={})
+    protocol.connection_made(transport)
+    try:
+        protocol.data_received(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await transport.closed.wait()
+    finally:
+        protocol.connection_lost(None)
+    body = bytes(transport.written).partition(b"\r\n\r\n")[2]
+    expected = b"8\r\ndirect 1\r\n6\r\nasgi 1\r\n8\r\ndirect 2\r\n6\r\nasgi 2\r\n0\r\n\r\n"
+    return body == expected and accepted == [False, True, True, False]
+
+
+class _NoConnection:
+    """A connection that accepts no writes, for a protocol that added no connection to the scope."""
+
+    def write(self, body: bytes) -> bool:
+        return False
+
+
+class _MemoryTransport(asyncio.Transport):
+    """Collects written bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = asyncio.Event()
+        self.written = bytearray()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass

@@ -1,0 +1,1 @@
+"""Fields of request bodies: types that dialects share, descriptions, kinds, and messages about wrong values."""

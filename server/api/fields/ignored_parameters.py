@@ -1,0 +1,74 @@
+"""Names of the parameters that a request sent and the server dropped, for the header `X-Ignored-Parameters`.
+
+A foreign dialect drops a wish: a field that the server cannot grant and whose loss leaves a valid answer. The names
+come from the schemas of this server and from indices; a key that only the client knows is never among them.
+See docs/decisions/0117-three-kinds-of-fields.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from server.api.fields.field_kinds import Wish
+
+HEADER = "X-Ignored-Parameters"
+MAX_HEADER_BYTES = 1024
+"""Size of the list of names. Names beyond it are counted: `, +3 more`."""
+
+
+def ignored_parameters(body: BaseModel) -> list[str]:
+    """Paths of the wishes in a body that were sent with a value that has a meaning, as `messages[3].reasoning_details`.
+
+    Objects inside the body are searched too. An object with a method `dropped()` adds the paths, relative to itself,
+    that only it can tell, such as the built-in tools in a list. Dictionaries are not searched: their keys are the
+    client's.
+    """
+    return list(_of_object(body, ""))
+
+
+def header_value(names: Sequence[str]) -> str:
+    """The value of the header: each name once, as many as fit, then the number of the others."""
+    unique = list(dict.fromkeys(names))
+    room = MAX_HEADER_BYTES
+    for index, name in enumerate(unique):
+        room -= len(name) + 2 * (index > 0)
+        if room < 0:
+            return f"{', '.join(unique[:index])}, +{len(unique) - index} more"
+    return ", ".join(unique)
+
+
+@cache
+def _fields(schema: type[BaseModel]) -> tuple[tuple[str, str, Wish | None], ...]:
+    """Each field of a schema: the attribute, the name on the wire, and its mark if it is a wish."""
+    return tuple(
+        (name, field.alias or name, next((mark for mark in field.metadata if isinstance(mark, Wish)), None))
+        for name, field in schema.model_fields.items()
+    )
+
+
+def _of_object(value: BaseModel, place: str) -> Iterator[str]:
+    for attribute, name, wish in _fields(type(value)):
+        inner = getattr(value, attribute)
+        if inner is None:
+            continue
+        path = f"{place}.{name}" if place else name
+        if wish is not None:
+            if not wish.is_neutral(inner):
+                yield path
+        else:
+            yield from _of_value(inner, path)
+    dropped = getattr(value, "dropped", None)
+    if dropped is not None:
+        yield from (f"{place}.{name}" if place else name for name in dropped())
+
+
+def _of_value(value: Any, place: str) -> Iterator[str]:
+    if isinstance(value, BaseModel):
+        yield from _of_object(value, place)
+    elif isinstance(value, list) and value and isinstance(value[0], BaseModel | list):
+        for index, item in enumerate(value):
+            yield from _of_value(item, f"{place}[{index}]")

@@ -1,0 +1,43 @@
+"""API keys in the fields of a request, for dialects whose clients send them there instead of in a header."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from starlette.requests import Request
+
+from server.api.entry.scope import CACHE_SALT, KEY_LIMITS
+from server.api.state import State
+from server.errors import InvalidRequest, Unauthorized
+
+_IN_HEADER = "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+KEY_DEFERRED = "triptych.key_deferred"
+"""Key of the scope of a request without a key in its headers, to a path that takes keys in a field."""
+
+
+async def read_unverified(request: Request, reading: Awaitable[Any]) -> Any:
+    """A body whose key is not checked yet. A body that cannot be read holds no key: raises Unauthorized."""
+    try:
+        return await reading
+    except InvalidRequest:
+        if KEY_DEFERRED in request.scope:
+            raise Unauthorized(f"send a valid API key {_IN_HEADER}") from None
+        raise
+
+
+def authorize(request: Request, state: State, field: str, key: object) -> None:
+    """Check the key in a field, if the headers had none. Must come before any other work or answer.
+
+    field: name of the field; empty for a dialect that takes keys in headers only. key: its value.
+    Raises Unauthorized.
+    """
+    if not request.scope.pop(KEY_DEFERRED, False):
+        return
+    sent = key.encode("utf-8", "replace") if isinstance(key, str) and field else b""
+    limits = state.keys.find(sent)
+    if limits is None:
+        place = f"in the field `{field}`" if field else _IN_HEADER
+        raise Unauthorized(f"send a valid API key {place}")
+    request.scope[KEY_LIMITS] = limits
+    request.scope[CACHE_SALT] = state.cache_salt(sent)

@@ -1,0 +1,1 @@
+"""Pages for browsers: the playground and `/docs`."""

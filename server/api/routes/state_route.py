@@ -1,0 +1,72 @@
+"""Routes on what an API key keeps in the server: documents and glossaries. They run no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.bodies.body import is_large, validate
+from server.api.bodies.body_limits import body_limits
+from server.api.bodies.form import read_fields
+from server.api.bodies.json_answer import json_response
+from server.api.fields.keys import authorize, read_unverified
+from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
+from server.api.state import State, of
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRoute:
+    """A route that reads or changes what is kept.
+
+    body: schema of the body, JSON or a form; None for a route without one.
+    render: from the state, the request and the body, the JSON value of the answer, or the answer. Raises RequestError.
+    status: of an answer that `render` gives as a JSON value.
+    is_public: the route needs no key: a secret in its path says who may use it.
+    key_field: field of the body that may hold the API key; empty if only headers may.
+    The other fields are those of `Route`.
+    """
+
+    path: str
+    method: Literal["GET", "DELETE", "POST", "PUT", "PATCH"]
+    name: str
+    description: str
+    answer: type[BaseModel]
+    example: Any
+    render: Callable[[State, Request, Any], Any]
+    body: type[BaseModel] | None = None
+    body_example: Any = field(default_factory=dict)
+    errors: ErrorShape = NATIVE_ERRORS
+    status: int = 200
+    is_public: bool = False
+    key_field: str = ""
+
+    @property
+    def operation_id(self) -> str:
+        return self.name
+
+    async def respond(self, request: Request) -> Response:
+        """Answer one request. Raises RequestError."""
+        state = of(request)
+        body: BaseModel | None = None
+        if self.body is not None:
+            schema = self.body
+            value = await read_unverified(request, read_fields(request, body_limits(state)))
+            authorize(request, state, self.key_field, value.get(self.key_field) if isinstance(value, dict) else None)
+            large = is_large(request)
+            body = (
+                await state.runtime.pools.parse.run(lambda: validate(value, schema))
+                if large
+                else validate(value, schema)
+            )
+        with self.errors.renaming():
+            found = self.render(state, request, body)
+        if isinstance(found, Response):
+            return found
+        response = json_response(found)
+        response.status_code = self.status
+        return response

@@ -1,0 +1,198 @@
+"""Routes that take a document in a form and translate it in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.bodies.form import read_form
+from server.api.bodies.json_answer import json_response
+from server.api.entry.head import IS_HEAD
+from server.api.entry.scope import KEY_LIMITS
+from server.api.fields.ignored_parameters import ignored_parameters
+from server.api.fields.keys import authorize, read_unverified
+from server.api.routes.route import Route, call_headers, leaving_on_disconnect
+from server.api.state import State, cache_salt, of
+from server.api.stored.document_jobs import DocumentJob
+from server.errors import ClientGone, DeadlineExceeded, InvalidRequest
+from server.ipc.client.call import Call
+from server.operations.translating.translate_document import (
+    DocumentSpec,
+    check_document,
+    source_language,
+    translate_document,
+)
+from server.text.documents.formats import DocumentFormat, format_of
+from server.text.documents.units import Document, DocumentError
+
+MAX_NAME_CHARACTERS = 255
+_UNSAFE = re.compile(r"[^\w.+() -]")
+
+BodyT = TypeVar("BodyT", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """How a document is translated.
+
+    source_lang: None to detect it. glossary_ids: stored glossaries.
+    name: of the file, in place of that of the form. output_format: wanted end of the name of the translated file.
+    """
+
+    source_lang: str | None
+    target_lang: str
+    glossary_ids: Sequence[str] = ()
+    model: str | None = None
+    name: str | None = None
+    output_format: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentRoute(Route[BodyT, DocumentSpec, str]):
+    """A route whose body is a form with a document.
+
+    run: finds the language of the document, before the translation begins.
+    options: from the body. Raises InvalidRequest.
+    render: the JSON value of the answer, from the request and the document.
+    waits: the answer is sent when the document is translated, and ends with the client.
+    """
+
+    media_type: ClassVar[str] = "multipart/form-data"
+    run: Callable[[Any, Call, DocumentSpec], Awaitable[str]] = source_language
+    options: Callable[[BodyT], DocumentOptions]
+    render: Callable[[Request, DocumentJob], Any]
+    waits: bool = False
+
+    async def respond(self, request: Request) -> Response:
+        state = of(request)
+        settings = state.settings
+        reading = read_form(
+            request, self.body, frozenset(), settings.max_document_bytes, settings.document_timeout_seconds
+        )
+        body, data, filename = await read_unverified(request, reading)
+        state.door.drop_body(request.scope)  # from here on, the memory for documents counts it
+        authorize(request, state, self.key_field, getattr(body, self.key_field, None) if self.key_field else None)
+        call = self.call(request, state, body)
+        with call, self.errors.renaming():
+            async with leaving_on_disconnect(request, call):
+                call.ignore(ignored_parameters(body))
+                job = await self._start(request, state, call, body, data, filename)
+                if self.waits:
+                    await _wait(state, call, job)
+            response = json_response(self.render(request, job))
+            response.headers.update(call_headers(call))
+            return response
+
+    async def _start(
+        self, request: Request, state: State, call: Call, body: BodyT, data: bytes, filename: str
+    ) -> DocumentJob:
+        """Read a document and start its translation. Raises RequestError for one that cannot be translated."""
+        owner = cache_salt(request)
+        options = self.options(body)
+        name = (options.name or filename)[-MAX_NAME_CHARACTERS:]
+        try:
+            kind = format_of(name)
+        except DocumentError as error:
+            raise InvalidRequest(f"`file`: {error}", "file") from None
+        if options.output_format and not name.lower().endswith(f".{options.output_format.lower()}"):
+            raise InvalidRequest("`output_format` has to be the format of the document", "output_format")
+        job = state.documents.add(owner, _translated_name(name, options.target_lang), kind.media_type, len(data))
+        try:
+            document = await state.runtime.pools.document.run(lambda: _read(kind, data), call)
+            spec = DocumentSpec(
+                document.units, options.source_lang, options.target_lang, options.glossary_ids, options.model
+            )
+            check_document(spec)
+            job.characters = spec.num_characters
+            source = await self.run(state.runtime, call, spec)
+        except BaseException:
+            state.documents.drop(job)
+            raise
+        state.documents.start(job, lambda: _translation(request, state, job, document, spec, source))
+        return job
+
+
+def _read(kind: DocumentFormat, data: bytes) -> Document:
+    try:
+        return kind.read(data)
+    except DocumentError as error:
+        raise InvalidRequest(f"`file`: {error}", "file") from None
+
+
+async def _translation(
+    request: Request, state: State, job: DocumentJob, document: Document, spec: DocumentSpec, source: str
+) -> bytes:
+    """The translated file."""
+    salt, key = cache_salt(request), request.scope.get(KEY_LIMITS)
+
+    def new_call() -> Call:
+        seconds = state.settings.queue_timeout_seconds
+        return Call(state.runtime.client, None, time.monotonic(), salt, key, seconds)
+
+    def advance(characters: int) -> None:
+        job.done_characters += characters
+
+    translations = await translate_document(state.runtime, new_call, spec, source, advance)
+    return await state.runtime.pools.document.run(lambda: document.write(translations, spec.target_lang))
+
+
+async def _wait(state: State, call: Call, job: DocumentJob) -> None:
+    """Wait for a document. It is dropped if the client leaves, the time limit of the request passes, or it fails."""
+    deadline = call.limits.deadline
+    waiting = asyncio.ensure_future(job.finished())
+
+    def end() -> None:
+        waiting.cancel()
+
+    call.on_close(end)
+    try:
+        async with asyncio.timeout(None if deadline is None else max(deadline - time.monotonic(), 0)):
+            await waiting
+    except TimeoutError:
+        state.documents.drop(job)
+        raise DeadlineExceeded("the deadline passed before the document was translated") from None
+    except asyncio.CancelledError:
+        state.documents.drop(job)
+        if call.gone:
+            raise ClientGone("the client closed the connection") from None
+        raise
+    except BaseException:
+        state.documents.drop(job)
+        raise
+    finally:
+        call.off_close(end)
+
+
+def _translated_name(name: str, target_lang: str) -> str:
+    """`letter.docx` as `letter_fr.docx`."""
+    stem, _, suffix = name.rpartition(".")
+    return _UNSAFE.sub("_", f"{stem}_{target_lang.lower()}.{suffix.lower()}")
+
+
+def file_response(state: State, request: Request, job: DocumentJob) -> Response:
+    """The translated file. The document is dropped when all of it was sent, unless only the headers were asked for."""
+
+    async def drop() -> None:  # a plain function would run in a thread, later
+        state.documents.drop(job)
+
+    name = quote(job.filename)
+    return Response(
+        job.result,
+        media_type=job.media_type,
+        headers={
+            "content-disposition": f"attachment; filename*=UTF-8''{name}",
+            "x-content-type-options": "nosniff",
+            "cache-control": "no-store",
+        },
+        background=None if IS_HEAD in request.scope else BackgroundTask(drop),
+    )

@@ -1,0 +1,1 @@
+"""What an operator sees of requests: metrics, traces and the access log."""
