@@ -15,7 +15,8 @@ A table for GPT-2:
         Drop(r"h\\.\\d+\\.attn\\.(bias|masked_bias)"),
     )
 
-`Rename`, `Transpose`, `Split`, `Slice` and `Drop` make rules with at most one layout change; `Rule` chains several.
+`Rename`, `Transpose`, `Split`, `Slice`, `Constant` and `Drop` make rules with at most one layout change; `Rule` chains
+several.
 
 Two tensors of a checkpoint may get the same name, such as a tied `lm_head.weight` and `wte.weight`. One of them is
 enough. If the checkpoint has both, they must be bit-equal, else loading fails.
@@ -45,15 +46,18 @@ class Rule:
     pattern: regular expression for the full name. `names` may use its groups as `\\1`, `\\2` and so on.
     names: names in the model, one for each tensor after the last layout change; empty to ignore the tensor.
     changes: layout changes, in order.
+    constant: name of the table that the model computes instead of reading this tensor, which must be equal to it; empty
+        for other tensors.
     """
 
     pattern: str
     names: tuple[str, ...]
     changes: tuple[LayoutChange, ...] = ()
+    constant: str = ""
 
     def __post_init__(self) -> None:
         groups = re.compile(self.pattern).groups
-        for name in self.names:
+        for name in (*self.names, self.constant):
             if any(int(number) > groups for number in re.findall(r"\\(\d+)", name)):
                 raise ValueError(f"{name!r} uses a group that {self.pattern!r} does not have")
 
@@ -65,6 +69,11 @@ class Rule:
         """Names in the model for a name in the checkpoint, or None where the pattern does not match."""
         match = self._compiled.fullmatch(name)
         return None if match is None else tuple(match.expand(target) for target in self.names)
+
+    def constant_of(self, name: str) -> str:
+        """Name of the computed table for a name in the checkpoint; empty without one, or where the pattern differs."""
+        match = self._compiled.fullmatch(name) if self.constant else None
+        return "" if match is None else match.expand(self.constant)
 
     def change(self, tensor: Tensor) -> Sequence[Tensor]:
         """Apply the layout changes. Returns one tensor for each of `names`, as views where the layout allows it.
@@ -185,6 +194,11 @@ def Split(
 def Slice(pattern: str, name: str, start: int) -> Rule:
     """Rule for a table whose first `start` rows are not used."""
     return Rule(pattern, (name,), (skip(start),))
+
+
+def Constant(pattern: str, table: str) -> Rule:
+    """Rule for a table that the model computes. The loader compares both (`models.checkpoint.constant_tables`)."""
+    return Rule(pattern, (), (lambda tensors: [],), table)
 
 
 def Drop(pattern: str) -> Rule:

@@ -13,6 +13,7 @@ import torch
 from models.backends import choice
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.checkpoint.checkpoint_heads import CheckpointFiles, CheckpointHeads, read_files, read_heads
+from models.checkpoint.constant_tables import check_constant_tables
 from models.checkpoint.expected_tensors import expected_tensors
 from models.checkpoint.gguf_rules import gguf_rules
 from models.checkpoint.gliner_files import encoder_rules
@@ -210,6 +211,8 @@ def _load(
     with open_checkpoint(directory, matrix_format=matrix_format) as stored:
         check_count(len(stored), sum(1 for _ in transformer.parameters()))
         expected = expected_tensors(transformer, family, rules, stored)
+        if not shapes_only:
+            check_constant_tables(transformer, rules, stored)
     if shapes_only:
         transformer.to(dtype)
     report = load_weights(

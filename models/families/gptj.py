@@ -23,7 +23,7 @@ from models.config import (
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.language_model import language_model, token_rules
-from weights.rules import Drop, Rename, Rule
+from weights.rules import Constant, Drop, Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -68,7 +68,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(layer + r"attn\.k_proj\.weight", ours + "attention.key.weight"),
         Rename(layer + r"attn\.v_proj\.weight", ours + "attention.value.weight"),
         Rename(layer + r"attn\.out_proj\.weight", ours + "attention.output.weight"),
-        Drop(layer + r"attn\.(?:bias|masked_bias|embed_positions)"),
+        Constant(layer + r"attn\.embed_positions", "decoder.rotation"),
+        Drop(layer + r"attn\.(?:bias|masked_bias)"),
         Rename(layer + r"mlp\.fc_in\.(weight|bias)", ours + r"feed_forward.up.\2"),
         Rename(layer + r"mlp\.fc_out\.(weight|bias)", ours + r"feed_forward.down.\2"),
         Rename(r"transformer\.ln_f\.(weight|bias)", r"decoder.final_norm.\1"),

@@ -9,7 +9,7 @@ from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
 from models.families.shared.bart_config import bart_embedding, bart_fields, bart_model, bart_stack, refuse_variants
 from models.families.shared.bart_rules import TOKENS, head_rules, layer_rules
 from models.families.shared.family import Family
-from weights.rules import Drop, Rename, Rule
+from weights.rules import Constant, Rename, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -40,7 +40,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         Rename(r"model\.encoder\.embed_tokens\.weight", TOKENS),
         Rename(r"model\.decoder\.embed_tokens\.weight", target),
         Rename(r"lm_head\.weight", target if tied else "head.weight"),
-        Drop(r"model\.(?:encoder|decoder)\.embed_positions\.weight"),
+        Constant(r"model\.(encoder|decoder)\.embed_positions\.weight", r"\1.embedding.positions"),
         *layer_rules(),
         *head_rules(),
     )

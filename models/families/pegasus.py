@@ -9,7 +9,7 @@ from models.config import LanguageModelHead, ModelConfig, SinusoidalPositions
 from models.families.shared.bart_config import bart_embedding, bart_fields, bart_model, both_stacks, refuse_variants
 from models.families.shared.bart_rules import PREFIX, pre_norm_rules
 from models.families.shared.family import Family
-from weights.rules import Drop, Rule
+from weights.rules import Constant, Rule
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -22,7 +22,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    return (Drop(rf"{PREFIX}(?:encoder|decoder)\.embed_positions\.weight"), *pre_norm_rules())
+    return (
+        Constant(rf"{PREFIX}(encoder|decoder)\.embed_positions\.weight", r"\1.embedding.positions"),
+        *pre_norm_rules(),
+    )
 
 
 FAMILY = Family(

@@ -24,7 +24,7 @@ from models.families.shared.bert_rules import (
     roberta_class_rules,
 )
 from models.families.shared.family import Family
-from weights.rules import Drop, Rule
+from weights.rules import Constant, Rule
 
 _PREFIX = r"(?:roformer\.)?"
 
@@ -54,7 +54,7 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
     body = (
         *embedding_rules(rf"{_PREFIX}embeddings"),
         linear(rf"{_PREFIX}embeddings_project", "encoder.embedding.projection"),
-        Drop(rf"{_PREFIX}encoder\.embed_positions\.weight"),
+        Constant(rf"{_PREFIX}encoder\.embed_positions\.weight", "encoder.rotation"),
         *layer_rules(bert_layer_names(_PREFIX)),
     )
     if isinstance(model.head, ClassificationHead):

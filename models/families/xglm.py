@@ -10,7 +10,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fairseq_layers import fairseq_decoder, fairseq_layer_rules
 from models.families.shared.fields import Fields
 from models.families.shared.language_model import language_model, token_rules
-from weights.rules import Drop, Rename, Rule
+from weights.rules import Constant, Rename, Rule
 
 _FIRST_POSITION = 2
 
@@ -36,7 +36,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
         *fairseq_layer_rules(decoder),
         Rename(decoder + r"layer_norm\.(weight|bias)", r"decoder.final_norm.\1"),
         # Files of transformers 4 contain the computed positions.
-        Drop(decoder + r"embed_positions\.weights"),
+        Constant(decoder + r"embed_positions\.weights", "decoder.embedding.positions"),
     )
 
 

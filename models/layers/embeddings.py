@@ -68,11 +68,17 @@ class SinusoidalTable(nn.Module):
     """Table of computed position embeddings. It is no parameter: the checkpoint does not contain it.
 
     table: [rows, hidden], float32.
+    first: row of a published table that row 0 is equal to.
     """
 
-    def __init__(self, table: Tensor) -> None:
+    def __init__(self, table: Tensor, first: int = 0) -> None:
         super().__init__()
+        self.first = first
         self._table = table
+
+    @property
+    def table(self) -> Tensor:
+        return self._table
 
     def table_like(self, other: Tensor) -> Tensor:
         """The table, [rows, hidden], on the device and in the dtype of another tensor."""
@@ -105,7 +111,7 @@ class Embedding(nn.Module):
             case SinusoidalPositions(num_positions=rows, pairing=pairing):
                 self.positions = SinusoidalTable(sinusoids(rows, width, pairing))
             case FairseqSinusoidalPositions(num_positions=rows, first=first):
-                self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first))
+                self.positions = SinusoidalTable(fairseq_sinusoids(rows, width, first), first)
         self.token_types = EmbeddingTable(config.num_token_types, width) if config.num_token_types else None
         self.task_types = EmbeddingTable(config.num_task_types, width) if config.num_task_types else None
         self.norm = make_norm(config.norm, width)
