@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from weights.bounded_json import parse_json
-from weights.sentence_modules import module_kinds, transformer_folder
+from weights.sentence_modules import module_kinds, static_vectors, transformer_folder
 
 POINTER = b"version https://git-lfs.github.com/spec/"
 """First bytes of a file that Git stores in place of a large one. Source: the Git LFS specification."""
@@ -52,12 +52,14 @@ def _not_a_model(source: str, directory: Path) -> str | None:
     files = directory / transformer_folder(directory)
     if (files / "config.json").exists() or (directory / "gliner_config.json").exists():
         return None
+    if static_vectors(directory) and (files / "tokenizer.json").exists():
+        return None
     modules = module_kinds(directory)
     if modules:
         kinds = ", ".join(kind for kind, _ in modules)
         return (
             f"{source!r} is a sentence-transformers checkpoint of the modules {kinds}: supported are those that begin "
-            "with Transformer or MLMTransformer"
+            "with Transformer, MLMTransformer or StaticEmbedding"
         )
     if (directory / "adapter_config.json").exists():
         return (

@@ -25,6 +25,7 @@ from models.checkpoint.sentence_files import (
     without_pooling,
 )
 from models.checkpoint.settings_files import read_settings
+from models.checkpoint.static_files import static_settings
 from models.config import (
     ConfigError,
     EmbeddingConfig,
@@ -37,6 +38,7 @@ from models.config.entities import LabelledSpansConfig
 from models.config.late_interaction import LateInteractionConfig
 from models.config.sentence import AnswerLogits, Pooling, SentenceConfig, VocabularyWeights
 from models.families import family_of
+from models.families.model2vec import FAMILY as STATIC_FAMILY
 from models.families.shared.family import CheckpointTask, Family
 
 
@@ -86,6 +88,11 @@ class CheckpointFiles:
     def is_colbert(self) -> bool:
         return is_colbert(self.hf)
 
+    @property
+    def is_static(self) -> bool:
+        """Whether the checkpoint has one vector per token, and no layers."""
+        return self.architecture == "StaticModel"
+
     def config(self) -> ModelConfig:
         """The configuration of the model. Raises ConfigError."""
         config = self.family.config(self.hf, self.architecture)
@@ -111,6 +118,8 @@ def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
 def read_files(directory: Path) -> CheckpointFiles:
     """Read the files of a checkpoint. Raises ConfigError."""
     gliner = read_gliner(directory)
+    if gliner is None and (static := static_settings(directory)) is not None:
+        return CheckpointFiles(directory, static, STATIC_FAMILY, "StaticModel", "StaticModel", None)
     hf = read_settings(directory, "config.json") if gliner is None else dict(gliner.encoder)
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")
@@ -138,6 +147,8 @@ def read_heads(files: CheckpointFiles, config: ModelConfig, answers: bool) -> Ch
     directory, width = files.directory, config.output_size
     pooling: Pooling = "last" if config.encoder is None else "mean"
     plain = partial(without_pooling, directory, pooling)
+    if files.is_static and module_list(directory) is None:
+        return CheckpointHeads(SentenceConfig(("mean",), normalize=bool(files.hf["normalize"])))
     if files.gliner is not None:
         return CheckpointHeads(plain(), spans=files.gliner.head, tasks=("token_classify",))
     late = late_interaction_config(directory, files.hf, width)

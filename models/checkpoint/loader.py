@@ -47,6 +47,7 @@ from weights.quantized.gguf import GgufFormat
 from weights.quantized_matrix import QuantizedMatrix
 from weights.read import open_checkpoint
 from weights.rules import Drop, Rule
+from weights.static_vectors import StaticVectors
 from weights.stored import Stored
 
 
@@ -142,7 +143,7 @@ def load_model(
     generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
     decoder_start = family.decoder_start if generates_from_source else None
     generation = generation_defaults(generation_config, hf, config.vocab_size, decoder_start)
-    matrix_format = GgufFormat(read_gguf(directory)) if is_gguf(directory) else quantized_format(hf)
+    matrix_format = _matrix_format(directory, files)
     with open_checkpoint(directory, matrix_format=matrix_format) as stored:
         check_size(config, stored)
         for name, path in (adapters or {}).items():
@@ -187,6 +188,13 @@ def load_model(
         checkpoint_format="" if matrix_format is None else matrix_format.description,
         notes=(*_notes(matrix_format, report, dtype, quantization), *_text_only(hf)),
     )
+
+
+def _matrix_format(directory: Path, files: CheckpointFiles) -> QuantizedFormat | None:
+    """How the files store matrices; None for a tensor each."""
+    if is_gguf(directory):
+        return GgufFormat(read_gguf(directory))
+    return StaticVectors() if files.is_static else quantized_format(files.hf)
 
 
 def _load(

@@ -22,7 +22,7 @@ from models.config.sentence import (
 )
 from models.families.shared.fields import Fields
 from weights.json_files import NotJson, read_json_file
-from weights.sentence_modules import SETTINGS_FILES
+from weights.sentence_modules import SETTINGS_FILES, STATIC
 
 _MODES: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -63,16 +63,19 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
     if modules is None:
         return SentenceConfig((default_pooling,))
     kinds = [kind for kind, _ in modules]
-    middle = kinds[2:-1] if kinds[-1:] == ["Normalize"] else kinds[2:]
-    if kinds[:2] != ["Transformer", "Pooling"] or set(middle) - {"Dense", "LayerNorm"}:
+    is_static = kinds[:1] == [STATIC]
+    further = modules[1:] if is_static else modules[2:]
+    middle = further[:-1] if kinds[-1:] == ["Normalize"] else further
+    is_known = is_static or kinds[:2] == ["Transformer", "Pooling"]
+    if not is_known or {kind for kind, _ in middle} - {"Dense", "LayerNorm"}:
         raise ConfigError(
-            f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling, then Dense or LayerNorm, "
-            "at last Normalize"
+            f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling or StaticEmbedding, then "
+            "Dense or LayerNorm, at last Normalize"
         )
-    pooling, include_prompt = _pooling(directory, modules[1][1], hidden_size)
+    pooling, include_prompt = (("mean",), True) if is_static else _pooling(directory, modules[1][1], hidden_size)
     width = len(pooling) * hidden_size
     layers: list[DenseConfig | VectorNormConfig] = []
-    for kind, folder in modules[2:]:
+    for kind, folder in further:
         if kind == "Dense":
             layers.append(_dense(directory, folder, width))
             width = layers[-1].out_features

@@ -19,6 +19,7 @@ from models.config.embeddings import (
     NeighbourEmbeddingConfig,
     PerLayerEmbeddingConfig,
     QuestionTypesEmbeddingConfig,
+    StaticEmbeddingConfig,
 )
 from models.config.errors import ConfigError
 from models.config.heads import (
@@ -130,6 +131,7 @@ __all__ = [
     "StackConfig",
     "StateSpaceConfig",
     "StateSpaceMultipliers",
+    "StaticEmbeddingConfig",
     "StreamsConfig",
     "TokenClassificationHead",
     "XieluFeedForwardConfig",

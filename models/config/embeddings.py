@@ -72,6 +72,11 @@ class NeighbourEmbeddingConfig(EmbeddingConfig):
 
 
 @dataclass(frozen=True)
+class StaticEmbeddingConfig(EmbeddingConfig):
+    """Vectors of tokens that are the output of a stack without layers (StaticEmbedding, Model2Vec)."""
+
+
+@dataclass(frozen=True)
 class PerLayerEmbeddingConfig:
     """A small vector per token for each layer, the input of `LayerInputConfig` (Gemma Team 2025, Gemma 3n).
 

@@ -8,7 +8,12 @@ from functools import cached_property
 from itertools import accumulate
 
 from models.config.attention import AttentionConfig, DisentangledConfig, DistanceConfig, QueryScale
-from models.config.embeddings import ConvolutionalEmbeddingConfig, EmbeddingConfig, PerLayerEmbeddingConfig
+from models.config.embeddings import (
+    ConvolutionalEmbeddingConfig,
+    EmbeddingConfig,
+    PerLayerEmbeddingConfig,
+    StaticEmbeddingConfig,
+)
 from models.config.errors import require
 from models.config.heads import HeadConfig
 from models.config.layers import LayerConfig
@@ -63,7 +68,8 @@ class StackConfig:
 
     def __post_init__(self) -> None:
         require(self.output_width is None or self.output_width > 0, "the output width must be positive")
-        require(len(self.layers) > 0, "a stack needs at least one layer")
+        has_output = len(self.layers) > 0 or isinstance(self.embedding, StaticEmbeddingConfig)
+        require(has_output, "a stack needs at least one layer")
         require(
             not self.sharing or len(self.sharing) == len(self.layers),
             f"sharing names {len(self.sharing)} layers for {len(self.layers)}",
@@ -85,14 +91,14 @@ class StackConfig:
         self._check_shared_keys()
         self._check_layer_inputs()
         has_global_vectors = {isinstance(layer, GlobalVectorsLayerConfig) for layer in self.layers}
-        require(has_global_vectors == {self.global_vectors > 0}, "global vectors need layers for them, and vice versa")
+        require(has_global_vectors <= {self.global_vectors > 0}, "global vectors need layers for them, and vice versa")
 
     @property
     def needs_all_rows(self) -> bool:
         """Whether the last layer computes all tokens even if few are needed, because its experts have a capacity, which
         all tokens of a text use up.
         """
-        return self.layers[-1].has_capacity
+        return bool(self.layers) and self.layers[-1].has_capacity
 
     @property
     def key_value_layers(self) -> frozenset[int]:
@@ -122,7 +128,7 @@ class StackConfig:
         require(widths == expected, "per-layer embeddings and the layers that read them require each other")
         counts = {layer.streams if isinstance(layer, AlternatingLayerConfig) else 1 for layer in self.layers}
         count = 1 if self.streams is None else self.streams.count
-        require(counts == {count}, f"all layers must have the {count} streams of the stack")
+        require(counts in (set(), {count}), f"all layers must have the {count} streams of the stack")
 
     @cached_property
     def cache_layers(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from server.text.tokenizers.m2m_100 import M2M100Tokenizer
 from server.text.tokenizers.marian import MarianTokenizer
 from server.text.tokenizers.plbart import PLBartTokenizer
 from server.text.tokenizers.sentencepiece_files import build_sentencepiece
+from server.text.tokenizers.static import static_tokenizer
 from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from server.text.tokenizers.vocabulary_files import build_byte_level, build_word_piece
 from server.text.tokens.library_calls import panic_of
@@ -25,6 +26,7 @@ from weights.errors import ResolveError
 from weights.gguf.choose import is_gguf
 from weights.gguf.container import read_gguf
 from weights.resolve import file_in
+from weights.sentence_modules import static_vectors
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
@@ -48,6 +50,8 @@ def load_tokenizer(directory: Path) -> Tokenizer:
                     return BlenderbotSmallTokenizer(directory, files)
                 case "plbart":
                     return PLBartTokenizer(directory, files)
+        if kind := static_vectors(directory):
+            return static_tokenizer(_build(directory, files), files, drops_unknown=kind == "model2vec")
         return FastTokenizer(_build(directory, files), files)
     except ResolveError as error:
         raise TokenizerError(str(error)) from None
