@@ -23,6 +23,7 @@
         ├── EngineFailure           500  engine_error
         ├── NotReady                503  not_ready        (Retry-After)
         │   └── ServerFailed        503  failed
+        ├── StorageFailed           503  storage_failed   (Retry-After)
         ├── DeadlineExceeded        504  timeout
         └── ClientGone              499  the client has disconnected
 
@@ -264,6 +265,13 @@ class ServerFailed(NotReady):
     """The server cannot become ready again without a restart."""
 
     code = "failed"
+
+
+class StorageFailed(RequestError):
+    """The disk takes nothing: it is full, read-only, or damaged."""
+
+    status = 503
+    code = "storage_failed"
 
 
 class DeadlineExceeded(RequestError):

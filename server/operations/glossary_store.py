@@ -6,19 +6,20 @@ there is one. See docs/decisions/0141-stored-glossaries.md.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from server.errors import InvalidRequest, NotFound, RequestTooLarge, StartError
+from server.operations.stored_files import replace_file, storing
 from server.text.languages.language_codes import parse_language
 
 log = logging.getLogger("triptych.glossaries")
@@ -29,8 +30,10 @@ MAX_STORED_TERMS = 10_000
 """Terms of one dictionary."""
 MAX_GLOSSARIES = 1_000
 """Glossaries of one API key."""
-MAX_BYTES = 64 << 20
-"""Characters of all glossaries, as their files have them."""
+MAX_BYTES = 128 << 20
+"""Memory of all glossaries. Each API key has an equal share."""
+TERM_BYTES = 256
+"""Memory of a term and its translation besides their characters: two strings, and a place in a table."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_NAME = re.compile(r"[0-9a-f-]{36}\.json")
 
@@ -86,14 +89,23 @@ class StoredGlossary:
     id: str = field(default_factory=lambda: _new_id())
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
 
-    def json(self) -> str:
-        """The content of its file."""
-        dictionaries = [
-            {"source_lang": source, "target_lang": target, "entries": entries}
-            for (source, target), entries in self.dictionaries.items()
-        ]
-        value = {"owner": self.owner, "name": self.name, "created": self.created, "dictionaries": dictionaries}
-        return json.dumps(value, ensure_ascii=False, indent=1)
+    @property
+    def num_bytes(self) -> int:
+        """Memory of its terms, about."""
+        return sum(
+            TERM_BYTES + len(term) + len(translation)
+            for entries in self.dictionaries.values()
+            for term, translation in entries.items()
+        )
+
+    def json(self) -> Iterator[bytes]:
+        """The content of its file, in parts: one long call of the library would hold Python's lock."""
+        head = {"owner": self.owner, "name": self.name, "created": self.created}
+        yield orjson.dumps(head)[:-1] + b',"dictionaries":['
+        for number, ((source, target), entries) in enumerate(self.dictionaries.items()):
+            value = {"source_lang": source, "target_lang": target, "entries": entries}
+            yield (b",\n" if number else b"\n") + orjson.dumps(value, option=orjson.OPT_INDENT_2)
+        yield b"]}\n"
 
 
 def _new_id() -> str:
@@ -143,25 +155,29 @@ class GlossaryStore:
         return self.save(StoredGlossary(self._owners[salt], name, dict(dictionaries)))
 
     def save(self, glossary: StoredGlossary) -> StoredGlossary:
-        """Store a glossary, in place of one with its id. Raises RequestTooLarge if there is no room for it."""
-        text = glossary.json()
-        others = sum(self._sizes.values()) - self._sizes.get(glossary.id, 0)
-        if others + len(text) > MAX_BYTES:
-            raise RequestTooLarge(f"all glossaries together would have more than {MAX_BYTES >> 20} MiB; delete some")
+        """Store a glossary, in place of one with its id.
+
+        Raises RequestTooLarge if there is no room for it, and StorageFailed if its file cannot be written.
+        """
+        size, share = glossary.num_bytes, MAX_BYTES // max(len(self._owners), 1)
+        old = self._glossaries.get(glossary.id)
+        held = sum(self._sizes[own.id] for own in self._glossaries.values() if own.owner == glossary.owner)
+        if size > (self._sizes[old.id] if old else 0) and held - (self._sizes[old.id] if old else 0) + size > share:
+            raise RequestTooLarge(
+                f"the glossaries of the API key would need more than {share / 2**20:,.1f} MiB of memory; delete some"
+            )
         if self._directory is not None:
-            place = self._directory / f"{glossary.id}.json"
-            part = place.with_suffix(".part")
-            part.write_text(text, encoding="utf-8")
-            os.replace(part, place)
-        self._glossaries[glossary.id], self._sizes[glossary.id] = glossary, len(text)
+            with storing("glossaries"):
+                replace_file(self._directory / f"{glossary.id}.json", glossary.json())
+        self._glossaries[glossary.id], self._sizes[glossary.id] = glossary, size
         return glossary
 
     def delete(self, salt: str, glossary_id: str) -> None:
-        """Forget a glossary. Raises NotFound."""
+        """Forget a glossary. Raises NotFound, and StorageFailed if its file cannot be removed."""
         found = self.get(salt, glossary_id)
         if self._directory is not None:
-            with contextlib.suppress(FileNotFoundError):
-                (self._directory / f"{found.id}.json").unlink()
+            with storing("glossaries"):
+                (self._directory / f"{found.id}.json").unlink(missing_ok=True)
         del self._glossaries[found.id], self._sizes[found.id]
 
     def terms(self, salt: str, glossary_ids: Sequence[str], source_lang: str, target_lang: str) -> dict[str, str]:
@@ -191,10 +207,10 @@ class GlossaryStore:
             raise StartError(f"glossaries: cannot use {directory}: {error.strerror}") from None
         for path in files:
             try:
-                glossary = _from_file(path.stem, json.loads(path.read_text(encoding="utf-8")))
+                glossary = _from_file(path.stem, orjson.loads(path.read_bytes()))
             except (OSError, ValueError, KeyError, TypeError, AttributeError, InvalidRequest):
                 raise StartError(f"glossaries: {path} is no glossary of this server") from None
-            self._glossaries[glossary.id], self._sizes[glossary.id] = glossary, len(glossary.json())
+            self._glossaries[glossary.id], self._sizes[glossary.id] = glossary, glossary.num_bytes
         if files:
             log.info("%s glossaries in %s", f"{len(files):,}", directory)
 

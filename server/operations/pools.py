@@ -144,6 +144,7 @@ class Pools:
     audio: decodes and resamples recordings. One thread, so that one recording at a time takes transient memory. All
         recordings that may be in memory may wait for it.
     detect: detects languages. One thread, because one process detects all of them.
+    keep: changes and lists glossaries, and writes files. One thread, so that one change at a time is made.
     parse: parses and validates large request bodies.
     render: builds large answers.
     """
@@ -156,6 +157,7 @@ class Pools:
         self.document = Pool("read a document", 1, 32)
         self.audio = Pool("read audio", 1, max_recordings)
         self.detect = Pool("detect languages", 1, 64)
+        self.keep = Pool("keep stored values", 1, 64)
         self.parse = Pool("parse a body", 1, 128)
         self.render = Pool("render an answer", 2, 128, is_timed=False)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from server.text.languages.glossary import DuplicateTerm, Glossary, fewest_tokens, spell
+from server.text.languages.glossary import DuplicateTerm, Glossary, fewest_tokens, normalized, spell
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokens.token_bytes import TokenBytes
+from server.word_bounds import are_joined, spellings
 from tests.text import checkpoints
 
 DEMO = Path(__file__).parents[2] / "weights" / "demo" / "translator-en-fr"
@@ -104,3 +107,38 @@ def test_a_long_text_of_a_script_without_spaces_takes_few_steps() -> None:
     """All terms are looked up together at each position of the text, over at most the length of the longest term."""
     terms = {"的" * 40 + mark: "x" for mark in "一二三四五六七八九十"}
     assert Glossary(terms).targets_for("的" * 20_000) == []
+
+
+def test_memory_of_long_terms() -> None:
+    """A node for each character of 1,000 terms would need 23 MiB."""
+    chosen = random.Random(0)
+    entries = {"".join(chosen.choices("abcdefgh", k=64)): "x" for _ in range(1000)}
+    tracemalloc.start()
+    try:
+        Glossary(entries)
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_terms_are_found_as_by_trying_each() -> None:
+    chosen = random.Random(0)
+    for _ in range(300):
+        terms = {"".join(chosen.choices("ab 中-", k=chosen.randint(1, 4))) for _ in range(8)}
+        terms = {term for term in terms if term == normalized(term)}
+        text = normalized("".join(chosen.choices("abA 中-", k=20)))
+        expected, place = [], 0
+        while place < len(text):
+            fits = [
+                term
+                for term in terms
+                if any(text.startswith(spelling, place) for spelling in spellings(term))
+                and not (place and are_joined(text[place - 1], text[place]))
+                and not are_joined(text[place + len(term) - 1], text[place + len(term) :][:1] or " ")
+            ]
+            as_written = [term for term in fits if text.startswith(term, place)]
+            longest = max(map(len, fits), default=0)
+            best = next((term for term in [*as_written, *fits] if len(term) == longest), None)
+            expected += [best] if best else []
+            place += longest or 1
+        assert Glossary({term: term for term in terms}).targets_for(text) == list(dict.fromkeys(expected))

@@ -356,6 +356,7 @@ STATE_ROUTES: tuple[StateRoute, ...] = (
         example={"success": True},
         render=_suggest,
         errors=_ERRORS,
+        works_in_thread=True,
         key_field="api_key",
     ),
     StateRoute(

@@ -13,7 +13,8 @@ from starlette.responses import Response
 from server.api.bodies.body import is_large, validate
 from server.api.bodies.body_limits import body_limits
 from server.api.bodies.form import read_fields
-from server.api.bodies.json_answer import json_response
+from server.api.bodies.json_answer import MEDIA_TYPE
+from server.api.bodies.json_pieces import pieces
 from server.api.fields.keys import authorize, read_unverified
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.state import State, of
@@ -27,6 +28,8 @@ class StateRoute:
     render: from the state, the request and the body, the JSON value of the answer, or the answer. Raises RequestError.
     status: of an answer that `render` gives as a JSON value.
     is_public: the route needs no key: a secret in its path says who may use it.
+    works_in_thread: `render` works on much text, or with a file. It then runs in a thread of its own pool, one
+        request at a time.
     key_field: field of the body that may hold the API key; empty if only headers may.
     The other fields are those of `Route`.
     """
@@ -43,6 +46,7 @@ class StateRoute:
     errors: ErrorShape = NATIVE_ERRORS
     status: int = 200
     is_public: bool = False
+    works_in_thread: bool = False
     key_field: str = ""
 
     @property
@@ -64,9 +68,12 @@ class StateRoute:
                 else validate(value, schema)
             )
         with self.errors.renaming():
-            found = self.render(state, request, body)
+            if self.works_in_thread:
+                return await state.runtime.pools.keep.run(lambda: self._response(state, request, body))
+            return self._response(state, request, body)
+
+    def _response(self, state: State, request: Request, body: BaseModel | None) -> Response:
+        found = self.render(state, request, body)
         if isinstance(found, Response):
             return found
-        response = json_response(found)
-        response.status_code = self.status
-        return response
+        return Response(b"".join(pieces(found)), self.status, media_type=MEDIA_TYPE)

@@ -7,15 +7,12 @@ white space. Of terms that begin at the same place, the longest counts, and foun
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from server.text.tokens.token_bytes import TokenBytes
 from server.text.tokens.tokenizer import Tokenizer
 from server.word_bounds import are_joined, spellings
-
-_END = ""
-"""Key of a trie node whose path from the root is a whole term. Other keys are single characters."""
 
 
 class DuplicateTerm(ValueError):
@@ -24,6 +21,8 @@ class DuplicateTerm(ValueError):
 
 class Glossary:
     """Terms and their translations. Safe to use from several threads.
+
+    The spellings of all terms are in one sorted list: a trie of 10,000 long terms needs 230 MiB.
 
     entries: translations by term; none of them empty or white space alone.
     Raises DuplicateTerm.
@@ -34,18 +33,13 @@ class Glossary:
         if len(set(sources)) < len(sources):
             raise DuplicateTerm
         self.targets = list(map(normalized, entries.values()))
-        self._trie: dict[str, Any] = {}
         # A term that matches as written takes precedence over one that matches with its first letter in upper case.
-        for capital in (True, False):
-            for index, source in enumerate(sources):
-                for text in spellings(source)[capital:] if capital else [source]:
-                    self._add(text, index)
-
-    def _add(self, text: str, index: int) -> None:
-        node = self._trie
-        for character in text:
-            node = node.setdefault(character, {})
-        node[_END] = index
+        capital = {text: index for index, source in enumerate(sources) for text in spellings(source)[1:]}
+        indices = capital | {source: index for index, source in enumerate(sources)}
+        self._texts = sorted(indices)
+        self._indices = [indices[text] for text in self._texts]
+        self._prefixes = _prefixes(self._texts)
+        self._longest_text = max(map(len, self._texts), default=0)
 
     def targets_for(self, text: str) -> list[str]:
         """The translations of the terms that a text contains, each once."""
@@ -61,16 +55,30 @@ class Glossary:
         return list(found)
 
     def _longest(self, text: str, start: int) -> tuple[int | None, int]:
-        """The longest term that begins at a place, and its end. None and the place if there is none."""
-        node: dict[str, Any] = self._trie
-        best: tuple[int | None, int] = (None, start)
-        for end in range(start, len(text)):
-            if text[end] not in node:
-                break
-            node = node[text[end]]
-            if _END in node and (end + 1 == len(text) or not are_joined(text[end], text[end + 1])):
-                best = node[_END], end + 1
-        return best
+        """The longest term that begins at a place, and its end. None and the place if there is none.
+
+        All spellings that begin the text are prefixes of the last one that sorts before it.
+        """
+        place = bisect_right(self._texts, text[start : start + self._longest_text]) - 1
+        while place >= 0:
+            found = self._texts[place]
+            end = start + len(found)
+            if text.startswith(found, start) and (end == len(text) or not are_joined(text[end - 1], text[end])):
+                return self._indices[place], end
+            place = self._prefixes[place]
+        return None, start
+
+
+def _prefixes(texts: Sequence[str]) -> list[int]:
+    """For each of the sorted texts, the place of the longest other one that it begins with, or -1."""
+    found: list[int] = []
+    open_places: list[int] = []
+    for place, text in enumerate(texts):
+        while open_places and not text.startswith(texts[open_places[-1]]):
+            open_places.pop()
+        found.append(open_places[-1] if open_places else -1)
+        open_places.append(place)
+    return found
 
 
 def normalized(text: str) -> str:

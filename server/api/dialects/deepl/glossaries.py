@@ -275,6 +275,7 @@ def _route(method: Any, path: str, name: str, description: str, answer: Any, exa
         answer=answer,
         example=example,
         errors=ERRORS,
+        works_in_thread=True,
         **more,
     )
 

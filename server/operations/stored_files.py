@@ -1,0 +1,58 @@
+"""Write the files of stored values whole or not at all, on disks that may be full or read-only."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from server.errors import StorageFailed
+
+log = logging.getLogger("triptych.storage")
+
+
+@contextmanager
+def storing(what: str) -> Iterator[None]:
+    """Context manager around work with a file: an error of the system is one log line and StorageFailed.
+
+    what: the stored values, such as `glossaries`.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        log.error("%s cannot be stored: %s", what, reason)
+        raise StorageFailed(f"the server cannot store {what} now", retry_after=60) from None
+
+
+def replace_file(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file in place of an earlier one, which stays as it is if this fails. Raises OSError."""
+    part = path.with_suffix(".part")
+    try:
+        with part.open("wb") as file:
+            file.writelines(parts)
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def append_line(path: Path, line: bytes, max_bytes: int) -> bool:
+    """Add a line to a file, or nothing of it. Returns False if the file would have more bytes. Raises OSError."""
+    with path.open("ab", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size + len(line) > max_bytes:
+            return False
+        try:
+            if file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a full disk takes a part, then none
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(file.fileno(), size)
+            raise
+    return True
