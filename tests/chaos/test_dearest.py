@@ -66,6 +66,7 @@ def test_recipes_expand_to_bodies_below_the_limit() -> None:
         "a": "ab ab a",
         "b": [[["x0", "x1"]]] * 2,
     }
+    assert expand({"$lines": ["a {}\tx", 2]}) == "a 0\tx\na 1\tx"
     assert expand([{"$keys": [1, 2]}, {"$deep": 2}]) == [{"0": 1, "1": 1}, [[[]]]]
     shrunk = shrink({"a": {"$list": [{"$text": ["a", 1000]}, 100]}, "b": 1}, 20_000)
     assert 5000 < len(body_bytes(shrunk)) <= 20_000 and shrunk["b"] == 1
@@ -100,3 +101,17 @@ def test_the_generator_reaches_every_route_and_field(server: MeasuredServer) -> 
     changed = [mutator.mutate(route.schema, dict(route.examples[0])) for _ in range(2000)]
     found = {name for body in changed if isinstance(body, dict) for name in body}
     assert {"query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"} <= found
+
+
+def test_the_generator_multiplies_inputs_answers_and_beams(server: MeasuredServer) -> None:
+    """The most expensive body of this server so far had 1,024 prompts with 16 answers each."""
+    document = json.loads(server.page("/openapi.json"))
+    route = next(route for route in post_routes(document) if route.path == "/v1/completions")
+    mutator = Mutator(document["components"]["schemas"], random.Random(0))
+    products = set()
+    for _ in range(2000):
+        body = mutator.multiply(route.schema, {"model": "decoder", "prompt": "a"})
+        prompts = len(expand(body["prompt"])) if isinstance(body["prompt"], dict) else 1
+        products.add((prompts, body.get("n", 1), body.get("best_of", 1)))
+    assert max(prompts * answers for prompts, answers, _ in products) == 4096
+    assert any(min(found) > 1 for found in products)

@@ -3,6 +3,7 @@
 {"$text": ["ab ", 4000]}     the first 4,000 characters of "ab ab ab ..."
 {"$list": [7, 1000]}         a list of 1,000 sevens
 {"$each": ["label ", 30]}    the 30 different strings "label 0", "label 1", ...
+{"$lines": ["term {}\\tx", 30]}  a text of 30 different lines: "term 0\\tx", "term 1\\tx", ...
 {"$keys": [1.0, 500]}        an object with the keys "0" to "499" and equal values
 {"$deep": 30}                30 lists inside each other
 {"$wav": [3, 16000, 1, 16]}  a WAV file: 3 seconds of noise at 16,000 Hz, one channel of 16 bits
@@ -40,6 +41,8 @@ def expand(recipe: Recipe) -> Any:
             return [expand(item)] * count
         case "$each", (text, count):
             return [f"{text}{index}" for index in range(count)]
+        case "$lines", (text, count):
+            return "\n".join(text.replace("{}", str(index)) for index in range(count))
         case "$keys", (item, count):
             return dict.fromkeys(map(str, range(count)), expand(item))
         case "$deep", depth:
@@ -127,7 +130,7 @@ def _counts(recipe: Recipe) -> list[int]:
             return [count]
         case "$list" | "$keys", (item, count):
             return [count, *_counts(item)]
-        case "$each", (_, count):
+        case "$each" | "$lines", (_, count):
             return [count]
         case "$wav", (seconds, *_):
             return [_WAV_COUNT * seconds]
@@ -140,7 +143,7 @@ def _counts(recipe: Recipe) -> list[int]:
 def _halved(recipe: Recipe, count: int) -> Recipe:
     match pattern(recipe):
         case str(name), [item, number]:
-            kept = item if name in ("$text", "$each") else _halved(item, count)
+            kept = item if name in ("$text", "$each", "$lines") else _halved(item, count)
             return {name: [kept, number // 2 if number == count else number]}
         case "$wav", [seconds, *rest]:
             return {"$wav": [seconds / 2 if _WAV_COUNT * seconds == count else seconds, *rest]}

@@ -27,6 +27,12 @@ SOUNDS = (
     (11_025, 1, 8),
 )
 """(rate, channels, bits) of WAV files."""
+LINES = ("term {}\tx", "{}\t{}", "term {},x")
+"""Texts of different lines, as glossaries have them."""
+MAX_FACTOR = 1024
+"""Largest maximum of a number that counts as a factor of the work: answers, beams, alternatives."""
+MAX_ROWS = 4096
+"""Product of the factors of a body, until an error has named another limit."""
 MAX_DEPTH = 6
 """Levels of a body that are changed or created."""
 
@@ -74,7 +80,10 @@ class Mutator:
             rate, channels, bits = self.random.choice(SOUNDS)
             return {"$wav": [self.random.choice(SECONDS), rate, channels, bits]}
         if kind == "string":
-            return {"$text": [self.random.choice(UNITS), self._size(schema.get("minLength"), schema.get("maxLength"))]}
+            size = self._size(schema.get("minLength"), schema.get("maxLength"))
+            if self.random.random() < 0.1:
+                return {"$lines": [self.random.choice(LINES), size // 8]}
+            return {"$text": [self.random.choice(UNITS), size]}
         if kind in ("integer", "number"):
             return self._number(schema, kind)
         if kind == "boolean":
@@ -86,6 +95,49 @@ class Mutator:
         if kind == "null":
             return None
         return self.random.choice([{"$deep": 30}, {"$list": [1, self._size(None, None)]}, {"$text": ["a", 1000]}])
+
+    def multiply(self, schema: Mapping[str, Any], recipe: Recipe) -> Recipe:
+        """A recipe with several factors of its work at once, such as inputs, answers and beams.
+
+        Each alone can be at its limit, but the product has a limit of its own, which random sizes hardly ever meet.
+        """
+        schema = self._resolve(schema)
+        properties = schema.get("properties", {})
+        if not isinstance(recipe, dict) or pattern(recipe) is not None:
+            return recipe
+        found = {name: self._factor(properties[name]) for name in properties}
+        names = [name for name, option in found.items() if option is not None]
+        left = self.random.choice([hint for hint in self.hints[-12:] if 1 < hint <= MAX_ROWS] or [MAX_ROWS])
+        changed = dict(recipe)
+        for name in self.random.sample(names, min(len(names), self.random.choice((2, 3)))):
+            option = found[name] or {}
+            most = min(left, option.get("maximum", option.get("maxItems", left)))
+            share = self.random.choice([most, max(most // 4, 1), max(int(most**0.5), 1)])
+            if option["type"] == "array":
+                changed[name] = {"$list": [self._item(option, recipe.get(name)), share]}
+            else:
+                changed[name] = max(share, option.get("minimum", 1))
+            left = max(left // share, 1)
+        return changed
+
+    def _factor(self, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The alternative of a schema that is a list or a small number, or None."""
+        schema = self._resolve(schema)
+        for option in map(self._resolve, schema.get("anyOf") or schema.get("oneOf") or [schema]):
+            is_small = option.get("type") == "integer" and 1 < option.get("maximum", 0) <= MAX_FACTOR
+            if is_small or option.get("type") == "array":
+                return option
+        return None
+
+    def _item(self, schema: Mapping[str, Any], recipe: Recipe) -> Recipe:
+        """An item for a list: one that the body has, so that the longer list is valid too, or a new one."""
+        if isinstance(recipe, str | int):
+            return recipe
+        if isinstance(recipe, list) and recipe:
+            return recipe[0]
+        if (known := pattern(recipe)) and known[0] == "$list":
+            return known[1][0]
+        return self.create(schema.get("items", {}), 1)
 
     def _array(self, schema: Mapping[str, Any], depth: int) -> Recipe:
         items = schema.get("items", {})
@@ -157,7 +209,7 @@ class Mutator:
         """Whether a value looks like one of this schema; used to choose an alternative of a schema, not to validate."""
         kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
         patterns = {"$text": "string", "$list": "array", "$each": "array", "$keys": "object", "$deep": "array"}
-        patterns["$wav"] = "string"
+        patterns |= {"$wav": "string", "$lines": "string"}
         found = pattern(recipe)
         kind = patterns[found[0]] if found else kinds.get(type(recipe))
         return schema.get("type") == kind or (schema.get("type") == "number" and kind == "integer")

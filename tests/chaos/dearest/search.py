@@ -26,6 +26,8 @@ from tests.chaos.dearest.schema import Mutator
 STALL_LIMIT_SECONDS = 0.05
 MEMORY_LIMIT_BYTES = 1 << 30
 AT_ONCE = 16
+_MULTIPLIED = 0.25
+"""Share of the bodies whose factors are multiplied, up to the limit of their product."""
 _KEPT = 3
 """Bodies of a route that are changed further."""
 
@@ -161,6 +163,8 @@ def _climb(
     kept = [_first(server, route, example, models, timeout) for example in route.examples]
     for _ in range(tries):
         _, recipe = body_parts(mutator.random.choice(kept).recipe)
+        if mutator.random.random() < _MULTIPLIED:
+            recipe = mutator.multiply(route.schema, recipe)
         for _ in range(mutator.random.choice((1, 1, 2, 3))):
             recipe = mutator.mutate(route.schema, recipe)
         tried = _dear(server, route.path, shrink(route.body(recipe), max_bytes), 1, timeout, mutator)
