@@ -18,6 +18,7 @@ from models.config import (
     LayerConfig,
     LayerInputConfig,
     NeighbourEmbeddingConfig,
+    OwnVectorEmbeddingConfig,
     QueryScale,
     QuestionTypesEmbeddingConfig,
     StackConfig,
@@ -35,6 +36,7 @@ from models.layers.layer_input import LayerWithInput, PerLayerEmbedding
 from models.layers.linear import Linear, parameter
 from models.layers.neighbour_embedding import NeighbourEmbedding
 from models.layers.norms import make_norm
+from models.layers.own_vector_embedding import OwnVectorEmbedding
 from models.layers.positions import (
     Alibi,
     BucketBias,
@@ -137,6 +139,8 @@ def _make_embedding(
         return QuestionTypesEmbedding(config, hidden_size, tokens)
     if isinstance(config, NeighbourEmbeddingConfig):
         return NeighbourEmbedding(config, hidden_size, tokens)
+    if isinstance(config, OwnVectorEmbeddingConfig):
+        return OwnVectorEmbedding(config, hidden_size, tokens)
     return Embedding(config, hidden_size, tokens)
 
 

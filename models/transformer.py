@@ -193,7 +193,7 @@ class Transformer(nn.Module):
         names, counts = ((), ()) if sources is None else (sources.adapters, sources.lengths)
         with self.adapters.used(names, counts):
             for index, attention in enumerate(self._cross_attentions()):
-                cross_cache.write(index, slot_mapping, *attention.keys_values(encoder_hidden, {}))
+                cross_cache.write(index, slot_mapping, *attention.source_keys_values(encoder_hidden))
 
     def decode(
         self,
@@ -396,7 +396,7 @@ class Transformer(nn.Module):
     def _cross_attentions(self) -> list[Attention]:
         modules = [] if self.decoder is None else self.decoder.modules()
         layers = [module for module in modules if isinstance(module, Layer)]
-        return [layer.cross_attention for layer in layers if layer.cross_attention is not None]
+        return [layer.source_attention for layer in layers if layer.source_attention is not None]
 
     def _ragged_step(
         self, stack: Stack, batch: EncoderBatch | AudioBatch, source: SourceStates | None = None

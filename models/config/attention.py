@@ -142,6 +142,23 @@ class LatentAttentionConfig(AttentionConfig):
         return self.plain_dim + self.rope.dim
 
 
+@dataclass(frozen=True)
+class JointAttentionConfig(AttentionConfig):
+    """Self-attention of a decoder whose softmax also covers the keys of the encoder output (Zhang et al. 2025).
+
+    The same projections compute the keys and values of the text and of the encoder output. Those of the encoder output
+    do not rotate, and a window does not restrict them. Source: arXiv:2512.14856, section 2.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = self.score_cap is None and not self.sinks and self.chunk is None and self.query_scale is None
+        require(
+            plain and self.causal and self.key_value_layer is None,
+            "joint attention must be causal, and supports none of caps, sinks, chunks, query scales and shared keys",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class BottleneckAttentionConfig(AttentionConfig):
     """Attention with queries and keys from a narrow projection of the input, and values from the input itself.

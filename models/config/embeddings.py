@@ -71,6 +71,24 @@ class NeighbourEmbeddingConfig(EmbeddingConfig):
         require(self.token_width is not None and plain, "neighbouring tokens need a token width, and no norm or scale")
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnVectorEmbeddingConfig(EmbeddingConfig):
+    """Embeddings in which one token has a vector of its own in place of its scaled row (T5Gemma 2: end of image).
+
+    The row of this token in the table is still its row of an output head that is the table.
+    """
+
+    token_id: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = self.token_norm is None and self.width is None and self.token_width is None
+        require(
+            plain and 0 <= self.token_id < self.vocab_size,
+            f"token {self.token_id} of {self.vocab_size} cannot have a vector of its own",
+        )
+
+
 @dataclass(frozen=True)
 class StaticEmbeddingConfig(EmbeddingConfig):
     """Vectors of tokens that are the output of a stack without layers (StaticEmbedding, Model2Vec)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from models.config.attention import AttentionConfig
+from models.config.attention import AttentionConfig, JointAttentionConfig
 from models.config.errors import require
 from models.config.norms import NormConfig, NormSlots
 from models.config.state import MixerConfig
@@ -226,6 +226,11 @@ class LayerConfig:
         if self.has_capacity:
             whole_texts = self.attention is not None and not self.attention.causal and not self.parallel
             require(whole_texts, "experts with a capacity need attention to whole texts")
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether the layer attends to the encoder output."""
+        return self.cross_attention is not None or isinstance(self.attention, JointAttentionConfig)
 
     @property
     def has_capacity(self) -> bool:

@@ -193,7 +193,7 @@ class ModelConfig:
                     stack.embedding.vocab_size == self.vocab_size,
                     f"{label} vocabulary {stack.embedding.vocab_size} differs from the model's {self.vocab_size}",
                 )
-        crosses = self.decoder is not None and any(layer.cross_attention for layer in self.decoder.layers)
+        crosses = self.decoder is not None and any(layer.reads_source for layer in self.decoder.layers)
         require(crosses == (self.encoder is not None and self.decoder is not None), "cross-attention needs an encoder")
         self._check_source_size()
 

@@ -139,6 +139,7 @@ from models.families import (
     switch_transformers,
     t5,
     t5gemma,
+    t5gemma2,
     ultrabert,
     umt5,
     vaultgemma,
@@ -295,6 +296,7 @@ _ENCODER_DECODERS = (
     longt5,
     bigbird_pegasus,
     t5gemma,
+    t5gemma2,
     switch_transformers,
     whisper,
 )

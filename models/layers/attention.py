@@ -162,6 +162,13 @@ class Attention(nn.Module):
         value = key if self.config.values_of_keys else self._clip(self.value(hidden))
         return self._normalize_and_rotate(key, self.key_norm, rotations), self._normalize_values(value)
 
+    def source_keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoder output for attention to it. source: [tokens, source size], model dtype.
+
+        Returns two tensors [tokens, kv_heads, head_dim].
+        """
+        return self.keys_values(source, {})
+
     def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Apply the gate, if there is one, and then the output projection.
 

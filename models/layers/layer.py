@@ -12,6 +12,7 @@ from models.config import (
     ConvolutionAttentionConfig,
     DisentangledConfig,
     GatedDeltaConfig,
+    JointAttentionConfig,
     LatentAttentionConfig,
     LayerConfig,
     MixerConfig,
@@ -29,6 +30,7 @@ from models.layers.bottleneck_attention import BottleneckAttention
 from models.layers.convolution_attention import ConvolutionAttention
 from models.layers.disentangled_attention import DisentangledAttention
 from models.layers.gated_delta import GatedDelta
+from models.layers.joint_attention import JointAttention
 from models.layers.latent_attention import LatentAttention
 from models.layers.mixer import Mixer
 from models.layers.moe import make_feed_forward
@@ -70,6 +72,11 @@ class Layer(nn.Module):
         layer = copy(self)
         layer.index = index
         return layer
+
+    @property
+    def source_attention(self) -> Attention | None:
+        """The attention that reads keys and values of the encoder output; None without one."""
+        return self.attention if isinstance(self.attention, JointAttention) else self.cross_attention
 
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
         if self.parallel:
@@ -136,6 +143,8 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
             return DisentangledAttention(config, hidden_size)
         case BottleneckAttentionConfig():
             return BottleneckAttention(config, hidden_size)
+        case JointAttentionConfig():
+            return JointAttention(config, hidden_size)
         case LatentAttentionConfig():
             return LatentAttention(config, hidden_size)
         case _:

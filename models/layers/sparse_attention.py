@@ -124,7 +124,7 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
 
 
 class BandedAttention(SparseAttention):
-    """Attention of each token to the tokens at a distance of less than `window`."""
+    """Attention of each token to the tokens at a distance of less than `window`, or of `back_window` before it."""
 
     config: BandedAttentionConfig
 
@@ -134,7 +134,8 @@ class BandedAttention(SparseAttention):
     def _plan_band(self, sequence: SequenceSlice, global_tokens: Tensor | None) -> SparsePlan:
         assert self.config.window is not None
         length, size, device = sequence.length, self.config.window - 1, sequence.token_ids.device
-        if length <= self.config.window:
+        back = size if self.config.back_window is None else self.config.back_window - 1
+        if length <= back + 1:
             positions, bias = torch.arange(length, device=device), sequence.score_bias
             return SparsePlan(
                 0, None if bias is None else _bias_at(positions - positions[:, None], bias), global_tokens
@@ -143,7 +144,7 @@ class BandedAttention(SparseAttention):
         band = torch.zeros(1, 1, 1, dtype=sequence.dtype, device=device)
         if sequence.score_bias is not None:
             band = _bias_at(distance, sequence.score_bias)
-        band = band.masked_fill(distance.abs() > size, -torch.inf)
+        band = band.masked_fill((distance > size) | (distance < -back), -torch.inf)
         return SparsePlan(size, _block_mask(band, length, size, global_tokens), global_tokens)
 
 

@@ -51,6 +51,12 @@ BLENDERBOT_SMALL = {
     "architectures": ["BlenderbotSmallForConditionalGeneration"],
 }
 MVP = {**BART, "model_type": "mvp", "architectures": ["MvpForConditionalGeneration"]}
+T5GEMMA2 = {
+    "model_type": "t5gemma2",
+    "architectures": ["T5Gemma2ForConditionalGeneration"],
+    "encoder": {"text_config": {"hidden_size": 32}},
+    "decoder": {"hidden_size": 32},
+}
 PRIVACY_FILTER = {"model_type": "openai_privacy_filter"}
 SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
@@ -165,7 +171,7 @@ BASES = {
     base["model_type"]: base
     for base in (MODERNBERT, EUROBERT, MOBILEBERT, CONVBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)
 }
-BASES |= {base["model_type"]: base for base in (SWITCH, PEGASUS_X, MVP, PRIVACY_FILTER)}
+BASES |= {base["model_type"]: base for base in (SWITCH, PEGASUS_X, MVP, PRIVACY_FILTER, T5GEMMA2)}
 BASES["qwen3_5"] = QWEN3_5_PICTURES
 
 

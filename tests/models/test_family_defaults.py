@@ -31,6 +31,7 @@ GIVEN = {
         {"layer_types": ["conv"] * 32},
         "the default of transformers is null, which builds no model",
     ),
+    "t5gemma2": ({"encoder": {"text_config": {}}, "decoder": {}}, "a file without its two parts is refused"),
     "t5gemma": ({"encoder": {}, "decoder": {}}, "a file without its two parts is refused"),
     **dict.fromkeys(
         (

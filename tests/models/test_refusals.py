@@ -124,6 +124,7 @@ HARMLESS = {
     "squeezebert": "tie_word_embeddings post_attention_groups",
     "switch_transformers": "num_sparse_encoder_layers num_sparse_decoder_layers add_cross_attention",
     "t5gemma": "vocab_size",
+    "t5gemma2": "vocab_size",
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
     "xlm-roberta-xl": "tie_word_embeddings",

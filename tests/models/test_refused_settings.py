@@ -147,6 +147,9 @@ REFUSED = [
     ("hunyuan_v1_moe", "moe_intermediate_size", 24),
     ("mvp", "use_prompt", True),
     ("mvp", "tie_word_embeddings", False),
+    ("t5gemma2", "tie_word_embeddings", False),
+    ("t5gemma2", "decoder", {"hidden_size": 48}),
+    ("t5gemma2", "decoder", {"hidden_size": 32, "vocab_size": 8}),
     ("openai_privacy_filter", "swiglu_limit", 0),
     ("openai_privacy_filter", "sliding_window", 0),
     ("hy_v3", "num_shared_experts", 0),
@@ -334,6 +337,19 @@ def test_unsupported_settings_are_refused_by_name(kind, name, value):
 def test_unsupported_mpt_attention_settings_are_refused(name, value):
     with pytest.raises(ConfigError, match=name):
         build({**MPT, "attn_config": {name: value}})
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ({"text_config": {"hidden_size": 32, "attn_logit_softcapping": 3.0}}, "attn_logit_softcapping"),
+        ({"text_config": {"hidden_size": 32, "sliding_window": 1}}, "window"),
+        ({"hidden_size": 32}, "text_config"),
+    ],
+)
+def test_unsupported_settings_of_the_encoder_of_t5gemma2_are_refused(text, named):
+    with pytest.raises(ConfigError, match=named):
+        build({**BASES["t5gemma2"], "encoder": text})
 
 
 def test_a_factor_of_the_attention_input_excludes_biases():

@@ -67,6 +67,32 @@ class TorchAttention:
             _attend(output, query, keys, values, group, scale, cap, sinks)
         return output
 
+    def attention_with_logsumexp(
+        self, query: Tensor, key: CacheSide, value: CacheSide, metadata: AttentionMetadata, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Ragged or paged attention, as `metadata` says, with the logarithm of each query's sum of exponentials.
+
+        query, key, value: as for `ragged_attention` or `paged_attention`.
+        Returns [tokens, heads, head_dim], and [tokens, heads], float32.
+        """
+        output, sums = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
+        view = metadata.view(TorchAttentionView, query.device, query.dtype)
+        for group in view.groups:
+            if isinstance(key, Int8Slots) or isinstance(value, Int8Slots):
+                keys, values = (_gather_int8(side, group, query.dtype) for side in (key, value))
+            elif metadata.block_tables is None:
+                keys, values = (_by_row(side[group.keys], group.rows) for side in (key, value))
+            else:
+                key_memory, value_memory = view.scratch(key)
+                keys, values = _gather(key, group, key_memory), _gather(value, group, value_memory)
+            queries = _by_row(query[group.queries], group.rows)
+            queries, keys, values = (side.transpose(1, 2) for side in (queries, keys, values))
+            scores = _scores(queries, keys, group, scale, None)
+            attended = _weighted(scores.softmax(-1), values)
+            output[group.queries] = attended.transpose(1, 2).flatten(0, 1)
+            sums[group.queries] = scores.logsumexp(-1).transpose(1, 2).flatten(0, 1)
+        return output, sums
+
     def block_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         """Attention of blocks of queries, each over its own keys.
 
@@ -171,8 +197,19 @@ def _with_float32_softmax(
     queries: [rows, heads, query_len, head_dim]. keys, values: [rows, kv_heads, key_len, head_dim].
     Returns a tensor like the queries.
     """
-    rows, kv_heads, _, head_dim = keys.shape
-    shared = queries.reshape(rows, kv_heads, -1, group.query_len, head_dim)
+    scores = _scores(queries, keys, group, scale, cap)
+    if sinks is None:
+        probabilities = scores.softmax(-1)
+    else:
+        columns = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+        probabilities = torch.cat([scores, columns], -1).softmax(-1)[..., :-1]
+    return _weighted(probabilities, values)
+
+
+def _scores(queries: Tensor, keys: Tensor, group: RowGroup, scale: float, cap: float | None) -> Tensor:
+    """Masked scores: [rows, heads, query_len, key_len], float32. Arguments as for `_with_float32_softmax`."""
+    rows, kv_heads = keys.shape[:2]
+    shared = queries.reshape(rows, kv_heads, -1, group.query_len, keys.shape[3])
     scores = (shared @ keys[:, :, None].transpose(-1, -2)).flatten(1, 2).float() * scale
     if cap is not None:
         scores = cap * torch.tanh(scores / cap)
@@ -181,10 +218,11 @@ def _with_float32_softmax(
     if group.is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    if sinks is None:
-        probabilities = scores.softmax(-1)
-    else:
-        columns = sinks[:, None, None].expand(*scores.shape[:-1], 1)
-        probabilities = torch.cat([scores, columns], -1).softmax(-1)[..., :-1]
-    probabilities = probabilities.to(values.dtype).reshape(rows, kv_heads, -1, group.query_len, keys.shape[2])
-    return (probabilities @ values[:, :, None]).flatten(1, 2)
+    return scores
+
+
+def _weighted(probabilities: Tensor, values: Tensor) -> Tensor:
+    """Sums of values: [rows, heads, query_len, key_len], [rows, kv_heads, key_len, dim] -> [rows, heads, .., dim]."""
+    rows, kv_heads, key_len, _ = values.shape
+    shared = probabilities.to(values.dtype).reshape(rows, kv_heads, -1, probabilities.shape[2], key_len)
+    return (shared @ values[:, :, None]).flatten(1, 2)

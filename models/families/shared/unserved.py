@@ -60,7 +60,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("rules", "xlm-roberta", "xmod"),
     ("rules", "mistral", "ministral"),
     ("rules", "bart", "fsmt"),
-    ("rules", "t5gemma", "t5gemma2 t5gemma2_text t5gemma2_encoder t5gemma2_decoder t5_gemma_module"),
+    ("rules", "t5gemma", "t5gemma2_text t5gemma2_encoder t5gemma2_decoder t5_gemma_module"),
     ("experts", "qwen3_moe", "beam flint kolibri1 laguna minimax_m2"),
     ("experts", "deepseek_v3", "axk1 dots1 exaone_moe longcat_flash mimo_v2_flash"),
     ("experts", "mixtral", "dbrx jetmoe"),

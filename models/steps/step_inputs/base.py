@@ -19,6 +19,7 @@ from models.backends.int8_slots import Int8Slots
 from models.backends.operands import CacheSlots
 from models.config import RopeConfig, StackConfig
 from models.layers.attention import Attention
+from models.layers.joint_attention import JointAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
 from models.steps.batch import DecoderBatch
@@ -301,6 +302,11 @@ class PagedStepInputs(StepInputs):
         if own is not None:
             self._cache.write(index, self._batch.slot_mapping, *own)
         keys, values = self._cache.keys[index], self._cache.values[index]
+        if isinstance(attention, JointAttention):
+            assert self._cross_cache is not None, "joint attention needs the encoder's keys and values"
+            source = self._cross_cache.keys[layer], self._cross_cache.values[layer]
+            of_source = self._metadata_of(self._pattern(layer, cross=True))
+            return attention.attend(query, [(keys, values, metadata), (*source, of_source)])
         return backend(query).paged_attention(
             query, keys, values, metadata, config.scale, config.score_cap, attention.sink_scores
         )

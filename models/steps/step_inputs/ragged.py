@@ -12,6 +12,7 @@ from models.backends.choice import backend
 from models.config import AttentionConfig
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
+from models.layers.joint_attention import JointAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings
 from models.steps.batch import AudioBatch, EncoderBatch
@@ -98,13 +99,18 @@ class RaggedStepInputs(StepInputs):
     ) -> Tensor:
         key, value = self._shared_keys.of(layer, attention, own)
         config = attention.config
+        if isinstance(attention, JointAttention):
+            assert self._source is not None, "joint attention needs the encoder output"
+            source = attention.source_keys_values(self._source.hidden)
+            of_source = self._metadata_of(self._pattern(layer, cross=True))
+            return attention.attend(query, [(key, value, metadata), (*source, of_source)])
         return backend(query).ragged_attention(
             query, key, value, metadata, config.scale, config.score_cap, attention.sink_scores
         )
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
         assert self._source is not None, "cross-attention needs the encoder output"
-        key, value = attention.keys_values(self._source.hidden, {})
+        key, value = attention.source_keys_values(self._source.hidden)
         return backend(query).ragged_attention(
             query, key, value, metadata, attention.config.scale, attention.config.score_cap
         )

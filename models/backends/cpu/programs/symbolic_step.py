@@ -17,6 +17,7 @@ from models.backends.int8_slots import CacheSide, Int8Slots
 from models.config import BucketBiasConfig, QueryScale, RopeConfig, StackConfig
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
+from models.layers.joint_attention import JointAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings, Rotation
 from models.steps.step_inputs.base import AttentionPattern, KeysValues, StepInputs, StepKind
@@ -80,6 +81,8 @@ class SymbolicStepInputs(StepInputs):
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):
             self._trace.refuse("attention over full sequences")
+        if isinstance(attention, JointAttention):
+            self._trace.refuse(attention.not_captured)
         return super().self_attention(layer, attention, hidden)
 
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
