@@ -59,11 +59,17 @@ class ConvolutionNumbers(NamedTuple):
 
 
 class DeltaNumbers(NamedTuple):
-    """Parameters of a gated delta rule. decay_bias, decay_factors: [heads], float32. key_heads: heads of the keys."""
+    """Parameters of a gated delta rule.
+
+    decay_bias, decay_factors: [heads], float32.
+    key_heads: heads of the keys.
+    strength: factor of the strength of corrections. The compiled kernel supports 1 only.
+    """
 
     decay_bias: Tensor
     decay_factors: Tensor
     key_heads: int
+    strength: float = 1.0
 
 
 class SpaceNumbers(NamedTuple):

@@ -42,6 +42,9 @@ class GatedDeltaConfig:
     num_value_heads, value_head_dim: heads of values and of the state.
     kernel_size: tokens that the convolution reads.
     norm_eps: epsilon of the gated RMS norm of each head of the result.
+    separate_convolutions: whether queries, keys and values have convolutions of their own. The results are the same.
+    strength: factor of the strength of corrections. Above 1, the state may change its sign (Grazzi et al. 2024,
+        arXiv:2411.12537).
     """
 
     num_key_heads: int
@@ -50,8 +53,13 @@ class GatedDeltaConfig:
     value_head_dim: int
     kernel_size: int
     norm_eps: float
+    separate_convolutions: bool = False
+    strength: float = 1.0
 
     def __post_init__(self) -> None:
+        require(
+            0 < self.strength <= 2, f"the strength of corrections must be above 0 and at most 2, got {self.strength}"
+        )
         require(self.num_key_heads > 0 and self.num_value_heads > 0, "a gated delta rule needs at least one head")
         require(
             self.num_value_heads % self.num_key_heads == 0,

@@ -109,6 +109,7 @@ from models.families import (
     olmo,
     olmo2,
     olmo3,
+    olmo_hybrid,
     olmoe,
     openai_gpt,
     openai_privacy_filter,
@@ -277,6 +278,7 @@ _DECODERS = (
     bamba,
     granitemoe_swa,
     exaone,
+    olmo_hybrid,
 )
 _ENCODER_DECODERS = (
     t5,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
 from models.backends.operands import ConvolutionNumbers
 from models.layers.linear import ConvolutionWeights
 
@@ -22,4 +27,27 @@ class CausalConvolution(ConvolutionWeights):
         if self._numbers is None:
             bias = None if self.bias is None else self.bias.float()
             self._numbers = ConvolutionNumbers(self.weight[:, 0].T.float().contiguous(), bias)
+        return self._numbers
+
+
+class JoinedConvolution(nn.Module):
+    """Convolutions of neighbouring groups of channels, which are computed as one.
+
+    channels: number of channels of each group, by name, in their order. The groups are modules of these names.
+    """
+
+    def __init__(self, channels: Mapping[str, int], kernel_size: int) -> None:
+        super().__init__()
+        self._names = tuple(channels)
+        for name, count in channels.items():
+            self.add_module(name, CausalConvolution(count, kernel_size, bias=False))
+        self._numbers: ConvolutionNumbers | None = None
+
+    @property
+    def numbers(self) -> ConvolutionNumbers:
+        """The weights of all channels in the layout of the operations, which is made at the first use."""
+        if self._numbers is None:
+            parts = [self.get_submodule(name) for name in self._names]
+            weights = [part.numbers.weights for part in parts if isinstance(part, CausalConvolution)]
+            self._numbers = ConvolutionNumbers(torch.cat(weights, 1), None)
         return self._numbers

@@ -10,7 +10,7 @@ from models.backends.choice import backend
 from models.backends.linear_weights import LinearPacker
 from models.backends.operands import DeltaNumbers
 from models.config import GatedDeltaConfig
-from models.layers.causal_convolution import CausalConvolution
+from models.layers.causal_convolution import CausalConvolution, JoinedConvolution
 from models.layers.gated_norm import GatedNorm
 from models.layers.linear import Linear, parameter
 from models.layers.mixer import Mixer, Projections
@@ -23,7 +23,7 @@ class GatedDelta(Mixer):
     """One matrix S per head, which maps keys to values and is corrected by each token.
 
     `S = exp(g) S; S = S + k (beta (v - S^T k))^T; result = S^T q`, with queries and keys of unit length and
-    `g = -exp(log_decay) softplus(decay(hidden) + decay_bias)`, `beta = sigmoid(beta(hidden))`.
+    `g = -exp(log_decay) softplus(decay(hidden) + decay_bias)`, `beta = strength * sigmoid(beta(hidden))`.
 
     query, key, value: projections whose results pass through the convolution.
     gate: projection to the gate of the result.
@@ -41,7 +41,7 @@ class GatedDelta(Mixer):
         self.gate = Linear(hidden_size, config.value_width, bias=False)
         self.beta = Linear(hidden_size, config.num_value_heads, bias=False)
         self.decay = Linear(hidden_size, config.num_value_heads, bias=False)
-        self.convolution = CausalConvolution(config.channels, config.kernel_size, bias=False)
+        self.convolution = _make_convolution(config)
         self.log_decay = parameter(config.num_value_heads)
         self.decay_bias = parameter(config.num_value_heads)
         self.norm = GatedNorm(config.value_width, config.norm_eps, config.num_value_heads, "after", is_shared=True)
@@ -53,7 +53,7 @@ class GatedDelta(Mixer):
         """The parameters of the delta rule of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
-            self._numbers = DeltaNumbers(self.decay_bias.float(), factors, self._key_heads)
+            self._numbers = DeltaNumbers(self.decay_bias.float(), factors, self._key_heads, self.config.strength)
         return self._numbers
 
     def project(self, hidden: Tensor) -> Projections:
@@ -79,3 +79,10 @@ class GatedDelta(Mixer):
             linear.pack(packer)
         for linear in (self.beta, self.decay):
             linear.pack(gate_packer)
+
+
+def _make_convolution(config: GatedDeltaConfig) -> CausalConvolution | JoinedConvolution:
+    if not config.separate_convolutions:
+        return CausalConvolution(config.channels, config.kernel_size, bias=False)
+    channels = {"query": config.key_width, "key": config.key_width, "value": config.value_width}
+    return JoinedConvolution(channels, config.kernel_size)

@@ -105,6 +105,7 @@ HYBRID = tuple(
         "nemotron_h": ("NemotronH", {}),
         "bamba": ("Bamba", {"mamba_n_heads": 8}),
         "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 8}),
+        "olmo_hybrid": ("OlmoHybrid", {}),
     }.items()
 )
 QWEN3_5_PICTURES = {

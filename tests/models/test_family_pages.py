@@ -26,7 +26,7 @@ GROUPS = {
     "deepseek_v3 mistral4 llama4 "
     "cwm internlm3 iquestcoder vaultgemma granite_swa jais2 granitemoeshared youtu minicpm3 glm4_moe_lite "
     "granitemoe_swa mellum cohere2_moe hunyuan_v1_moe hy_v3 afmoe exaone "
-    "lfm2 lfm2_moe lfm3 granitemoehybrid falcon_h1 nemotron_h bamba mamba2 qwen3_next qwen3_5 qwen3_5_moe",
+    "lfm2 lfm2_moe lfm3 granitemoehybrid falcon_h1 nemotron_h bamba mamba2 olmo_hybrid qwen3_next qwen3_5 qwen3_5_moe",
     "encoder-decoder": "t5 mt5 umt5 bart plbart mvp marian mbart m2m_100 pegasus pegasus_x blenderbot blenderbot-small "
     "led longt5 bigbird_pegasus t5gemma t5gemma2 switch_transformers whisper",
     "any of them": "triptych",

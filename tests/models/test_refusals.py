@@ -62,6 +62,7 @@ HARMLESS = {
     "jina_bert": "tie_word_embeddings",
     "llama_bidirec": "pretraining_tp tie_word_embeddings",
     "bidirectional_pplx_qwen3": "max_window_layers sliding_window use_sliding_window tie_word_embeddings",
+    "olmo_hybrid": "linear_a_log_max linear_a_log_min linear_dt_max linear_dt_min",
     "openai_privacy_filter": "tie_word_embeddings",
     "ultrabert": "prediction_head_size tie_word_embeddings",
     "falcon": "num_kv_heads num_ln_in_parallel_attn",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from models.backends import choice
 from models.config import CHUNK_TOKENS
@@ -15,7 +16,9 @@ from tests.parity.paged import Rows, encoder_batch, greedy, one_by_one
 LENGTHS = (2 * CHUNK_TOKENS + 21, 5, CHUNK_TOKENS, CHUNK_TOKENS + 1)
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2"])
+@pytest.fixture(
+    scope="module", params=["qwen3_5", "olmo_hybrid", "lfm2", "granitemoehybrid", "falcon_h1", "nemotron_h", "mamba2"]
+)
 def pair(request, tmp_path_factory, device):
     architecture, config = HYBRIDS[request.param]
     directory = tmp_path_factory.mktemp(request.param)
@@ -62,6 +65,33 @@ def test_token_by_token(pair):
     for prompt, answer in zip(prompts, greedy(Rows(model), prompts, 12), strict=True):
         logits = expected(oracle, prompt + answer)
         assert answer == logits[len(prompt) - 1 : -1].argmax(-1).tolist()
+
+
+@torch.inference_mode()
+def test_published_convolutions_of_olmo_hybrid(tmp_path, device):
+    """Published files have a convolution for each part of its own width; layers with attention have their usual names.
+
+    transformers reads them, but saves three equal parts.
+    """
+    architecture, config = HYBRIDS["olmo_hybrid"]
+    config = type(config)(**{**config.to_dict(), "linear_value_head_dim": 10})
+    save(tmp_path, config, architecture)
+    tensors = load_file(tmp_path / "model.safetensors")
+    published = {name: tensor for name, tensor in tensors.items() if "conv1d" not in name}
+    for layer in (0, 1, 2):
+        part = f"model.layers.{layer}.linear_attn.{{}}_conv1d.weight"
+        joined = torch.cat([tensors[part.format(name)] for name in "qkv"])
+        published |= {
+            part.format(name): own.contiguous() for name, own in zip("qkv", joined.split((24, 24, 40)), strict=True)
+        }
+    published["model.layers.3.post_attention_layernorm.weight"] = published.pop(
+        "model.layers.3.feedforward_layer_norm.weight"
+    )
+    save_file(published, tmp_path / "model.safetensors", {"format": "pt"})
+    oracle = getattr(transformers, architecture).from_pretrained(tmp_path, attn_implementation="eager").to(device)
+    model, (text,) = load(tmp_path, device).transformer, random_ids(VOCAB, (CHUNK_TOKENS + 9,))
+    (hidden,) = one_by_one(Rows(model), [text])
+    torch.testing.assert_close(model.logits(hidden), expected(oracle, text), atol=2e-4, rtol=2e-4)
 
 
 @torch.inference_mode()

@@ -52,7 +52,7 @@ class CpuMixers(TorchMixers):
         self, inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor, slots: Tensor
     ) -> Tensor:
         _, heads, key_dim, value_dim = memory.shape
-        if max(key_dim, value_dim) > MAX_HEAD_DIM:
+        if max(key_dim, value_dim) > MAX_HEAD_DIM or numbers.strength != 1.0:
             return super().gated_delta_step(inputs, beta, decay, numbers, memory, slots)
         rows = inputs.shape[0]
         out = beta.new_empty((rows, heads * value_dim))

@@ -146,7 +146,7 @@ def _unit_length(x: Tensor) -> Tensor:
 def delta_gates(beta: Tensor, decay: Tensor, numbers: DeltaNumbers) -> tuple[Tensor, Tensor]:
     """Strength of the correction and logarithm of the decay, both [rows, heads], float32."""
     step = by_rows(F.softplus, decay.float() + numbers.decay_bias)
-    return by_rows(torch.sigmoid, beta.float()), step * numbers.decay_factors
+    return by_rows(torch.sigmoid, beta.float()) * numbers.strength, step * numbers.decay_factors
 
 
 def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -69,7 +69,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("experts", "llama", "doge zaya"),
     ("indexer", "deepseek_v3", "axk2 deepseek_v32 deepseek_v4 glm_moe_dsa hy_v4 dots3_note dots3_note_text glm5_next"),
     ("indexer", "qwen3_5_moe", "qwen4_exp qwen4_exp_text"),
-    ("hybrid", "qwen3_next", "kimi_linear olmo_hybrid bailing_hybrid"),
+    ("hybrid", "qwen3_next", "kimi_linear bailing_hybrid"),
     ("hybrid", "mixtral", "minimax"),
     ("diff", "llama", "diffllama"),
     ("recurse", "llama", "hrm_text"),
