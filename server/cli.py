@@ -16,7 +16,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
+from server.commands.parser import Parser, fail
 from server.errors import CheckpointError, StartError
+from server.system.terminal import table
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,28 +52,6 @@ GROUPS = {
 """Headings of the help text. Each key is the first setting below its heading."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line. fill: adds the arguments when the parser is used for the first time."""
-
-    def __init__(self, *positional: Any, fill: Callable[[_Parser], None] | None = None, **named: Any) -> None:
-        super().__init__(*positional, **named)
-        self._fill = fill
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self._fill is not None:
-            fill, self._fill = self._fill, None
-            fill(self)
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        _fail(f"{message} (see {self.prog} --help)", 2)
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    print(f"triptych: {message}", file=sys.stderr)
-    raise SystemExit(status)
-
-
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None) -> None:
     """Run one command.
 
@@ -79,16 +59,20 @@ def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None)
     """
     from server.client.errors import CommandError
 
-    arguments, unknown = _parser().parse_known_args(argv)
+    parser = _parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help()
+        return
+    arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         # `parse_args` would refer to the main help, which does not list the flags of the command.
-        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        arguments.parser.refuse(unknown)
     try:
         arguments.run(arguments, worker)
     except CommandError as error:
-        _fail(str(error), error.exit_code)
+        fail(str(error), error.exit_code)
     except StartError as error:
-        _fail(str(error), _exit_status(error))
+        fail(str(error), _exit_status(error))
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:
@@ -102,18 +86,27 @@ def _exit_status(error: StartError) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="triptych",
         description="HTTP inference server for encoder, decoder and encoder-decoder transformers.",
         epilog="Every flag of serve can also be set as TRIPTYCH_NAME in the environment or in --config. "
         "triptych COMMAND --help describes a command, with examples.",
+        formatter_class=_CommandList,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=Parser)
     for name, (text, fill) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", fill=fill)
         command.set_defaults(parser=command)
     return parser
+
+
+class _CommandList(argparse.HelpFormatter):
+    """Puts the text about each command beside its name. argparse forgets that the names are indented twice."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        self._action_max_length = max(map(len, COMMANDS)) + 4
 
 
 class _Version(argparse.Action):
@@ -124,7 +117,7 @@ class _Version(argparse.Action):
         raise SystemExit(0)
 
 
-def _fill_serve(parser: _Parser) -> None:
+def _fill_serve(parser: Parser) -> None:
     from server.settings import Settings
 
     parser.usage = "triptych serve [FLAGS] [[NAME=]PATH_OR_HUB_ID ...]"
@@ -133,7 +126,7 @@ def _fill_serve(parser: _Parser) -> None:
     parser.set_defaults(run=_serve)
 
 
-def _fill_check(parser: _Parser) -> None:
+def _fill_check(parser: Parser) -> None:
     parser.add_argument(
         "path", metavar="[NAME=]PATH_OR_HUB_ID", help="Directory or Hugging Face Hub id of the checkpoint."
     )
@@ -145,12 +138,15 @@ def _fill_check(parser: _Parser) -> None:
     parser.set_defaults(run=_check)
 
 
-def _fill_models(parser: _Parser) -> None:
+def _fill_models(parser: Parser) -> None:
+    from server.client import models
+
+    models.add_arguments(parser)
     parser.set_defaults(run=_models)
 
 
-def _fill_task(name: str) -> Callable[[_Parser], None]:
-    def fill(parser: _Parser) -> None:
+def _fill_task(name: str) -> Callable[[Parser], None]:
+    def fill(parser: Parser) -> None:
         from server.client import commands
 
         commands.add_arguments(parser, name)
@@ -159,38 +155,62 @@ def _fill_task(name: str) -> Callable[[_Parser], None]:
     return fill
 
 
-def _fill_chat(parser: _Parser) -> None:
+def _fill_chat(parser: Parser) -> None:
     from server.client import chat
 
     chat.add_arguments(parser)
     parser.set_defaults(run=lambda arguments, worker: chat.run(arguments, _server_starter(worker)))
 
 
-def _fill_bench(parser: _Parser) -> None:
+def _fill_transcribe(parser: Parser) -> None:
+    from server.client import transcribe
+
+    transcribe.add_arguments(parser)
+    parser.set_defaults(run=lambda arguments, worker: transcribe.run(arguments, _server_starter(worker)))
+
+
+def _fill_rerank(parser: Parser) -> None:
+    from server.client import rerank
+
+    rerank.add_arguments(parser)
+    parser.set_defaults(run=lambda arguments, worker: rerank.run(arguments, _server_starter(worker)))
+
+
+def _fill_completion(parser: Parser) -> None:
+    from server.commands import completion
+
+    completion.add_arguments(parser)
+    parser.set_defaults(run=lambda arguments, worker: print(completion.script(arguments.shell, _parser())))
+
+
+def _fill_bench(parser: Parser) -> None:
     from server.client.bench import command
 
     command.add_arguments(parser)
     parser.set_defaults(run=lambda arguments, worker: command.run(arguments))
 
 
-def _fill_quantize(parser: _Parser) -> None:
+def _fill_quantize(parser: Parser) -> None:
     from server.commands import quantize
 
     quantize.add_arguments(parser)
-    parser.set_defaults(run=lambda arguments, worker: _table(quantize.run(arguments)))
+    parser.set_defaults(run=lambda arguments, worker: table(quantize.run(arguments)))
 
 
-COMMANDS: dict[str, tuple[str, Callable[[_Parser], None]]] = {
+COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "serve": ("serve models over HTTP", _fill_serve),
     "check": ("load and verify a checkpoint, and describe it", _fill_check),
-    "models": ("list the model families", _fill_models),
+    "models": ("list the model families, or the models of a server", _fill_models),
     "quantize": ("write a checkpoint with weights of 4 or 8 bits", _fill_quantize),
     "generate": ("continue prompts with a decoder or an encoder-decoder", _fill_task("generate")),
     "chat": ("talk with a model in the terminal", _fill_chat),
     "translate": ("translate texts", _fill_task("translate")),
     "embed": ("turn texts into vectors", _fill_task("embed")),
     "classify": ("label texts", _fill_task("classify")),
+    "rerank": ("sort texts by how well they fit a query", _fill_rerank),
+    "transcribe": ("turn recordings into text or subtitles", _fill_transcribe),
     "bench": ("measure a server under load: latencies, throughput, errors", _fill_bench),
+    "completion": ("write the script that completes commands in a shell", _fill_completion),
 }
 
 
@@ -315,60 +335,26 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
 
 
 def _check(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
-    from server.compose import inspect
-    from server.ipc.wire.fit import room, shortage
+    from server.commands.check import check
     from server.log_format import start_logging
 
     settings = _load_settings(arguments)
     start_logging("error", "text")
-    model, device = _run(lambda: inspect(arguments.path, settings, _worker(worker)))
-    info = model.info
-    context = f"{info.context_tokens} tokens"
-    if info.is_encoder_decoder:
-        context += f", source {info.source_tokens or 'unlimited'}"
-    rows = [
-        ("family", f"{info.family} ({info.architecture})"),
-        ("serves", ", ".join(model.tasks)),
-        ("parameters", f"{info.parameters:,}"),
-        ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.quantization or info.dtype} on {device}"),
-        *([("format", info.checkpoint_format)] if info.checkpoint_format else []),
-        *(("note", note) for note in info.notes),
-        ("execution", info.execution),
-        ("context", context),
-        ("vocabulary", f"{info.vocab_size:,} tokens"),
-    ]
-    if info.kv_blocks:
-        pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items() if pool != "state")
-        states = f", {info.kv_blocks['state']} states" if "state" in info.kv_blocks else ""
-        dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != "auto" else ""
-        size = f"{info.kv_bytes / 2**20:,.1f} MiB{dtype}"
-        rows.append(("KV cache", f"{size} ({pools} of {info.block_size} tokens{states}), {room(info)}"))
-    rows += [("languages", ", ".join(model.languages()[:12]))] if model.languages() else []
-    problems = (shortage(info), model.language_problem, model.late_interaction_problem)
-    rows += [("warning", problem) for problem in problems if problem is not None]
-    if info.labels:
-        rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
-    rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
-    _table(rows)
-    if arguments.profile:
-        from server.commands import step_profile
-
-        _table(step_profile.profile(arguments.path, settings, device))
+    check(arguments, settings, _worker(worker), _run)
 
 
 # -------------------------------------------------------------------------------------------------------------- models
 
 
 def _models(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
+    if arguments.url is not None:
+        from server.client.models import served_models
+
+        table(served_models(arguments))
+        return
     from server.compose import families
 
-    _table(families())
-
-
-def _table(rows: Sequence[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        print(f"{name:<{width}}  {text}")
+    table(families())
 
 
 if __name__ == "__main__":

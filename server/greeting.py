@@ -23,6 +23,7 @@ _BODIES: dict[str, dict[str, Any]] = {
 def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "") -> str:
     """All lines. needs_key: clients must send an API key. metrics_url: URL of the second port, if any."""
     lines = ready_lines(url, runtime)
+    lines += [f"A page to try the models: {url}/", f"All routes, with examples: {url}/docs"]
     lines += [f"Metrics and probes are on {metrics_url}"] * bool(metrics_url)
     return "\n".join([*lines, "", "Try it:", f"  {_example(url, runtime, needs_key)}", ""])
 

@@ -16,10 +16,10 @@ from typing import Any, TextIO
 from server.client.batch import run_batch
 from server.client.connection import Connection, error_message
 from server.client.documents import check_fields, document, translate_document
-from server.client.errors import CommandError, RequestFailed
+from server.client.errors import AnswerCut, CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.options import add_flags, add_format_flags, fields, response_format
-from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, is_cut, read_records, remaining
+from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, finish_reasons, read_records, remaining
 from server.client.target import StartServer, add_target_flags, target
 from server.client.tasks import TASKS, TextTask, groups, send
 
@@ -44,14 +44,15 @@ EXAMPLES = {
 """Examples in the help texts. `tests/client/test_commands.py` parses each one."""
 
 TIME_LIMIT = "the time limit of the request passed (--timeout)"
+TOKEN_LIMIT = "the limit of tokens was reached (--max-new-tokens)"
 HELP_END = """
 examples:
 {examples}
 
 A line of a .jsonl file is a text in quotes, or an object with the text in `{field}` and any other fields of {path}.
 The output has one object per line: `line`, `id` if the input had one, and `answer` or `error`.
-Exit code: 0 done, 1 the server refused something or a time limit cut an answer, 2 wrong command or no server,
-130 Ctrl-C.
+Exit code: 0 done, 1 the server refused something, 2 wrong command or no server, 3 a limit of tokens or time cut an
+answer (in JSON lines, `finish_reason` tells a limit of tokens, and the code is 0), 130 Ctrl-C.
 """
 
 
@@ -118,6 +119,7 @@ class CommandRun:
     done: int = 0
     truncated: int = 0
     cut: int = 0
+    short: int = 0
 
     @property
     def as_json(self) -> bool:
@@ -164,12 +166,23 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
                 await (_stream(connection, this) if this.streams else _send_all(connection, this, file))
 
         asyncio.run(interruptible(work()))
-    problems = [f"{this.failed:,} of {len(this.records):,} texts failed"] if this.failed else []
-    if this.cut:
-        problems.append(f"{this.cut:,} of {len(this.records):,} answers are incomplete, because {TIME_LIMIT}")
-    if problems:
-        again = ["--resume sends them again"] if output is not None and this.as_json else []
-        raise RequestFailed("; ".join(problems + again), 200)
+    _report(this, output)
+
+
+def _report(run: CommandRun, output: Path | None) -> None:
+    """Raise RequestFailed for failed texts, else AnswerCut for answers that a limit has ended."""
+    problems = [f"{run.failed:,} of {len(run.records):,} texts failed"] if run.failed else []
+    cuts = {TIME_LIMIT: run.cut, TOKEN_LIMIT: run.short}
+    told = [f"{n:,} of {len(run.records):,} answers are incomplete, because {why}" for why, n in cuts.items() if n]
+    if run.short and not run.cut and not run.failed and run.as_json:
+        # Each line has its `finish_reason`, and a limit of tokens is usually wanted there.
+        _say(run.arguments, told[0])
+        return
+    again = ["--resume sends them again"] if output is not None and run.as_json and (run.failed or run.cut) else []
+    if run.failed:
+        raise RequestFailed("; ".join(problems + told + again), 200)
+    if told:
+        raise AnswerCut("; ".join(told + again))
 
 
 def _translate_document(arguments: argparse.Namespace, path: Path, body: dict[str, Any], start: StartServer) -> None:
@@ -234,6 +247,7 @@ async def _send_all(connection: Connection, run: CommandRun, file: TextIO) -> No
         run.failed += outcome.error is not None
         run.truncated += outcome.truncated
         run.cut += outcome.cut
+        run.short += outcome.short
         bar.update()
 
     size = getattr(arguments, "batch_size", 1)
@@ -275,7 +289,8 @@ def _text_writer(run: CommandRun, file: TextIO) -> Callable[[Outcome], None]:
 
 async def _stream(connection: Connection, run: CommandRun) -> None:
     """Write the answer to one text while it is generated."""
-    complete = cut = False
+    complete = False
+    reasons: set[str] = set()
     body = run.task.body(run.records, run.body) | {"stream": True}
     written = ""
     try:
@@ -287,14 +302,15 @@ async def _stream(connection: Connection, run: CommandRun) -> None:
             elif event.name == "error":
                 raise RequestFailed(error_message(data.get("error")) or "the server failed", 200)
             complete = complete or event.name == "done"
-            cut = cut or is_cut(data)
+            reasons |= finish_reasons(data)
     finally:
         if complete or written:
             print(end="" if written.endswith("\n") else "\n", flush=True)
     if not complete:
         raise RequestFailed("the answer broke off", 200)
-    if cut:
-        raise RequestFailed(f"the answer is incomplete, because {TIME_LIMIT}", 200)
+    limits = [text for reason, text in (("timeout", TIME_LIMIT), ("length", TOKEN_LIMIT)) if reason in reasons]
+    if limits:
+        raise AnswerCut(f"the answer is incomplete, because {limits[0]}")
 
 
 def _say(arguments: argparse.Namespace, text: str) -> None:

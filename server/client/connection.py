@@ -129,6 +129,11 @@ class Connection:
         async with self._answer(path, None, data=fields, files={"file": (name, data)}) as response:
             return await _json(response)
 
+    async def upload_for_text(self, path: str, fields: Mapping[str, str], name: str, data: bytes) -> str:
+        """Send a form with a file and return the answer as text. Raises RequestFailed, Unreachable."""
+        async with self._answer(path, None, data=fields, files={"file": (name, data)}) as response:
+            return (await response.aread()).decode(errors="replace")
+
     async def content(self, path: str, body: Any) -> bytes:
         """Send a JSON request and return the bytes of the answer. Raises RequestFailed, Unreachable."""
         async with self._answer(path, body) as response:

@@ -2,7 +2,8 @@
 
 CommandError         2   the command or its input is wrong
 ├── Unreachable      2   no server answers
-└── RequestFailed    1   the server refused the request, or its answer is incomplete
+└── RequestFailed    1   the server refused the request, or its answer broke off
+    └── AnswerCut    3   an answer ended at a limit of tokens or of time
 """
 
 from __future__ import annotations
@@ -39,3 +40,12 @@ class RequestFailed(CommandError):
         super().__init__(message)
         self.status = status
         self.error = error
+
+
+class AnswerCut(RequestFailed):
+    """An answer was written as far as it goes, but a limit ended it before the model did."""
+
+    exit_code = 3
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 200)

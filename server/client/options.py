@@ -175,6 +175,21 @@ EMBEDDING = (
     *_TRUNCATION,
 )
 
+RERANKING = (
+    Option("instruction", "inputs", str, "what makes a text fit, for models that read an instruction"),
+    Option("raw_scores", "answer", bool, "logits instead of numbers from 0 to 1"),
+    *_TRUNCATION,
+)
+
+TRANSCRIPTION = (
+    Option("language", "languages", str, "language of the speech (default: detected)", "CODE"),
+    Option("prompt", "inputs", str, "text before the recording, such as names and their spelling"),
+    Option("temperature", "sampling", float, "0, the default: the likeliest text"),
+    Option("seed", "sampling", int, "makes the random choices repeatable"),
+    Option("num_beams", "beam search", int, "number of beams"),
+)
+"""Fields of the forms of `/v1/audio/transcriptions` and `/v1/audio/translations` that are used often."""
+
 CLASSIFICATION = (
     Option("top_k", "answer", int, "number of labels per text (default: 1, with --json all)"),
     Option("function_to_apply", "answer", str, "turns logits into scores", choices=("softmax", "sigmoid", "none")),

@@ -63,13 +63,23 @@ class Outcome:
         """Whether a time limit has ended the answer before it was complete."""
         return self.error is None and is_cut(self.answer)
 
+    @property
+    def short(self) -> bool:
+        """Whether the limit of tokens has ended the answer."""
+        return self.error is None and "length" in finish_reasons(self.answer)
+
 
 def is_cut(answer: Any) -> bool:
     """Whether a part of a native answer has the finish reason `timeout`."""
+    return "timeout" in finish_reasons(answer)
+
+
+def finish_reasons(answer: Any) -> set[str]:
+    """The finish reasons of the parts of a native answer."""
     if not isinstance(answer, dict):
-        return False
+        return set()
     parts = [*answer.get("choices", ()), *answer.get("translations", ()), answer]
-    return any(part.get("finish_reason") == "timeout" for part in parts)
+    return {part["finish_reason"] for part in parts if part.get("finish_reason")}
 
 
 def read_records(

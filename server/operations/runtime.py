@@ -22,6 +22,7 @@ from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import ModelInfo, Task
 from server.metrics import Metrics
+from server.near_names import unknown_model
 from server.operations.admission import Admission
 from server.operations.entailment import entailment
 from server.operations.glossary_store import GlossaryStore
@@ -269,7 +270,7 @@ class Runtime:
         for model in self.ready():
             if model.name == name:
                 return model
-        raise ModelNotFound("no loaded model has this name; `GET /info` lists the models", "model")
+        raise ModelNotFound(unknown_model(name, [model.name for model in self.ready()]), "model")
 
     def _is_placeholder(self, name: str) -> bool:
         return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())

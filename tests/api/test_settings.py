@@ -252,7 +252,7 @@ def test_version_and_families(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_error_for_a_wrong_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in ([], ["fly"], ["serve", "--port"], ["serve", "--fly"], ["check"]):
+    for argv in (["fly"], ["serve", "--port"], ["serve", "--fly"], ["check"]):
         with pytest.raises(SystemExit) as stop:
             main(argv)
         error = capsys.readouterr().err

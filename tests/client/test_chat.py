@@ -1,16 +1,17 @@
-"""The command chat against a fake server: streaming, history, failures, and the conversation in the terminal."""
+"""The command chat against a fake server: streaming, history, failures, and the commands of a conversation."""
 
 from __future__ import annotations
 
 import builtins
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from server.cli import main
-from server.client import chat
+from server.client import conversation
 from tests.client.fake_server import Answer, FakeRequest, Reply, error, events, fake_server
 
 
@@ -24,9 +25,9 @@ def chunk(**delta: Any) -> tuple[str, Any]:
     return "", {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
 
-def says(*parts: str) -> Reply:
+def says(*parts: str, reason: str = "stop") -> Reply:
     """An answer as OpenAI streams it."""
-    end = ("", {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    end = ("", {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     usage = ("", {"choices": [], "usage": {"completion_tokens": len(parts)}})
     return events(
         chunk(role="assistant", content=""), *(chunk(content=part) for part in parts), end, usage, ("", "[DONE]")
@@ -72,27 +73,36 @@ def test_a_schema_is_sent_as_openai_has_it(tmp_path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("reply", "message"),
+    ("reply", "message", "status"),
     [
-        (error(400, "no chat template"), r"no chat template (HTTP 400)"),
-        (events(chunk(content="Hel"), ("", {"error": {"message": "engine"}})), "engine"),
+        (error(400, "no chat template"), r"no chat template (HTTP 400)", 1),
+        (events(chunk(content="Hel"), ("", {"error": {"message": "engine"}})), "engine", 1),
         (
             events(chunk(content="Hel"), ("", {"error": {"message": "the deadline passed", "code": "timeout"}})),
-            "the deadline passed",
+            "the answer is incomplete: the deadline passed",
+            3,
         ),
-        (events(chunk(content="Hel")), "the answer broke off"),
-        (Reply(events(chunk(content="Hel")).encode(), broken=True), "the answer broke off"),
+        (says("Hel", reason="length"), "the answer is incomplete, because the limit of tokens was reached", 3),
+        (events(chunk(content="Hel")), "the answer broke off", 1),
+        (Reply(events(chunk(content="Hel")).encode(), broken=True), "the answer broke off", 1),
     ],
 )
-def test_an_incomplete_answer_is_an_error(reply: Reply, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_incomplete_answer_is_an_error(
+    reply: Reply, message: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     with fake_server(lambda request: reply) as server, pytest.raises(SystemExit) as stop:
         main(["chat", "--url", server.url, "Hi"])
     shown = capsys.readouterr()
-    assert stop.value.code == 1 and shown.err.startswith("triptych: ") and message in shown.err
+    assert stop.value.code == status and shown.err.startswith("triptych: ") and message in shown.err
     assert shown.err.count("\n") == 1 and shown.out in ("", "Hel\n")
 
 
 Talk = Callable[..., list[FakeRequest]]
+PAGES = {
+    "/v1/models": {"data": [{"id": "tale"}, {"id": "story"}]},
+    "/info": {"models": [{"name": "tale"}, {"name": "story"}], "defaults": {"/v1/chat/completions": "story"}},
+}
+"""What the fake server says about its models."""
 
 
 @pytest.fixture
@@ -112,10 +122,14 @@ def talk(monkeypatch: pytest.MonkeyPatch) -> Talk:
             raise value
 
         monkeypatch.setattr(builtins, "input", line)
+
+        def reply(request: FakeRequest) -> Reply:
+            return answer(request) if request.body is not None else Reply(PAGES[request.path])
+
         monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-        with fake_server(answer) as server:
+        with fake_server(reply) as server:
             main(["chat", "--url", server.url, *argv])
-        return server.requests
+        return [request for request in server.requests if request.body is not None]
 
     return run
 
@@ -167,14 +181,14 @@ def test_messages_of_several_lines_and_ctrl_c(talk: Talk) -> None:
 
 
 def test_ctrl_c_in_an_answer_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch, talk: Talk) -> None:
-    real = chat._write_answer
+    real = conversation._write_answer
 
-    async def interrupted(connection, body, written) -> None:
-        await real(connection, body, written)
+    async def interrupted(connection, body, answer) -> None:
+        await real(connection, body, answer)
         if len(body["messages"]) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chat, "_write_answer", interrupted)
+    monkeypatch.setattr(conversation, "_write_answer", interrupted)
     requests = talk(["one", "two"], lambda request: says("half"))
     assert contents(requests[1]) == ["one", "half", "two"]
 
@@ -191,3 +205,100 @@ def test_a_message_from_standard_input(
     assert [contents(request) for request in server.requests] == [["What?\nWhy?"]] * 2
     assert capsys.readouterr().out == "Because.\nBecause.\n"
     assert json.dumps(server.requests[0].body)
+
+
+def test_the_start_names_model_and_address(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    talk([], lambda request: says("x"))
+    shown = capsys.readouterr().err
+    assert shown.startswith("story on http://127.0.0.1:") and "/help lists the commands" in shown
+
+
+def test_an_unknown_model_ends_the_chat_before_the_first_message(
+    talk: Talk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        talk(["hello"], lambda request: says("x"), "-m", "stroy")
+    assert stop.value.code == 1
+    expected = "triptych: no model is named stroy; did you mean story? the models are tale, story\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_without_a_server_the_chat_ends_before_the_first_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    with pytest.raises(SystemExit) as stop:
+        main(["chat", "--url", "http://127.0.0.1:1"])
+    assert stop.value.code == 2 and capsys.readouterr().err.startswith("triptych: no server answers on")
+
+
+def test_model_and_settings_are_chosen_in_the_chat(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        "/model",
+        "/model tal",
+        "/model tale",
+        "/set temperature 0.5",
+        "/set max-new-tokens 7",
+        "/set stop END",
+        "/set do_sample true",
+        "/set",
+        "one",
+        "/set temperature",
+        "/set temprature 1",
+        "/set seed x",
+        "/rest",
+        "two",
+    ]
+    first, second = talk(lines, lambda request: says("x"))
+    assert first.body | {"messages": []} == {
+        "model": "tale",
+        "messages": [],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.5,
+        "max_completion_tokens": 7,
+        "stop": ["END"],
+        "do_sample": True,
+    }
+    assert "temperature" not in second.body and second.body["stop"] == ["END"]
+    shown = capsys.readouterr()
+    assert "  tale\n* story\n" in shown.out and "max_new_tokens = 7" in shown.out and 'stop = ["END"]' in shown.out
+    assert "no model is named tal; did you mean tale?" in shown.err
+    assert "no setting temprature; did you mean temperature?" in shown.err
+    assert "seed: x is no value of it" in shown.err and "no command /rest; did you mean /reset?" in shown.err
+
+
+def test_retry_answers_the_last_message_again(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[int] = []
+
+    def answer(request: FakeRequest) -> Reply:
+        seen.append(1)
+        return error(500, "engine") if len(seen) == 3 else says(str(len(seen)))
+
+    requests = talk(["/retry", "one", "two", "/retry", "/retry"], answer)
+    assert [contents(request) for request in requests] == [
+        ["one"],
+        ["one", "1", "two"],
+        ["one", "1", "two"],
+        ["one", "1", "two"],
+    ]
+    assert "there is no message to answer again" in capsys.readouterr().err
+
+
+def test_statistics_and_a_cut_answer(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    talk(["one"], lambda request: says("a", "b", reason="length"))
+    shown = capsys.readouterr().err
+    assert re.search(r"\(2 tokens, \d+\.\d s, first token after \d\.\d\d s, [\d.,]+ tokens/s\)", shown)
+    assert "cut at the limit of tokens: /set max_new_tokens" in shown
+
+
+def test_a_conversation_is_saved(talk: Talk, capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    (tmp_path / "old.txt").write_text("keep")
+    saves = [f"/save {tmp_path / name}" for name in ("chat.json", "chat.txt", "old.txt", "none/chat.txt")]
+    talk(["one", *saves, "/save"], lambda request: says("x"))
+    messages = json.loads((tmp_path / "chat.json").read_text())["messages"]
+    assert messages == [{"role": "user", "content": "one"}, {"role": "assistant", "content": "x"}]
+    assert (tmp_path / "chat.txt").read_text() == "user: one\n\nassistant: x\n\n"
+    assert (tmp_path / "old.txt").read_text() == "keep"
+    shown = capsys.readouterr().err
+    assert "exists already" in shown and "cannot write" in shown and "write the name of a file" in shown

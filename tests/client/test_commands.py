@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from server.cli import COMMANDS, _parser, main
-from server.client import chat, commands
+from server.client import chat, commands, rerank, transcribe
 from server.client.bench import command as bench
 from server.commands import quantize
 from tests.client.fake_server import FakeRequest, Reply, error, events, fake_server
@@ -30,7 +30,8 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end_of(text: str) -> dict[str, str]:
     """The finish reason of an answer, if it is not the usual one."""
-    return {"finish_reason": "timeout"} if "SLOW" in text else {}
+    reasons = {"SLOW": "timeout", "LONG": "length"}
+    return next(({"finish_reason": reason} for word, reason in reasons.items() if word in text), {})
 
 
 def answer(request: FakeRequest) -> Reply:
@@ -187,10 +188,29 @@ def test_a_failed_line_keeps_its_place(capsys: pytest.CaptureFixture[str], monke
 def test_an_answer_that_a_time_limit_has_cut_is_written_and_told(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(*argv, status=1)
+    run(*argv, status=3)
     shown = capsys.readouterr()
     assert set(shown.out.split()) == {"SLOW"}
     assert "incomplete, because the time limit of the request passed (--timeout)\n" in shown.err
+
+
+@pytest.mark.parametrize(
+    "argv", [["generate", "long"], ["generate", "long", "--n", "2"], ["translate", "long", "long"]]
+)
+def test_an_answer_that_the_limit_of_tokens_has_cut_is_written_and_told(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(*argv, status=3)
+    shown = capsys.readouterr()
+    assert set(shown.out.split()) == {"LONG"}
+    assert "incomplete, because the limit of tokens was reached (--max-new-tokens)\n" in shown.err
+
+
+def test_json_lines_tell_the_limit_of_tokens_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    run("generate", "long", "a", "--json")
+    shown = capsys.readouterr()
+    assert json.loads(shown.out.splitlines()[0])["answer"]["choices"][0]["finish_reason"] == "length"
+    assert "1 of 2 answers are incomplete, because the limit of tokens" in shown.err
 
 
 def test_cut_answers_of_a_batch_are_sent_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +310,14 @@ def test_a_closed_pipe_ends_the_command_in_silence() -> None:
 
 
 def examples() -> list[str]:
-    texts = [*commands.EXAMPLES.values(), chat.EXAMPLES, bench.EXAMPLES, quantize.EXAMPLES]
+    texts = [
+        *commands.EXAMPLES.values(),
+        chat.EXAMPLES,
+        rerank.EXAMPLES,
+        transcribe.EXAMPLES,
+        bench.EXAMPLES,
+        quantize.EXAMPLES,
+    ]
     return [line.partition("#")[0].strip() for text in texts for line in text.splitlines() if line.strip()]
 
 

@@ -16,13 +16,24 @@ from server.api.dialects.native.bodies import (
     EmbedBody,
     GenerateBody,
     LateInteractionBody,
+    RerankBody,
     TranslateBody,
 )
+from server.api.dialects.openai.audio_form import TranscriptionForm
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.client import environment, target
 from server.client.chat import chat_fields
 from server.client.errors import CommandError
-from server.client.options import CHAT, Option, add_flags, add_format_flags, fields, response_format
+from server.client.options import (
+    CHAT,
+    RERANKING,
+    TRANSCRIPTION,
+    Option,
+    add_flags,
+    add_format_flags,
+    fields,
+    response_format,
+)
 from server.client.tasks import TASKS
 from server.settings import PREFIX, Settings, load
 
@@ -181,3 +192,20 @@ def test_every_flag_of_chat_sends_what_openai_routes_read() -> None:
         sent = chat_fields(parser.parse_args(given(option)))
         assert len(sent) == 1
         ChatCompletionBody.model_validate({"messages": [{"role": "user", "content": "a"}], **sent})
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "required"),
+    [
+        (RERANKING, RerankBody, {"query": "a", "texts": ["b"]}),
+        (TRANSCRIPTION, TranscriptionForm, {}),
+    ],
+)
+def test_every_flag_of_rerank_and_transcribe_sends_what_the_server_reads(
+    options: tuple[Option, ...], body: type[BaseModel], required: dict[str, object]
+) -> None:
+    for option in options:
+        assert option.name in body.model_fields
+        parser = argparse.ArgumentParser()
+        add_flags(parser, options)
+        body.model_validate(required | fields(parser.parse_args(given(option)), options))

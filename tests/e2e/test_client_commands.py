@@ -19,9 +19,9 @@ from tests.e2e.conftest import REPOSITORY, RunningServer
 DEMO = REPOSITORY / "weights" / "demo"
 
 
-def output(*argv: str, input: str = "") -> str:
+def output(*argv: str, input: str = "", status: int = 0) -> str:
     done = warm_processes.run(*argv, input=input)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout
 
 
@@ -30,8 +30,8 @@ def test_generate(demo_server: RunningServer) -> None:
     expected = demo_server.post("/generate", json=body).json()["choices"][0]["text"]
     argv = ["generate", "--url", demo_server.url, "-m", "story", "--max-new-tokens", "12", "--seed", "3"]
     argv += ["--temperature", "0.9"]
-    assert output(*argv, "Once upon a time") == expected + "\n"
-    assert output(*argv, input="Once upon a time\n") == expected + "\n"
+    assert output(*argv, "Once upon a time", status=3) == expected + "\n"
+    assert output(*argv, input="Once upon a time\n", status=3) == expected + "\n"
     line = json.loads(output(*argv, "Once upon a time", "--json"))
     assert line["answer"]["choices"][0]["text"] == expected
     assert output(*argv, "Yes?", "--choice", "yes", "--choice", "no") in ("yes\n", "no\n")
@@ -82,7 +82,9 @@ def test_chat(demo_server: RunningServer) -> None:
     body = {"model": "story", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "temperature": 0}
     expected = demo_server.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
     argv = ["chat", "--url", demo_server.url, "-m", "story"]
-    assert output(*argv, "--max-new-tokens", "12", "--temperature", "0", "Hello") == expected.removesuffix("\n") + "\n"
+    argv += ["--temperature", "0"]
+    shown = output(*argv, "--max-new-tokens", "12", "Hello", status=3)
+    assert shown == expected.removesuffix("\n") + "\n"
     assert output(*argv, "--choice", "yes", "--choice", "no", input="Yes or no?") in ("yes\n", "no\n")
     done = warm_processes.run("chat", "--url", demo_server.url, "-m", "sentiment", "Hello")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "(HTTP 4" in done.stderr
@@ -106,6 +108,18 @@ def test_bench(demo_server: RunningServer, tmp_path: Path) -> None:
     assert "first token, ms, p50" in output(*argv)
     (level,) = json.loads((tmp_path / "results.json").read_text())["levels"]
     assert level["succeeded"] == 6 and level["output_tokens"] == 48 and level["output_tokens_counted_by"] == "usage"
+
+
+def test_models_of_a_server(demo_server: RunningServer) -> None:
+    rows = dict(line.split(maxsplit=1) for line in output("models", "--url", demo_server.url).splitlines())
+    assert list(rows) == [model["name"] for model in demo_server.get("/info").json()["models"]]
+    assert rows["story"].startswith("generate") and "512 tokens" in rows["story"]
+
+
+def test_an_unknown_model_is_named_with_those_that_exist(demo_server: RunningServer) -> None:
+    done = warm_processes.run("generate", "--url", demo_server.url, "-m", "stroy", "a")
+    assert done.returncode == 1 and "no model is named stroy; did you mean story? the models are" in done.stderr
+    assert "translator-en-fr" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_without_a_server() -> None:

@@ -1,0 +1,55 @@
+"""`triptych check`: load a checkpoint in a worker, and describe it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from server.settings import Settings
+from server.system.terminal import table
+
+
+def check(
+    arguments: argparse.Namespace,
+    settings: Settings,
+    worker: Sequence[str],
+    run: Callable[[Callable[[], Awaitable[Any]]], Any],
+) -> None:
+    """Run the command. run: runs a coroutine function. Raises CheckpointError."""
+    from server.compose import inspect
+    from server.ipc.wire.fit import room, shortage
+
+    model, device = run(lambda: inspect(arguments.path, settings, worker))
+    info = model.info
+    context = f"{info.context_tokens} tokens"
+    if info.is_encoder_decoder:
+        context += f", source {info.source_tokens or 'unlimited'}"
+    rows = [
+        ("family", f"{info.family} ({info.architecture})"),
+        ("serves", ", ".join(model.tasks)),
+        ("parameters", f"{info.parameters:,}"),
+        ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.quantization or info.dtype} on {device}"),
+        *([("format", info.checkpoint_format)] if info.checkpoint_format else []),
+        *(("note", note) for note in info.notes),
+        ("execution", info.execution),
+        ("context", context),
+        ("vocabulary", f"{info.vocab_size:,} tokens"),
+    ]
+    if info.kv_blocks:
+        pools = ", ".join(f"{pool} {blocks} blocks" for pool, blocks in info.kv_blocks.items() if pool != "state")
+        states = f", {info.kv_blocks['state']} states" if "state" in info.kv_blocks else ""
+        dtype = f", {info.kv_cache_dtype}" if info.kv_cache_dtype != "auto" else ""
+        size = f"{info.kv_bytes / 2**20:,.1f} MiB{dtype}"
+        rows.append(("KV cache", f"{size} ({pools} of {info.block_size} tokens{states}), {room(info)}"))
+    rows += [("languages", ", ".join(model.languages()[:12]))] if model.languages() else []
+    problems = (shortage(info), model.language_problem, model.late_interaction_problem)
+    rows += [("warning", problem) for problem in problems if problem is not None]
+    if info.labels:
+        rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
+    rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
+    table(rows)
+    if arguments.profile:
+        from server.commands import step_profile
+
+        table(step_profile.profile(arguments.path, settings, device))

@@ -1,0 +1,49 @@
+"""`triptych completion`: write the script that lets a shell complete commands, flags and their values."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from server.commands.parser import Parser
+from server.errors import StartError
+
+SHELLS = ("bash", "zsh", "fish")
+HELP_END = """
+examples:
+  triptych completion bash > ~/.local/share/bash-completion/completions/triptych
+  triptych completion zsh > "${fpath[1]}/_triptych"
+  triptych completion fish > ~/.config/fish/completions/triptych.fish
+
+A new shell reads the script. Write it again after an update of Triptych. Needs triptych[completion].
+"""
+_FILES = frozenset({"FILE", "IN", "OUT", "RECORDING", "PATH_OR_HUB_ID", "[NAME=]PATH_OR_HUB_ID"})
+_DIRECTORIES = frozenset({"DIR", "DIRECTORY"})
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments of the command to its parser."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = HELP_END
+    parser.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
+
+
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """The script of a shell for a parser with its commands. Raises StartError without the package that writes it."""
+    try:
+        import shtab
+    except ImportError:
+        raise StartError("completion: install the package for it: pip install 'triptych[completion]'") from None
+    for command in _commands(parser):
+        command.fill()
+        for action in command._actions:
+            if action.metavar in _DIRECTORIES:
+                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif action.metavar in _FILES or action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return str(shtab.complete(parser, shell))
+
+
+def _commands(parser: argparse.ArgumentParser) -> list[Parser]:
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return list(commands.choices.values())
