@@ -35,6 +35,7 @@ from models.families import (
     distilbert,
     electra,
     embedding_gemma2,
+    encoder_decoder,
     ernie,
     ernie4_5,
     ernie4_5_moe,
@@ -144,6 +145,7 @@ from models.families import (
     ultrabert,
     umt5,
     vaultgemma,
+    voyage_qwen3,
     whisper,
     xglm,
     xlm_roberta,
@@ -189,6 +191,7 @@ _ENCODERS = (
     openai_privacy_filter,
     bidirectional_pplx_qwen3,
     ultrabert,
+    voyage_qwen3,
 )
 _DECODERS = (
     openai_gpt,
@@ -299,6 +302,7 @@ _ENCODER_DECODERS = (
     bigbird_pegasus,
     t5gemma,
     t5gemma2,
+    encoder_decoder,
     switch_transformers,
     whisper,
 )
@@ -346,6 +350,11 @@ def _architecture(family: Family, hf: Mapping[str, Any]) -> str:
 
 
 def _is_published_as(family: Family, kind: str, hf: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint with another `model_type` names the published code of a family."""
-    code = family.published_as.get(kind)
-    return code is not None and bool(hf.get("auto_map")) and code.is_all_of(hf["auto_map"])
+    """Whether a checkpoint with another `model_type` names the published code of a family, or a class of it alone."""
+    code, named = family.published_as.get(kind), hf.get("architectures")
+    if code is None:
+        return False
+    if not hf.get("auto_map"):
+        first = named[0] if isinstance(named, list) and len(named) == 1 else None
+        return first in tuple(family.architectures) and first not in tuple(FAMILIES[kind].architectures)
+    return code.is_all_of(hf["auto_map"])

@@ -16,7 +16,14 @@ from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import speech
 from tests.parity.checkpoints import edit_config, write_model
 from tests.parity.native_twins import rewrite_as_native
-from tests.parity.published_code import write_exaone, write_jina, write_llama_bidirec, write_nomic, write_pplx
+from tests.parity.published_code import (
+    write_exaone,
+    write_jina,
+    write_llama_bidirec,
+    write_nomic,
+    write_pplx,
+    write_voyage,
+)
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_decoders import CASES as DECODERS
 from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
@@ -103,6 +110,7 @@ WRITERS: Mapping[str, Callable[[Path], object]] = {
     "exaone": lambda directory: write_exaone(directory, "grouped"),
     "jina_bert": write_jina,
     "bidirectional_pplx_qwen3": lambda directory: write_pplx(directory, "grouped"),
+    "voyage_qwen3": lambda directory: write_voyage(directory, "grouped"),
     "llama_bidirec": lambda directory: write_llama_bidirec(directory, "grouped"),
 }
 """Writers of the model types that transformers cannot write as they are published."""

@@ -51,6 +51,13 @@ BLENDERBOT_SMALL = {
     "architectures": ["BlenderbotSmallForConditionalGeneration"],
 }
 MVP = {**BART, "model_type": "mvp", "architectures": ["MvpForConditionalGeneration"]}
+_HALF = {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 4}
+PAIR = {
+    "model_type": "encoder-decoder",
+    "architectures": ["EncoderDecoderModel"],
+    "encoder": _HALF,
+    "decoder": {**_HALF, "is_decoder": True, "add_cross_attention": True},
+}
 T5GEMMA2 = {
     "model_type": "t5gemma2",
     "architectures": ["T5Gemma2ForConditionalGeneration"],
@@ -172,7 +179,7 @@ BASES = {
     base["model_type"]: base
     for base in (MODERNBERT, EUROBERT, MOBILEBERT, CONVBERT, *SPARSE, *ALL_DECODERS, *HYBRID, *SEQ2SEQ, WHISPER)
 }
-BASES |= {base["model_type"]: base for base in (SWITCH, PEGASUS_X, MVP, PRIVACY_FILTER, T5GEMMA2)}
+BASES |= {base["model_type"]: base for base in (SWITCH, PEGASUS_X, MVP, PRIVACY_FILTER, T5GEMMA2, PAIR)}
 BASES["qwen3_5"] = QWEN3_5_PICTURES
 
 

@@ -15,7 +15,7 @@ WITHOUT_A_CLASS = {
     "new": "GTE: transformers has a class for converted checkpoints only (`gte`); these are of the published code",
     "triptych": "our own format",
     **dict.fromkeys(
-        ("bidirectional_pplx_qwen3", "exaone", "jina_bert", "llama_bidirec"),
+        ("bidirectional_pplx_qwen3", "exaone", "jina_bert", "llama_bidirec", "voyage_qwen3"),
         "their code is published with the checkpoints",
     ),
 }
@@ -30,6 +30,13 @@ GIVEN = {
     "lfm2_moe": (
         {"layer_types": ["conv"] * 32},
         "the default of transformers is null, which builds no model",
+    ),
+    "encoder-decoder": (
+        {
+            "encoder": {"model_type": "bert"},
+            "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+        },
+        "a file without its two parts is refused",
     ),
     "t5gemma2": ({"encoder": {"text_config": {}}, "decoder": {}}, "a file without its two parts is refused"),
     "t5gemma": ({"encoder": {}, "decoder": {}}, "a file without its two parts is refused"),

@@ -17,7 +17,7 @@ GROUPS = {
     "encoder": "bert roberta distilbert xlm-roberta camembert electra albert mpnet modernbert nomic_bert deberta "
     "deberta-v2 longformer big_bird xlm-roberta-xl data2vec-text roberta-prelayernorm megatron-bert ernie rembert "
     "roformer squeezebert mobilebert convbert eurobert gte jina_embeddings_v3 embedding_gemma2 jina_bert "
-    "llama_bidirec openai_privacy_filter bidirectional_pplx_qwen3 ultrabert",
+    "llama_bidirec openai_privacy_filter bidirectional_pplx_qwen3 ultrabert voyage_qwen3",
     "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
     "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2 "
     "granite granitemoe cohere cohere2 glm glm4 glm4_moe exaone4 ernie4_5 ernie4_5_moe olmo olmo3 olmoe "
@@ -28,7 +28,7 @@ GROUPS = {
     "granitemoe_swa mellum cohere2_moe hunyuan_v1_moe hy_v3 afmoe exaone "
     "lfm2 lfm2_moe lfm3 granitemoehybrid falcon_h1 nemotron_h bamba mamba2 olmo_hybrid qwen3_next qwen3_5 qwen3_5_moe",
     "encoder-decoder": "t5 mt5 umt5 bart plbart mvp marian mbart m2m_100 pegasus pegasus_x blenderbot blenderbot-small "
-    "led longt5 bigbird_pegasus t5gemma t5gemma2 switch_transformers whisper",
+    "led longt5 bigbird_pegasus t5gemma t5gemma2 encoder-decoder switch_transformers whisper",
     "any of them": "triptych",
 }
 

@@ -355,6 +355,21 @@ def test_unsupported_settings_of_the_encoder_of_t5gemma2_are_refused(text, named
         build({**BASES["t5gemma2"], "encoder": text})
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"tie_encoder_decoder": True}, "tie_encoder_decoder"),
+        ({"encoder": {"model_type": "gpt2"}}, "gpt2"),
+        ({"encoder": "bert"}, "'encoder' must be an object"),
+        ({"decoder": {**BASES["encoder-decoder"]["decoder"], "hidden_size": 48}}, "hidden_size"),
+        ({"decoder": {**BASES["encoder-decoder"]["decoder"], "add_cross_attention": False}}, "add_cross_attention"),
+    ],
+)
+def test_unsupported_pairs_are_refused(change, named):
+    with pytest.raises(ConfigError, match=named):
+        build({**BASES["encoder-decoder"], **change})
+
+
 def test_a_factor_of_the_attention_input_excludes_biases():
     with pytest.raises(ConfigError, match="attention_in_multiplier"):
         build({**BASES["falcon_h1"], "attention_bias": True, "attention_in_multiplier": 0.5})

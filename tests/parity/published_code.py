@@ -105,6 +105,22 @@ def write_pplx(directory: Path, shape: str) -> Any:
     return oracle
 
 
+def write_voyage(directory: Path, shape: str) -> Any:
+    """Write an embedding model of Voyage and return the Qwen3 with the same weights and the last matrix, `linear`."""
+    settings = {**WIDE_WITH_TOKENS, "head_dim": 8, "num_key_value_heads": 2, **LLAMAS[shape], "is_causal": False}
+    oracle = save(directory, transformers.Qwen3Config(**settings), "Qwen3Model")
+    oracle.linear = torch.nn.Linear(settings["hidden_size"], 40, bias=False)
+
+    def named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        body = {f"model.{name}": tensor for name, tensor in tensors.items()}
+        return {**body, "linear.weight": oracle.linear.weight.detach()}
+
+    code = {"AutoModel": "modeling_voyage.VoyageQwen3BidirectionalEmbedModel"} if shape == "tied" else None
+    more = {"architectures": ["VoyageQwen3BidirectionalEmbedModel"], "auto_map": code, "num_labels": 40}
+    _rewrite(directory, named, **more, is_causal=None)
+    return oracle
+
+
 def _write(directory: Path, hf: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Write a random checkpoint with these settings and tensors. Returns the tensors."""
     torch.manual_seed(5)

@@ -12,6 +12,7 @@ from transformers import (
     BigBirdPegasusConfig,
     BlenderbotConfig,
     BlenderbotSmallConfig,
+    EncoderDecoderConfig,
     LEDConfig,
     LongT5Config,
     M2M100Config,
@@ -83,6 +84,28 @@ def _t5gemma(encoder: dict, decoder: dict, **settings) -> T5GemmaConfig:
     stacks = {"encoder": encoder, "decoder": decoder}
     modules = {name: T5GemmaModuleConfig(**{**_T5GEMMA, **changes}) for name, changes in stacks.items()}
     return T5GemmaConfig(**modules, vocab_size=VOCAB, decoder_start_token_id=3, **settings)
+
+
+_HALF = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 48,
+}
+
+
+def _pair(encoder: dict, decoder: dict, **settings) -> EncoderDecoderConfig:
+    """Two encoders, of which one is a decoder. Each half names its `model_type`."""
+    as_decoder = {"is_decoder": True, "add_cross_attention": True}
+    return EncoderDecoderConfig(
+        encoder={**_HALF, **encoder},
+        decoder={**_HALF, **as_decoder, **decoder},
+        decoder_start_token_id=5,
+        pad_token_id=0,
+        **settings,
+    )
 
 
 _T5GEMMA2 = {
@@ -185,6 +208,15 @@ CASES = {
         "T5GemmaForConditionalGeneration",
         _t5gemma(
             {"hidden_size": 48, "num_attention_heads": 2, "head_dim": 16}, {"num_hidden_layers": 2, "head_dim": 8}
+        ),
+        None,
+    ),
+    "bert2bert": ("EncoderDecoderModel", _pair({"model_type": "bert"}, {"model_type": "bert"}), None),
+    "bert2roberta-relu-deeper-encoder-two-vocabularies": (
+        "EncoderDecoderModel",
+        _pair(
+            {"model_type": "bert", "num_hidden_layers": 3, "hidden_act": "relu", "vocab_size": 97},
+            {"model_type": "roberta", "num_attention_heads": 2, "hidden_act": "relu", "pad_token_id": 1},
         ),
         None,
     ),

@@ -21,6 +21,7 @@ from tests.parity.published_code import (
     write_llama_bidirec,
     write_nomic,
     write_pplx,
+    write_voyage,
 )
 
 LENGTHS = (1, 7, 23, 12)
@@ -63,6 +64,18 @@ def test_decoders_as_encoders(shape: str, write, tmp_path: Path, device: torch.d
     hidden = loaded.transformer.encode(encoder_batch(texts, device))
     torch.testing.assert_close(hidden, torch.cat(theirs), atol=1e-4, rtol=1e-4)
     assert loaded.tasks == ("embed",)
+
+
+@pytest.mark.parametrize("shape", LLAMAS)
+@torch.inference_mode()
+def test_voyage_qwen3(shape: str, tmp_path: Path, device: torch.device) -> None:
+    """One shape names its code, the other only the class. Both have the `model_type` of Qwen3."""
+    oracle = write_voyage(tmp_path, shape).to(device)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    theirs = [oracle.linear(oracle(torch.tensor([text], device=device)).last_hidden_state[0]) for text in texts]
+    hidden = loaded.transformer.encode(encoder_batch(texts, device))
+    torch.testing.assert_close(hidden, torch.cat(theirs), atol=1e-4, rtol=1e-4)
+    assert (loaded.family, loaded.tasks, hidden.shape[1]) == ("voyage_qwen3", ("embed",), 40)
 
 
 @pytest.mark.parametrize(("pooling", "labels"), [("avg", 1), ("cls", 3), ("last", 1)])

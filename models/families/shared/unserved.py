@@ -41,7 +41,6 @@ _REASONS = {
     "draft": "it only drafts tokens for another model, from that model's hidden states and keys",
     "diffusion": "it generates a block of tokens at once by diffusion, which is not supported",
     "dual": "it joins two encoders, or an encoder with an index of documents, which is not supported",
-    "pair": "its encoder and its decoder are of any two families, which is not supported",
     "decides": "it decides between options with a head of its own, which is not supported",
     "modalities": "it reads bytes, pictures or sound into a fixed number of positions, which is not supported",
     "pictures": "it reads pictures, and its language model is not served without them",
@@ -87,7 +86,6 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("draft", "llama", "muse_glimmer_assistant"),
     ("diffusion", "gemma4", "diffusion_gemma diffusion_gemma_text"),
     ("dual", "bert", "dpr rag"),
-    ("pair", "bart", "encoder-decoder"),
     ("decides", "qwen3", "jev"),
     ("modalities", "bert", "perceiver"),
     (
