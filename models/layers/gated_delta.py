@@ -35,6 +35,7 @@ class GatedDelta(Mixer):
     def __init__(self, config: GatedDeltaConfig, hidden_size: int) -> None:
         super().__init__()
         self.config, self.width, self._key_heads = config, config.value_width, config.num_key_heads
+        self._strength = config.strength
         self.query = Linear(hidden_size, config.key_width, bias=False)
         self.key = Linear(hidden_size, config.key_width, bias=False)
         self.value = Linear(hidden_size, config.value_width, bias=False)
@@ -53,7 +54,7 @@ class GatedDelta(Mixer):
         """The parameters of the delta rule of each head, computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
-            self._numbers = DeltaNumbers(self.decay_bias.float(), factors, self._key_heads, self.config.strength)
+            self._numbers = DeltaNumbers(self.decay_bias.float(), factors, self._key_heads, self._strength)
         return self._numbers
 
     def project(self, hidden: Tensor) -> Projections:
