@@ -5,6 +5,7 @@ The key file has one of two forms. A file whose name ends in `.toml` has a table
     [keys.team-a]
     key = "..."             # or sha256 = "...", so that the file holds no key
     max_requests = 16       # limits are optional
+    admin = true            # the key may load and unload models
 
 Any other file has one key per line: printable ASCII characters without spaces. These keys are named after their lines
 and have no limits of their own. A file with any other line is refused as a whole, so that a damaged file replaces no
@@ -36,7 +37,7 @@ POLL_SECONDS = 1.0
 MAX_COST = 1e300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"[\x21-\x7e]+")
-_FIELDS = ("key", "sha256", "max_requests", "max_tokens", "max_cost")
+_FIELDS = ("key", "sha256", "max_requests", "max_tokens", "max_cost", "admin")
 _FORM = '`key = "..."` or `sha256 = "..."`'
 
 
@@ -189,8 +190,15 @@ def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
         _count(where, "max_requests", fields.get("max_requests")),
         _count(where, "max_tokens", fields.get("max_tokens")),
         _cost(where, fields.get("max_cost")),
+        _admin(where, fields.get("admin", False)),
     )
     return ApiKey(digest, limits)
+
+
+def _admin(where: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{where}: admin must be true or false")
+    return value
 
 
 def _count(where: str, name: str, value: Any) -> int | None:

@@ -6,6 +6,7 @@ Only this module and `server.cli` import all parts of the server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,8 @@ from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry.telemetry import Telemetry
-from server.errors import CheckpointError, StartError
+from server.declared_models import declare, idle_limits, models_in_directory, text_parts, with_own_drafts
+from server.errors import CheckpointError, InvalidRequest, NotReady, StartError
 from server.greeting import greeting, ready_lines
 from server.ipc.client.client import EngineClient
 from server.ipc.client.queue import default_limits
@@ -40,6 +42,7 @@ from server.metrics import Metrics
 from server.model_sources import (
     AdapterSource,
     by_model,
+    check_names,
     find_adapters,
     find_answer_prompts,
     find_models,
@@ -49,6 +52,9 @@ from server.model_sources import (
 )
 from server.operations.admission import Admission, default_memory_bytes
 from server.operations.glossary_store import GlossaryStore
+from server.operations.model_names import ModelNames, pairs
+from server.operations.on_demand.declared import DeclaredModel
+from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
@@ -80,6 +86,8 @@ class Server:
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
         self.settings = settings
         self.directories = find_models(settings)
+        if settings.models_dir is not None:
+            self.directories = models_in_directory(settings.models_dir) | self.directories
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, self.directories)
         self.languages = stated_languages(settings.languages, list(self.directories))
@@ -94,9 +102,8 @@ class Server:
             COALESCE_SECONDS,
             settings.stale_seconds,
         )
-        self.pool = _pool(
-            self.directories, settings, client, worker, self.speculations, self.adapters, self.answer_prompts
-        )
+        self.specs = _specs(self.directories, settings, self.speculations, self.adapters, self.answer_prompts)
+        self.pool = _pool([] if settings.on_demand else self.specs, settings, client, worker)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
             settings=settings,
@@ -109,6 +116,7 @@ class Server:
                 special_tokens_in_texts=settings.special_tokens_in_texts,
                 pools=Pools(settings.max_recordings),
                 pivot=settings.pivot,
+                names=ModelNames(pairs(settings.alias), dict(pairs(settings.default_model))),
                 glossaries=GlossaryStore(settings.glossaries),
                 admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
             ),
@@ -118,7 +126,83 @@ class Server:
             keys=settings.keys(),
             tracing=_tracing(settings),
         )
-        self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts)
+        self.idle = idle_limits(settings)
+        if settings.on_demand:
+            self.state.runtime.registry = self._registry(client)
+        check_names(settings, [name for spec in self.specs for name in (spec.name, *spec.adapters)])
+        self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts, self._preload)
+
+    def _registry(self, client: EngineClient) -> ModelRegistry:
+        """The models that are loaded when a request asks for them."""
+        settings, runtime = self.settings, self.state.runtime
+
+        def served(name: str) -> ServedModel | None:
+            return next((model for model in runtime.loaded() if model.name == name), None)
+
+        def forget(name: str) -> None:
+            client.forget_model(name, "the model was unloaded")
+            runtime.pair_templates.pop(name, None)
+
+        specs = with_own_drafts({spec.name: spec for spec in self.specs})
+        return ModelRegistry(
+            [declare(spec, self.idle) for spec in specs],
+            client.loads,
+            text_parts(self._text_of, self.texts, served, forget),
+            self._discover,
+            self._resolve,
+            settings.memory,
+            settings.kv_cache_memory,
+            max(settings.workers, 1),
+            Telemetry(runtime.metrics),
+        )
+
+    async def _discover(self) -> list[DeclaredModel]:
+        """Models that have come to `--models-dir` since the start."""
+        directory, registry = self.settings.models_dir, self.state.runtime.registry
+        if directory is None or registry is None:
+            return []
+        found = await asyncio.to_thread(models_in_directory, directory)
+        new = {name: path for name, path in found.items() if registry.find(name) is None}
+        return [declare(spec, self.idle) for spec in _specs(new, self.settings, {}, (), (), [*registry.models, *new])]
+
+    async def _resolve(self, name: str, source: str) -> DeclaredModel:
+        """A model that an operator declares while the server runs. Raises InvalidRequest."""
+        registry = self.state.runtime.registry
+        assert registry is not None
+        if not configuration.MODEL_NAME.fullmatch(name):
+            raise InvalidRequest("the name of a model has letters, digits, '.', '_' and '-', 96 at most", "model")
+        try:
+            directory = await asyncio.to_thread(resolved, source)
+        except CheckpointError:
+            raise InvalidRequest(
+                "`source` is neither a checkpoint of this machine nor a model of the hub", "source"
+            ) from None
+        (spec,) = _specs({name: directory}, self.settings, {}, (), (), [*registry.models, name])
+        return declare(spec, self.idle)
+
+    async def _preload(self) -> None:
+        """Load the models of `--preload`. A model that cannot be loaded is logged, and the others are served."""
+        registry = self.state.runtime.registry
+        if registry is None:
+            return
+        registry.start()
+        wanted = list(registry.models.values())
+        if "all" not in self.settings.preload:
+            wanted = [registry.models[name] for name in self.settings.preload]
+        for model in wanted:
+            with contextlib.suppress(NotReady):
+                await registry.load(model)
+
+    def _text_of(self, spec: ModelSpec) -> CheckpointText:
+        """The text parts of a model that is loaded on demand. Raises CheckpointError."""
+        pair = self.languages.get(spec.name, "")
+        text = _load_text(spec.name, Path(spec.directory), pair, self.state.runtime.chat_renderer)
+        if text.chat_templates.problem is not None:
+            raise CheckpointError(f"{spec.name}: {text.chat_templates.problem}")
+        draft = "" if spec.speculation is None else spec.speculation.draft_directory
+        if draft:
+            checkpoint_text.check_same_tokens(spec.name, text, _load_text(f"{spec.name} draft", Path(draft)))
+        return replace(text, answer_prompt=self.answer_prompts.get(spec.name))
 
     async def serve_until_signal(self, endpoints: Endpoints) -> None:
         """Serve until a signal stops the process. Prints when the server is ready, and when it has stopped."""
@@ -129,7 +213,7 @@ class Server:
 
     async def serve(self, endpoints: Endpoints, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
         """Serve until `stop` is set. on_ready: called with the URL when the models are loaded."""
-        log.info("loading %s", ", ".join(self.directories))
+        log.info("%s %s", "declared:" if self.settings.on_demand else "loading", ", ".join(self.directories))
         self.lifecycle.begin()
         app, monitoring, arrivals = await asyncio.to_thread(self._create_applications)
         await serve(app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), arrivals)
@@ -146,6 +230,8 @@ class Server:
         return app, create_monitoring(self.state), Arrivals(self.state)
 
     async def _load_texts(self) -> None:
+        if self.settings.on_demand:
+            return
         for name, directory in self.directories.items():
             pair = self.languages.get(name, "")
             text = await asyncio.to_thread(_load_text, name, directory, pair, self.state.runtime.chat_renderer)
@@ -197,37 +283,19 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
-def _pool(
-    directories: dict[str, Path],
+def _specs(
+    directories: Mapping[str, Path],
     settings: Settings,
-    client: EngineClient,
-    worker: Sequence[str],
     speculations: Mapping[str, Speculation],
     adapters: Sequence[AdapterSource] = (),
     answering: Collection[str] = (),
-) -> WorkerPool:
-    names = list(directories)
+    names: Sequence[str] | None = None,
+) -> list[ModelSpec]:
+    """The models as a worker loads them. names: all models that settings may name; None for those of `directories`."""
+    names = list(directories) if names is None else names
     cache_dtypes = by_model("kv_cache_dtype", settings.kv_cache_dtype, names)
-    options = EngineOptions(
-        max_batch_tokens=settings.max_batch_tokens,
-        max_encode_tokens=settings.max_encode_tokens,
-        max_batch_rows=settings.max_batch_rows,
-        block_size=settings.block_size,
-        kv_cache_bytes=settings.kv_cache_memory or 0,
-        threads=settings.threads,
-        prefix_cache=settings.prefix_cache,
-        speculative_tokens=settings.speculative_tokens,
-        kv_cache_dtype=cast(KVCacheDType, cache_dtypes.get("", "auto")),
-        free_memory_bytes=free_memory_bytes(),
-    )
-    limits = SupervisorLimits(
-        stale_seconds=settings.stale_seconds,
-        hang_seconds=settings.hang_seconds,
-        loading_hang_seconds=settings.loading_hang_seconds,
-        max_failures=settings.max_restarts,
-    )
     quantized = by_model("quantize", settings.quantize, names)
-    specs = [
+    return [
         ModelSpec(
             name,
             str(directory),
@@ -240,6 +308,29 @@ def _pool(
         )
         for name, directory in directories.items()
     ]
+
+
+def _pool(specs: list[ModelSpec], settings: Settings, client: EngineClient, worker: Sequence[str]) -> WorkerPool:
+    cache_dtype = next((entry for entry in reversed(settings.kv_cache_dtype) if "=" not in entry), "auto")
+    options = EngineOptions(
+        max_batch_tokens=settings.max_batch_tokens,
+        max_encode_tokens=settings.max_encode_tokens,
+        max_batch_rows=settings.max_batch_rows,
+        block_size=settings.block_size,
+        kv_cache_bytes=settings.kv_cache_memory or 0,
+        threads=settings.threads,
+        prefix_cache=settings.prefix_cache,
+        speculative_tokens=settings.speculative_tokens,
+        kv_cache_dtype=cast(KVCacheDType, cache_dtype),
+        free_memory_bytes=free_memory_bytes(),
+        on_demand=settings.on_demand,
+    )
+    limits = SupervisorLimits(
+        stale_seconds=settings.stale_seconds,
+        hang_seconds=settings.hang_seconds,
+        loading_hang_seconds=settings.loading_hang_seconds,
+        max_failures=settings.max_restarts,
+    )
     return WorkerPool(specs, settings.device, options, client, settings.workers, limits, worker, settings.grace_seconds)
 
 
@@ -308,7 +399,8 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     finally:
         renderer.close()
     client = EngineClient(Telemetry(Metrics(), LoadProgress()), 1, 1)
-    pool = _pool({name: directory}, settings.model_copy(update={"workers": 1}), client, worker, {}, answering=prompts)
+    settings = settings.model_copy(update={"workers": 1})
+    pool = _pool(_specs({name: directory}, settings, {}, answering=prompts), settings, client, worker)
     try:
         await pool.start()
         model = ServedModel(client.models[name], text)

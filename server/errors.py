@@ -153,7 +153,7 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """A server without API keys refuses the request, because a foreign web page may have sent it."""
+    """The API key may not do this, or a foreign web page may have sent the request to a server without keys."""
 
     status = 403
     kind = "permission_error"

@@ -25,16 +25,20 @@ def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "")
     lines = ready_lines(url, runtime)
     lines += [f"A page to try the models: {url}/", f"All routes, with examples: {url}/docs"]
     lines += [f"Metrics and probes are on {metrics_url}"] * bool(metrics_url)
-    return "\n".join([*lines, "", "Try it:", f"  {_example(url, runtime, needs_key)}", ""])
+    if runtime.loaded():
+        lines += ["", "Try it:", f"  {_example(url, runtime, needs_key)}"]
+    return "\n".join([*lines, ""])
 
 
 def ready_lines(url: str, runtime: Runtime) -> list[str]:
     """The address, and a line for each model: its tasks, and the room of its KV cache."""
-    models = runtime.loaded()
-    width = max(len(model.name) for model in models)
+    models = {model.name: _about(model) for model in runtime.loaded()}
+    if runtime.registry is not None:
+        models = dict.fromkeys(runtime.registry.models, "loaded when a request asks for it") | models
+    width = max(map(len, models), default=0)
     return [
         f"Triptych is ready on {url} ({runtime.client.device})",
-        *(f"  {model.name:<{width}}  {_about(model)}" for model in models),
+        *(f"  {name:<{width}}  {about}" for name, about in models.items()),
     ]
 
 

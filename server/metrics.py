@@ -133,6 +133,14 @@ class Metrics:
             "1 for a model whose steps run operation by operation, else 0. The reason is in /info.",
             ["model"],
         )
+        self.models = gauge("models", "Models that are loaded on demand, by state.", ["state"])
+        self.model_bytes = gauge("model_bytes", "Memory counted for a model that is loaded on demand.", ["model"])
+        self.models_budget_bytes = gauge("models_budget_bytes", "Memory of all models together; 0 for no limit.")
+        self.model_loads = counter("model_loads_total", "Loads of models on demand, by outcome.", ["model", "outcome"])
+        self.model_unloads = counter("model_unloads_total", "Unloads of models, by reason.", ["model", "reason"])
+        self.model_load_duration = histogram(
+            "model_load_duration_seconds", "Duration of a load on demand, with the wait for room.", _REQUEST_SECONDS
+        )
         self.device_memory = gauge("device_memory_bytes", "Memory of the worker's device, by kind.", ["kind"])
         self.build_info = gauge("build_info", "Always 1; the labels hold version and device.", ["version", "device"])
         for collector in (self.generated_tokens, self.inter_token, self.pools):

@@ -20,7 +20,9 @@ def find_models(settings: Settings) -> dict[str, Path]:
 
     Raises StartError without any model, CheckpointError for a directory that cannot be found.
     """
-    if not settings.models:
+    if settings.models_dir is not None and not settings.models_dir.is_dir():
+        raise StartError(f"models_dir: {settings.models_dir} is not a directory")
+    if not settings.models and settings.models_dir is None:
         import weights
 
         demo = Path(weights.__file__).parent / "demo"
@@ -140,6 +142,18 @@ def by_model(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict
             raise StartError(f"{setting}: no model is named {name!r}, only {', '.join(names)}")
         found[name] = value
     return found
+
+
+def check_names(settings: Settings, names: Sequence[str]) -> None:
+    """Raise StartError for an alias, a default or a model to preload that is not one of these names.
+
+    Models that come to `--models-dir` later may have aliases and be defaults.
+    """
+    known = [*names, *(["all"] if settings.preload else [])]
+    for setting in ("preload",) if settings.models_dir is not None else ("preload", "alias", "default_model"):
+        for entry in getattr(settings, setting):
+            if entry.rpartition("=")[2] not in known:
+                raise StartError(f"{setting}: no model is named {entry.rpartition('=')[2]!r}, only {', '.join(names)}")
 
 
 def stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:

@@ -117,6 +117,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Models = Annotated[list[str], NoDecode, BeforeValidator(_model_entries)]
 Adapters = Annotated[list[str], NoDecode, BeforeValidator(_adapter_entries)]
 Speculations = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
+Aliases = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Languages = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Prompts = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
@@ -140,6 +141,39 @@ class Settings(BaseSettings):
         default=[],
         description="Models to serve; without any, the demo models. The source is a directory or a Hugging Face Hub "
         "id, with @REVISION if needed. The name defaults to the last part of the source.",
+    )
+    memory: Size | None = Field(
+        default=None,
+        description="Memory of all models together, such as 12G: weights, KV caches, tokenizers and steps. Models are "
+        "then loaded when a request asks for them, and unloaded when another one needs room.",
+    )
+    models_dir: Path | None = Field(
+        default=None,
+        description="Directory whose subdirectories with a checkpoint, and GGUF files, are models too, loaded when a "
+        "request asks for them. New ones appear without a restart.",
+    )
+    preload: Names = Field(
+        default=[],
+        description="Models that are loaded at the start although models are loaded when a request asks for them: "
+        "names separated by commas, or all.",
+    )
+    idle_seconds: Names = Field(
+        default=[],
+        description="Time without requests after which a model is unloaded: seconds for all models, and NAME=SECONDS "
+        "or NAME=never entries, separated by commas. Models are then loaded when a request asks for them.",
+    )
+    allow_admin_load: bool = Field(
+        default=False, description="An admin key may declare new models of this machine over HTTP."
+    )
+    alias: Aliases = Field(
+        default=[],
+        description="Further names of models, as whisper-1=speech; gpt-*=llm is a pattern with * and ?. A name of a "
+        "model comes first, then the first entry that fits. Separate entries by commas.",
+    )
+    default_model: Aliases = Field(
+        default=[],
+        description="Model of requests that name none, by operation or route, as embed=e5 or /v1/chat/completions=llm. "
+        "By default the first model that can answer. Separate entries by commas.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device that runs the models; auto is cuda where it is available."
@@ -428,6 +462,16 @@ class Settings(BaseSettings):
         for entry in self.rerank_prompts:
             if not re.fullmatch("[^=]+=.+", entry):
                 raise ValueError(f"rerank_prompts: write NAME=PROMPT, not {entry!r}")
+        for entry in self.idle_seconds:
+            if not re.fullmatch(r"(([^=]+=)?\d+(\.\d+)?)|([^=]+=)?never", entry):
+                raise ValueError(f"idle_seconds: write SECONDS, NAME=SECONDS or NAME=never, not {entry!r}")
+        for entry in self.alias:
+            name, _, model = entry.partition("=")
+            if not re.fullmatch(r"[A-Za-z0-9*?][A-Za-z0-9._/:*?-]{0,127}", name) or not MODEL_NAME.fullmatch(model):
+                raise ValueError(f"alias: write NAME=MODEL or PATTERN=MODEL, not {entry!r}")
+        for entry in self.default_model:
+            if not re.fullmatch(r"/?[a-z0-9_/.-]+=[^=]+", entry):
+                raise ValueError(f"default_model: write OPERATION=MODEL or ROUTE=MODEL, not {entry!r}")
         for origin in self.cors_origins:
             if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", origin):
                 raise ValueError(
@@ -455,8 +499,10 @@ class Settings(BaseSettings):
         _check_unique("adapter", adapters, models)
         _check_unique("speculative", speculative)
         _check_unique("rerank_prompts", rerankers)
+        for setting, entries in (("alias", self.alias), ("default_model", self.default_model)):
+            _check_unique(setting, [entry.partition("=")[0] for entry in entries])
         for name in speculative:
-            if models and name not in models:
+            if models and self.models_dir is None and name not in models:
                 raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key: set both of them, or neither")
@@ -470,6 +516,11 @@ class Settings(BaseSettings):
                 f"({self.max_timeout_seconds:g})"
             )
         return self
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether models are loaded when a request asks for them."""
+        return self.memory is not None or self.models_dir is not None or bool(self.idle_seconds or self.preload)
 
     def keys(self) -> ApiKeys:
         """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or invalid file."""

@@ -43,7 +43,8 @@ def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = No
     """Uninitialised memory for `count` numbers on the CPU, in huge pages where the system has them.
 
     Tensors of up to 32 MiB lie side by side in regions, because most weights of a small model fill no huge page. The
-    memory of a region is given back when none of its tensors is left.
+    memory of a region is given back when none of its tensors is left. Each thread has regions of its own, so that a
+    thread that loads one model shares no region with other models.
 
     like: a meta tensor gives a meta tensor. Its dtype is used unless `dtype` is given. Raises MemoryError.
     """
@@ -65,24 +66,22 @@ def bytes_in_huge_pages(size: int) -> Tensor:
     return torch.frombuffer(_new_mapping(size), dtype=torch.uint8)
 
 
-class _Regions:
-    """Allocator of small tensors: reserves the parts of a shared region one after another. Any thread may call it."""
+class _Regions(threading.local):
+    """Allocator of small tensors of one thread: reserves the parts of a shared region one after another."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._newest: weakref.ref[ctypes.Array[ctypes.c_char]] | None = None
         self._used = 0
 
     def take(self, size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
         """Reserve `size` bytes. Returns the region and the offset of the bytes in it. Raises MemoryError."""
-        with self._lock:
-            region = self._newest() if self._newest is not None else None
-            if region is None or self._used + size > _REGION_BYTES:
-                region, self._used = _new_mapping(_REGION_BYTES), 0
-                self._newest = weakref.ref(region)
-            offset = self._used
-            self._used = -(-(offset + size) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            return region, offset
+        region = self._newest() if self._newest is not None else None
+        if region is None or self._used + size > _REGION_BYTES:
+            region, self._used = _new_mapping(_REGION_BYTES), 0
+            self._newest = weakref.ref(region)
+        offset = self._used
+        self._used = -(-(offset + size) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        return region, offset
 
 
 _regions = _Regions()

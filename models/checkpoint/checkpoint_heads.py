@@ -27,12 +27,15 @@ from models.checkpoint.sentence_files import (
 from models.checkpoint.settings_files import read_settings
 from models.checkpoint.static_files import static_settings
 from models.config import (
+    ClassificationHead,
     ConfigError,
     EmbeddingConfig,
+    HeadConfig,
     LanguageModelHead,
     MaskedLanguageModelHead,
     ModelConfig,
     PoolingHead,
+    TokenClassificationHead,
 )
 from models.config.entities import LabelledSpansConfig
 from models.config.late_interaction import LateInteractionConfig
@@ -170,3 +173,29 @@ def read_heads(files: CheckpointFiles, config: ModelConfig, answers: bool) -> Ch
     if is_cross_encoder(directory):
         return CheckpointHeads(plain())
     return CheckpointHeads(sentence_config(directory, width, pooling))
+
+
+def checkpoint_tasks(
+    tasks: tuple[CheckpointTask, ...], head: HeadConfig, heads: CheckpointHeads
+) -> tuple[CheckpointTask, ...]:
+    """Tasks of a checkpoint: those of its architecture and its heads, and `rerank` for a classifier with one label."""
+    if heads.tasks is not None:
+        return heads.tasks
+    is_reranker = isinstance(head, ClassificationHead) and head.num_labels == 1
+    return (*tasks, *heads.more_tasks, "rerank") if is_reranker else (*tasks, *heads.more_tasks)
+
+
+def class_names(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
+    """Class names by index; empty without classes. transformers does not save its default names `LABEL_0`, ..."""
+    if not isinstance(head, ClassificationHead | TokenClassificationHead):
+        return ()
+    names = hf.get("id2label")
+    if not isinstance(names, dict) or not names:
+        return tuple(f"LABEL_{index}" for index in range(head.num_labels))
+    try:
+        by_index = {int(index): str(label) for index, label in names.items()}
+    except ValueError:
+        by_index = {}
+    if sorted(by_index) != list(range(len(names))):
+        raise ConfigError(f"'id2label' must have the keys 0 to {len(names) - 1}")
+    return tuple(by_index[index] for index in range(len(by_index)))

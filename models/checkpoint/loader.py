@@ -12,7 +12,14 @@ import torch
 
 from models.backends import choice
 from models.backends.tensor_memory import PRIVATE, TensorMemory
-from models.checkpoint.checkpoint_heads import CheckpointFiles, CheckpointHeads, read_files, read_heads
+from models.checkpoint.checkpoint_heads import (
+    CheckpointFiles,
+    CheckpointHeads,
+    checkpoint_tasks,
+    class_names,
+    read_files,
+    read_heads,
+)
 from models.checkpoint.constant_tables import check_constant_tables
 from models.checkpoint.expected_tensors import expected_tensors
 from models.checkpoint.gguf_rules import gguf_rules
@@ -23,12 +30,9 @@ from models.checkpoint.pack_weights import WeightPacker
 from models.checkpoint.settings_files import read_settings
 from models.checkpoint.stored_size import check_count, check_size
 from models.config import (
-    ClassificationHead,
     ConfigError,
-    HeadConfig,
     LanguageModelHead,
     ModelConfig,
-    TokenClassificationHead,
 )
 from models.families.shared.family import CheckpointTask, Family
 from models.generation_defaults import GenerationDefaults, generation_defaults
@@ -173,9 +177,9 @@ def load_model(
         config=config,
         family="gliner" if files.gliner is not None else family.name,
         architecture=files.name,
-        tasks=_tasks(family.architectures[architecture], config.head, heads),
+        tasks=checkpoint_tasks(family.architectures[architecture], config.head, heads),
         generation=generation,
-        labels=_labels(hf, config.head),
+        labels=class_names(hf, config.head),
         problem_type=hf.get("problem_type"),
         sentence=load_sentence_head(directory, heads.sentence, device),
         heads=token_heads,
@@ -355,27 +359,3 @@ def tensor_rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
     if files.gliner is not None:
         return encoder_rules(rules)
     return (Drop(r"linear\.weight"), *rules) if files.is_colbert else rules
-
-
-def _tasks(tasks: tuple[CheckpointTask, ...], head: HeadConfig, heads: CheckpointHeads) -> tuple[CheckpointTask, ...]:
-    """Tasks of a checkpoint: those of its architecture and its heads, and `rerank` for a classifier with one label."""
-    if heads.tasks is not None:
-        return heads.tasks
-    is_reranker = isinstance(head, ClassificationHead) and head.num_labels == 1
-    return (*tasks, *heads.more_tasks, "rerank") if is_reranker else (*tasks, *heads.more_tasks)
-
-
-def _labels(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
-    """Class names by index; empty without classes. transformers does not save its default names `LABEL_0`, ..."""
-    if not isinstance(head, ClassificationHead | TokenClassificationHead):
-        return ()
-    names = hf.get("id2label")
-    if not isinstance(names, dict) or not names:
-        return tuple(f"LABEL_{index}" for index in range(head.num_labels))
-    try:
-        by_index = {int(index): str(label) for index, label in names.items()}
-    except ValueError:
-        by_index = {}
-    if sorted(by_index) != list(range(len(names))):
-        raise ConfigError(f"'id2label' must have the keys 0 to {len(names) - 1}")
-    return tuple(by_index[index] for index in range(len(by_index)))

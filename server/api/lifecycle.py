@@ -28,12 +28,20 @@ class Lifecycle:
     state: state of the application; this class sets `started` and `draining`.
     pool: starts and stops the worker processes.
     load_texts: coroutine function that loads the tokenizers. It runs while the workers load the weights.
+    preload: coroutine function that loads models on demand, when the workers are ready.
     """
 
-    def __init__(self, state: State, pool: WorkerPool, load_texts: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        state: State,
+        pool: WorkerPool,
+        load_texts: Callable[[], Awaitable[None]],
+        preload: Callable[[], Awaitable[None]],
+    ) -> None:
         self.pool = pool
         self._state = state
         self._load_texts = load_texts
+        self._preload = preload
         self._begun = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
 
@@ -109,6 +117,7 @@ class Lifecycle:
         try:
             await self._load_texts()
             await workers
+            await self._preload()
         finally:
             workers.cancel()
             await asyncio.gather(workers, return_exceptions=True)
@@ -138,6 +147,8 @@ class Lifecycle:
         assert self._loading is not None
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
+        if self._state.runtime.registry is not None:
+            await self._state.runtime.registry.stop()
         await self.pool.stop()
         self._state.runtime.close()
 

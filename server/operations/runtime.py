@@ -27,6 +27,9 @@ from server.operations.admission import Admission
 from server.operations.entailment import entailment
 from server.operations.glossary_store import GlossaryStore
 from server.operations.grammar_compiler import GrammarCompiler
+from server.operations.model_names import PLACEHOLDER_NAMES, ModelNames
+from server.operations.on_demand.needed import needed_models
+from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
 from server.operations.side_tokens import NoSuchToken, sides_of
 from server.operations.stages import stage
@@ -45,8 +48,6 @@ MAX_TEXT_TOKENS = 1 << 19
 """Maximum number of tokens of a single text. The memory of tokenizing it is up to 700 bytes per token."""
 PIECE_TOKENS = 1 << 16
 """Texts of at most this many tokens together are tokenized at once; a longer text alone."""
-PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
-"""Names that Hugging Face clients send if the user names no model: the default model, unless a model has the name."""
 
 _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "generate": ("generate",),
@@ -196,6 +197,8 @@ class Runtime:
     auto_truncate: whether long inputs of `/v1/embeddings` are shortened if the request does not say it.
     pivot: language between two models without a direct translation, as for `chosen_pivot`.
     special_tokens_in_texts: special tokens in the texts of chats are tokens, as in transformers, instead of text.
+    registry: the models that are loaded when a request asks for them; None if all models are loaded at the start.
+    names: further names of models, and the models of requests that name none.
     glossaries: the stored glossaries of all API keys.
     chat_renderer: renders chat templates.
     template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
@@ -217,6 +220,8 @@ class Runtime:
     auto_truncate: bool = False
     pivot: str = AUTOMATIC
     special_tokens_in_texts: bool = False
+    registry: ModelRegistry | None = None
+    names: ModelNames = field(default_factory=ModelNames)
     glossaries: GlossaryStore = field(default_factory=GlossaryStore)
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
@@ -238,8 +243,22 @@ class Runtime:
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""
-        infos = self.client.models
-        return [ServedModel(infos[name], text) for name, text in self.texts.items() if name in infos]
+        infos, names = self.client.models, list(self.texts)
+        if self.registry is not None:
+            names = [name for model in self.registry.models.values() for name in model.names if name in self.texts]
+        return [ServedModel(infos[name], self.texts[name]) for name in names if name in infos]
+
+    async def prepare(self, call: Call, operation: str, spec: object) -> None:
+        """Load the models that a request needs, if they are loaded on demand, and hold them until its call closes.
+
+        operation: name of the operation. spec: its specification. A specification without a known model passes; the
+        operation reports what is wrong with it.
+        Raises the errors of `ModelRegistry.demand`.
+        """
+        if self.registry is None:
+            return
+        for model in await needed_models(self.registry, self.names, self.pivot, operation, spec):
+            await self.registry.demand(call, model)
 
     def candidates(self, name: str | None, operation: str) -> list[ServedModel]:
         """The models that may run an operation: the named one, or all that support it, the default first.
@@ -252,6 +271,7 @@ class Runtime:
             ModelNotFound: no model has this name.
             OperationNotSupported: the named model, or every loaded model, lacks the operation.
         """
+        name = self.names.model(name, operation, self.texts)
         if name is not None and not self._is_placeholder(name):
             model = self.model(name)
             if operation not in (*model.operations(), *_TEXT_OPERATIONS):
@@ -267,6 +287,7 @@ class Runtime:
 
     def model(self, name: str) -> ServedModel:
         """The named model. Raises NotReady while loading and ModelNotFound for an unknown name."""
+        name = self.names.resolve(name, self.texts)
         for model in self.ready():
             if model.name == name:
                 return model
@@ -276,9 +297,9 @@ class Runtime:
         return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())
 
     def ready(self) -> list[ServedModel]:
-        """The same as `loaded`. Raises NotReady while the models are loading."""
+        """The same as `loaded`. Raises NotReady while the models of the start are loading."""
         models = self.loaded()
-        if not models:
+        if not models and self.registry is None:
             raise NotReady("the models are loading; try again soon", retry_after=2)
         return models
 

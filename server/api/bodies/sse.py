@@ -43,6 +43,10 @@ class StreamFormat:
     media_type: str
     ping: bytes
 
+    def failure(self, value: Any) -> bytes:
+        """The error of a stream that has no events yet. value: the error in the shape of the dialect."""
+        return frame("error", value) if self.ping else json_line(value)
+
 
 SERVER_SENT_EVENTS = StreamFormat("text/event-stream; charset=utf-8", b": ping\n\n")
 JSON_LINES = StreamFormat("application/x-ndjson", b"")

@@ -36,7 +36,7 @@ from server.api.routes.error_shape import ErrorShape
 from server.api.routes.route import ERROR_FORMAT
 from server.api.state import State
 from server.errors import Overloaded, RequestError
-from server.operations.runtime import PLACEHOLDER_NAMES
+from server.operations.model_names import PLACEHOLDER_NAMES
 from server.system.cores import steps_uninterrupted
 
 log = logging.getLogger("triptych.door")
@@ -127,6 +127,9 @@ class Arrivals:
             # Neither JSON nor text, or nested too deeply. The application answers with the reason.
             return ""
         runtime = self._state.runtime
+        if runtime.registry is not None:
+            # Which model answers depends on what is loaded, and admission counts the request soon enough.
+            return "" if name is None or name not in runtime.texts else name
         self._default_models = self._default_models or default_models(runtime)
         if name is None or (name in PLACEHOLDER_NAMES and name not in runtime.texts):
             name = self._default_models.get(path, "")

@@ -17,6 +17,7 @@ from server.api.dialects.anthropic import routes as anthropic
 from server.api.dialects.cohere import routes as cohere
 from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
+from server.api.dialects.native.model_routes import MODEL_ROUTES
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
 from server.api.dialects.openai import routes as openai
@@ -93,7 +94,7 @@ _SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/d
 _PATHS: list[tuple[str, ErrorShape]] = [
     *((path, routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
     *((path, route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
-    *((route.path, route.errors) for route in OWNED_ROUTES),
+    *((route.path, route.errors) for route in (*MODEL_ROUTES, *OWNED_ROUTES)),
 ]
 _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
     (compile_path(path)[0], path, shape) for path, shape in _PATHS
@@ -103,18 +104,20 @@ _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
 
 def add_routes(app: FastAPI) -> None:
     """Register all routes with the application."""
+    for route in MODEL_ROUTES:  # before `/models/{model}`, which would take `load` for a model
+        app.add_api_route(route.path, route.respond, methods=[route.method], name=route.name, **describe_state(route))
     for path, routes in _ROUTES_BY_PATH.items():
         first = routes[0]
         respond = first.respond if len(routes) == 1 else SharedPath(routes).respond
         described = describe(first) if len(routes) == 1 else describe_shared(routes)
         in_schema: dict[str, Any] = described if path == first.path else {"include_in_schema": False}
         app.add_api_route(path, respond, methods=["POST"], name=first.operation_id, **in_schema)
-    for route in GET_ROUTES:
-        app.add_api_route(route.path, route.respond, methods=["GET"], name=route.name, **describe_get(route))
-        if route.takes_post:
-            app.add_api_route(route.path, route.respond, methods=["POST"], include_in_schema=False)
-        for alias in route.aliases:
-            app.add_api_route(alias, route.respond, methods=["GET"], name=route.name, include_in_schema=False)
+    for get in GET_ROUTES:
+        app.add_api_route(get.path, get.respond, methods=["GET"], name=get.name, **describe_get(get))
+        if get.takes_post:
+            app.add_api_route(get.path, get.respond, methods=["POST"], include_in_schema=False)
+        for alias in get.aliases:
+            app.add_api_route(alias, get.respond, methods=["GET"], name=get.name, include_in_schema=False)
     for owned in OWNED_ROUTES:
         described = describe_state(owned) if isinstance(owned, StateRoute) else describe_get(owned)
         app.add_api_route(owned.path, owned.respond, methods=[owned.method], name=owned.name, **described)

@@ -296,7 +296,6 @@ REASONS: Mapping[str, str] = {
     "structured_outputs": "use `response_format`",
     "truncate_prompt_tokens": "a prompt that is too long is refused",
     "n_predict": "use `max_tokens`",
-    "keep_alive": "models stay loaded",
     "preserve_formatting": "the server never corrects what the model writes",
 }
 """Hints, wishes and refused fields: what to do instead, or why nothing is lost."""

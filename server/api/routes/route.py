@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
@@ -28,6 +28,7 @@ from server.api.entry.rejections import count_error
 from server.api.entry.scope import CALL, KEY_LIMITS, OPERATION
 from server.api.fields.ignored_parameters import HEADER as IGNORED_PARAMETERS
 from server.api.fields.ignored_parameters import header_value, ignored_parameters
+from server.api.fields.keep_alive import keep_alive_seconds
 from server.api.fields.keys import KEY_DEFERRED, authorize, read_unverified
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.state import State, arrival, cache_salt, of
@@ -45,6 +46,8 @@ class Spec(Protocol):
     def cost(self, model: ServedModel) -> Cost: ...
 
 
+COMMIT_SECONDS = 15.0
+"""A stream whose model is still loading after this time gets its status, so that proxies keep the connection."""
 TRUNCATED_INPUTS = "X-Truncated-Inputs"
 """Response header: places, in the request, of the inputs that lost tokens because they were too long."""
 ERROR_FORMAT = "x-error-format"
@@ -124,7 +127,16 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
             call.ignore(ignored_parameters(body))
             return parse(body)
 
-        return await state.runtime.pools.parse.run(convert, call) if is_large(request) else convert()
+        spec = await state.runtime.pools.parse.run(convert, call) if is_large(request) else convert()
+        default = state.runtime.names.defaults.get(self.path)
+        if default is not None and getattr(spec, "model", default) is None:
+            spec = replace(spec, model=default)  # type: ignore[type-var]
+        return spec
+
+    async def start(self, state: State, call: Call, spec: SpecT) -> ResultT:
+        """Run the operation, after its model is loaded."""
+        await state.runtime.prepare(call, self.operation, spec)
+        return await self.run(state.runtime, call, spec)
 
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its time limits."""
@@ -134,6 +146,10 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         call = Call(state.runtime.client, deadline, arrival(request), cache_salt(request), key, queue_seconds)
         request.scope[CALL] = call
         request.scope[OPERATION] = self.operation
+        keep_alive, registry = getattr(body, "keep_alive", None), state.runtime.registry
+        if registry is not None and keep_alive not in (None, ""):
+            name, seconds = getattr(body, "model", None) or "", keep_alive_seconds(keep_alive)
+            call.on_close(lambda: registry.keep(state.runtime.names.resolve(name, registry.models), seconds))
         return call
 
 
@@ -157,7 +173,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     await next_iteration()
-                    result = await self.run(state.runtime, call, spec)
+                    result = await self.start(state, call, spec)
         except BaseException:
             call.close()
             raise
@@ -222,6 +238,10 @@ class StreamingRoute(
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     await next_iteration()
+                    preparing = await self._prepare(state, call, spec)
+                    if preparing is not None:
+                        late = _LateStream(self, state, call, body, spec, preparing, request.scope)
+                        return EventStream(late.events, call.leave, self.format, headers=call_headers(call))
                     run = await self.run(state.runtime, call, spec)
                     renderer = self.renderer(body, run)
                     if not spec.stream:
@@ -243,6 +263,21 @@ class StreamingRoute(
             raise
         stream = _Stream(self, state, call, run, renderer, first, request.scope)
         return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
+
+    async def _prepare(self, state: State, call: Call, spec: StreamingSpecT) -> asyncio.Task[None] | None:
+        """Load the model. Returns the task that still loads it after `COMMIT_SECONDS`, for a stream only."""
+        if state.runtime.registry is None:
+            return None
+        preparing = asyncio.create_task(state.runtime.prepare(call, self.operation, spec), name="prepare")
+        try:
+            done, _ = await asyncio.wait({preparing}, timeout=COMMIT_SECONDS if spec.stream else None)
+        except BaseException:
+            preparing.cancel()
+            raise
+        if not done:
+            return preparing
+        await preparing
+        return None
 
     def check_time(self, run: Run[Any, Any]) -> None:
         """Raise DeadlineExceeded for an answer that its deadline has ended, unless the renderer reports that."""
@@ -267,30 +302,79 @@ class _Stream(Generic[DeltaT, ResultT]):
 
         Yield the bytes that the connection cannot take yet.
         """
-        metrics, renderer = self.state.runtime.metrics, self.renderer
+        metrics = self.state.runtime.metrics
+        metrics.streams_open.inc()
+        try:
+            with self.call, self.route.errors.renaming():
+                async with contextlib.aclosing(self.answer(writer)) as answer:
+                    async for body in answer:
+                        yield body
+        except ClientGone:
+            raise
+        except RequestError as error:
+            count_error(error, metrics, self.scope)
+            yield self.renderer.error(error, self.scope["triptych.request_id"])
+        finally:
+            metrics.streams_open.dec()
+
+    async def answer(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        """The events of an answer that does not fail. Raises RequestError."""
+        renderer = self.renderer
 
         def sink(deltas: list[DeltaT]) -> bool:
             frames = renderer.deltas(deltas)
             return not frames or writer.write(frames)
 
+        if not sink(self.first):
+            yield writer.take()
+        while await self.run.forward(sink):
+            yield writer.take()
+        self.route.check_time(self.run)
+        if self.run.answer_size < MAX_INLINE:
+            yield renderer.end(self.run.result())
+        else:
+            yield await self.state.runtime.pools.render.run(lambda: renderer.end(self.run.result()), self.call)
+
+
+@dataclass
+class _LateStream(Generic[DeltaT, ResultT]):
+    """A streamed answer whose status was sent while its model was loading. preparing: loads the model."""
+
+    route: StreamingRoute[Any, Any, DeltaT, ResultT]
+    state: State
+    call: Call
+    body: Any
+    spec: Any
+    preparing: asyncio.Task[None]
+    scope: Scope
+
+    async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
+        """The events of the answer, or of its failure. Pings are sent meanwhile."""
+        metrics, route, call = self.state.runtime.metrics, self.route, self.call
+        if route.format.ping:
+            yield route.format.ping
         metrics.streams_open.inc()
+        renderer: Renderer[DeltaT, ResultT] | None = None
         try:
-            with self.call, self.route.errors.renaming():
-                if not sink(self.first):
-                    yield writer.take()
-                while await self.run.forward(sink):
-                    yield writer.take()
-                self.route.check_time(self.run)
-                if self.run.answer_size < MAX_INLINE:
-                    yield renderer.end(self.run.result())
-                else:
-                    yield await self.state.runtime.pools.render.run(lambda: renderer.end(self.run.result()), self.call)
+            with call, route.errors.renaming():
+                await self.preparing
+                run = await route.run(self.state.runtime, call, self.spec)
+                renderer = route.renderer(self.body, run)
+                stream = _Stream(route, self.state, call, run, renderer, await run.begin(), self.scope)
+                async with contextlib.aclosing(stream.answer(writer)) as answer:
+                    async for body in answer:
+                        yield body
         except ClientGone:
             raise
         except RequestError as error:
             count_error(error, metrics, self.scope)
-            yield renderer.error(error, self.scope["triptych.request_id"])
+            request_id = self.scope["triptych.request_id"]
+            if renderer is None:
+                yield route.format.failure(route.errors.render(error, request_id))
+            else:
+                yield renderer.error(error, request_id)
         finally:
+            self.preparing.cancel()
             metrics.streams_open.dec()
 
 
@@ -335,6 +419,8 @@ class GetRoute:
         unknown = next((name for name in given if name not in self.parameters), None)
         if unknown is not None:
             raise InvalidRequest(f"this route takes only {', '.join(f'`{name}`' for name in self.parameters)}")
+        if state.runtime.registry is not None:
+            await state.runtime.registry.discover()
         return json_response(self.render(state, {**given, **request.path_params}))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,7 +25,8 @@ class StateRoute:
     """A route that reads or changes what is kept.
 
     body: schema of the body, JSON or a form; None for a route without one.
-    render: from the state, the request and the body, the JSON value of the answer, or the answer. Raises RequestError.
+    render: from the state, the request and the body, the JSON value of the answer, or the answer, or a coroutine that
+        returns one of them. Raises RequestError.
     status: of an answer that `render` gives as a JSON value.
     is_public: the route needs no key: a secret in its path says who may use it.
     works_in_thread: `render` works on much text, or with a file. It then runs in a thread of its own pool, one
@@ -69,11 +70,11 @@ class StateRoute:
             )
         with self.errors.renaming():
             if self.works_in_thread:
-                return await state.runtime.pools.keep.run(lambda: self._response(state, request, body))
-            return self._response(state, request, body)
+                return await state.runtime.pools.keep.run(lambda: self._response(self.render(state, request, body)))
+            found = self.render(state, request, body)
+            return self._response(await found if isinstance(found, Awaitable) else found)
 
-    def _response(self, state: State, request: Request, body: BaseModel | None) -> Response:
-        found = self.render(state, request, body)
+    def _response(self, found: Any) -> Response:
         if isinstance(found, Response):
             return found
         return Response(b"".join(pieces(found)), self.status, media_type=MEDIA_TYPE)

@@ -108,11 +108,41 @@ class Workers(AnswerBody):
     total: int
 
 
+class DeclaredModelInfo(AnswerBody):
+    """A model that is loaded when a request asks for it.
+
+    `state`: declared (not loaded), loading, loaded, unloading or failed. `reason`: why the last load failed.
+    `memory_bytes`: memory that is counted for it. `disk_bytes`: size of its files.
+    `expires_in_seconds`: time until it is unloaded unless a request comes; null for never.
+    `retry_in_seconds`: time until a failed load may be tried again.
+    """
+
+    name: str
+    state: str
+    reason: str | None
+    memory_bytes: int
+    disk_bytes: int
+    running: int
+    waiting: int
+    expires_in_seconds: float | None
+    retry_in_seconds: float | None
+    load_seconds: float | None
+
+
+class OnDemandInfo(AnswerBody):
+    """Models that are loaded when a request asks for them. `memory_bytes`: their limit; null for none."""
+
+    memory_bytes: int | None
+    used_bytes: int
+    models: list[DeclaredModelInfo]
+
+
 class InfoAnswer(HubInfo):
     """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load.
 
     `defaults`: for each route, the model that answers requests without `model`.
     `pivoted`: translations that need two models, as source-pivot-target. `languages` of a model are direct ones.
+    `on_demand`: models that are loaded when a request asks for them; absent if all are loaded at the start.
     """
 
     name: str
@@ -123,6 +153,7 @@ class InfoAnswer(HubInfo):
     defaults: dict[str, str]
     pivoted: list[str]
     limits: ServerLimits
+    on_demand: OnDemandInfo | None = None
 
 
 @probes.get("/health", **describe_status("health", Status, {"status": "ok"}))
@@ -150,9 +181,13 @@ async def info(request: Request) -> Response:
     state = of(request)
     settings = state.settings
     default_timeout = settings.default_timeout_seconds
+    registry = state.runtime.registry
+    if registry is not None:
+        await registry.discover()
     models = state.runtime.loaded()
     return json_response(
         (hub_info(state, models[0]) if models else {})
+        | ({} if registry is None else {"on_demand": registry.about()})
         | {
             "name": "triptych",
             "version": version(),

@@ -114,6 +114,7 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
             )
             check_document(spec)
             job.characters = spec.num_characters
+            await state.runtime.prepare(call, "translate", spec)
             source = await self.run(state.runtime, call, spec)
         except BaseException:
             state.documents.drop(job)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import get_args
 
 from prometheus_client import Histogram
 
@@ -17,6 +18,7 @@ from server.ipc.wire.messages import (
     Stats,
 )
 from server.metrics import Metrics
+from server.operations.on_demand.declared import DeclaredModel, ModelState
 from server.system.fast_metrics import FastCounterSeries, FastHistogramSeries
 
 
@@ -55,6 +57,24 @@ class Telemetry:
                 self.metrics.time_to_first_token.labels(info.name),
                 self.metrics.inter_token.labels(info.name),
             )
+
+    def on_models(self, models: Iterable[DeclaredModel], budget_bytes: int) -> None:
+        """States and sizes of the models that are loaded on demand."""
+        metrics = self.metrics
+        metrics.models_budget_bytes.set(budget_bytes)
+        counts = dict.fromkeys(get_args(ModelState), 0)
+        for model in models:
+            counts[model.state] += 1
+            metrics.model_bytes.labels(model.name).set(model.size_bytes)
+        for state, count in counts.items():
+            metrics.models.labels(state).set(count)
+
+    def on_model_load(self, name: str, outcome: str, seconds: float) -> None:
+        self.metrics.model_loads.labels(name, outcome).inc()
+        self.metrics.model_load_duration.observe(seconds)
+
+    def on_model_unload(self, name: str, reason: str) -> None:
+        self.metrics.model_unloads.labels(name, reason).inc()
 
     def on_lost(self) -> None:
         metrics = self.metrics

@@ -20,14 +20,15 @@ from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.engine.device.devices import cuda_device, why_too_old
-from server.engine.encoding.audio_encoder import warm_up_messages
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
 from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
 from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
+from server.engine.process.model_loader import POLL_SECONDS, ModelLoader
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
 from server.engine.process.step_beats import StepBeats
+from server.engine.process.warm_up import warm_up
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
@@ -35,17 +36,17 @@ from server.ipc.wire.messages import (
     Abort,
     Configure,
     Encode,
-    EncodeItem,
     Generate,
-    GenerateRow,
+    Load,
     LoadFailed,
+    Measure,
     Progress,
     Ready,
     Shutdown,
     ToWorker,
+    Unload,
     Vocabulary,
 )
-from server.ipc.wire.params import GenerationParams
 from server.system.cores import usable_cores
 
 log = logging.getLogger("triptych.worker")
@@ -82,7 +83,8 @@ def run_worker(
         connection.send(LoadFailed(epoch, str(error)))
         connection.drain(DRAIN_SECONDS)
         return 2
-    return _serve(engine, connection, early, configure.options.stats_interval_seconds)
+    loader = ModelLoader(engine, replace(configure.options, threads=torch.get_num_threads()), connection.send)
+    return _serve(engine, loader, connection, early, configure.options.stats_interval_seconds)
 
 
 def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engine, list[ModelInfo]]:
@@ -112,6 +114,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
             "permits arch_prctl"
         )
 
+    if options.on_demand and device.type != "cpu":
+        raise LoadError("models on demand (--memory, --models-dir, --idle-seconds, --preload) need --device cpu")
     loaded, drafts = _load_models(configure, device, send)
     if not options.kv_cache_bytes:
         options = replace(options, kv_cache_bytes=_kv_cache_bytes(loaded, drafts, options, device))
@@ -119,7 +123,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     if device.type == "cpu":
         warn_of_too_much(loaded, drafts, [info for _, info in built], options)
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
-    _warm_up(engine, loaded)
+    warm_up(engine, loaded)
     captured = _capture_steps(engine, loaded, options) if device.type == "cuda" else {}
     # Objects that live as long as the process are excluded from garbage collection.
     gc.collect()
@@ -274,30 +278,9 @@ def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callab
     return report
 
 
-def _warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
-    """Run a few steps of each model and adapter, so that memory and kernels are ready for the first request."""
-    names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
-    for index, (model, name) in enumerate(names):
-        if model.num_mels:
-            audio = engine.models[model.spec.name].encoding
-            assert audio is not None
-            for message in warm_up_messages(name, -2 * index - 1, audio.limits, [0]):
-                engine.add(message)
-            continue
-        if model.generates:
-            starts = [0] if model.model.config.is_encoder_decoder else []
-            params = GenerationParams(do_sample=True, top_k=5)
-            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * index - 1, 3, 0, starts)]))
-        if model.encodes:
-            item = EncodeItem([0, 0], mask_index=0, spans=[(0, 1)], label_indices=[1])
-            targets = [0] if model.model.head_settings.answers else []
-            engine.add(Encode(-2 * index - 2, name, model.encode_tasks[-1], [item], target_ids=targets))
-    while engine.has_work:
-        engine.step()
-    engine.stats()
-
-
-def _serve(engine: Engine, connection: WorkerSocket, early: list[ToWorker], stats_seconds: float) -> int:
+def _serve(
+    engine: Engine, loader: ModelLoader, connection: WorkerSocket, early: list[ToWorker], stats_seconds: float
+) -> int:
     engine.send = connection.send
     # A device that hangs keeps a thread of its process busy too, so beats would only delay its end.
     if engine.device.type == "cpu":
@@ -312,6 +295,8 @@ def _serve(engine: Engine, connection: WorkerSocket, early: list[ToWorker], stat
                 engine.abort(message.sequence_id)
             elif isinstance(message, Vocabulary):
                 engine.set_vocabulary(message)
+            elif isinstance(message, Measure | Load | Unload):
+                loader.add(message)
             elif isinstance(message, Shutdown):
                 connection.drain(DRAIN_SECONDS)
                 return 0
@@ -320,8 +305,15 @@ def _serve(engine: Engine, connection: WorkerSocket, early: list[ToWorker], stat
         output = engine.step()
         if output is not None:
             connection.send(output)
+        if loader.is_busy:
+            loader.poll()
         now = time.monotonic()
         if now >= next_stats:
             connection.send(engine.stats())
             next_stats = now + stats_seconds
-        messages = connection.receive(0.0 if engine.has_work else max(next_stats - now, 0.0))
+        pause = max(next_stats - now, 0.0)
+        if engine.has_work or loader.has_steps:
+            pause = 0.0
+        elif loader.is_busy:
+            pause = min(pause, POLL_SECONDS)
+        messages = connection.receive(pause)

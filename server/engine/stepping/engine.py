@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,6 +89,27 @@ class Engine:
         self._has_encoded = False
         self._reported: Counter[str] = Counter()
         self._drafts_reported: dict[str, tuple[int, int]] = {}
+
+    def add_model(self, model: ModelEngine) -> None:
+        """Serve another model."""
+        self.models[model.name] = model
+        self._by_name |= dict.fromkeys((model.name, *model.adapters), model)
+        self._round_robin.add(model.name)
+
+    def remove_model(self, name: str) -> None:
+        """Drop a model and its requests, without events. An unknown name is ignored."""
+        model = self.models.get(name)
+        if model is None:
+            return
+        for sequence_id in [number for number, (owner, _) in self._requests.items() if owner is model]:
+            self._end(sequence_id, "abort")
+        self._reported.subtract(_counts([model]))
+        del self.models[name]
+        for known in (name, *model.adapters):
+            self._by_name.pop(known, None)
+        self._round_robin.remove(name)
+        self._encoded_last.discard(name)
+        self._drafts_reported.pop(name, None)
 
     @property
     def has_work(self) -> bool:
@@ -269,12 +290,7 @@ class Engine:
         for table in tables:
             if isinstance(table, StateBlockTables):
                 state_bytes.update(table.state_bytes())
-        counted = Counter(
-            preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
-            wasted=sum(table.num_wasted_tokens for table in tables),
-            prefix_queries=sum(table.num_prefix_queries for table in tables),
-            prefix_hits=sum(table.num_prefix_hits for table in tables),
-        )
+        counted = _counts(self.models.values())
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
             request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
         )
@@ -307,6 +323,17 @@ class Engine:
             },
             state_bytes=dict(state_bytes),
         )
+
+
+def _counts(models: Iterable[ModelEngine]) -> Counter[str]:
+    """Counts of events since the models were loaded."""
+    schedulers = [model.generation.scheduler for model in models if model.generation is not None]
+    return Counter(
+        preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
+        wasted=sum(scheduler.blocks.num_wasted_tokens for scheduler in schedulers),
+        prefix_queries=sum(scheduler.blocks.num_prefix_queries for scheduler in schedulers),
+        prefix_hits=sum(scheduler.blocks.num_prefix_hits for scheduler in schedulers),
+    )
 
 
 def device_memory(device: torch.device) -> dict[str, int]:

@@ -21,6 +21,16 @@ class DeficitRoundRobin:
         self._deficit = dict.fromkeys(self._ring, 0.0)
         self._quantum = quantum_seconds
 
+    def add(self, name: str) -> None:
+        """Add a model."""
+        self._ring.append(name)
+        self._deficit[name] = 0.0
+
+    def remove(self, name: str) -> None:
+        """Forget a model."""
+        self._ring.remove(name)
+        del self._deficit[name]
+
     def pick(self, busy: Collection[str]) -> str | None:
         """Name of the model of the next step, or None. busy: models with work; the others accumulate no time."""
         for name in self._ring:

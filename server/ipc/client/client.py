@@ -19,6 +19,7 @@ from server.errors import NotReady, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.client.coalescing import Send
 from server.ipc.client.dispatch import Dispatcher
+from server.ipc.client.model_loads import ModelLoads
 from server.ipc.client.observer import Observer
 from server.ipc.client.open_sequence import OpenSequence, Sequences, messages_to_repeat, open_sequences
 from server.ipc.client.placement import num_pieces
@@ -33,6 +34,7 @@ from server.ipc.wire.messages import (
     FailureCode,
     Finished,
     Generate,
+    ModelAnswer,
     Progress,
     Stats,
     StepOutput,
@@ -71,6 +73,7 @@ class EngineClient:
         self.queue = Queue(max_queue_requests, max_queue_tokens)
         self._observer = observer
         self._dispatcher = Dispatcher(coalesce_seconds, stale_seconds)
+        self.loads = ModelLoads(self._dispatcher, self._on_loaded)
         self._sequences: Sequences = {}
         self._unsent: dict[Call, Submission] = {}
         self._entered: dict[Call, Submission] = {}
@@ -110,7 +113,7 @@ class EngineClient:
             RequestTooLarge: a sequence exceeds the queue or the KV pools even on an idle server.
             Overloaded: the queue is full.
         """
-        workers = self._dispatcher.accepting
+        workers = self._dispatcher.serving(message.model)
         if not workers:
             raise NotReady("the engine is starting; try again soon", retry_after=2)
         info = self.models[message.model]
@@ -152,12 +155,16 @@ class EngineClient:
         if call is None:
             return
         submission = self._entered.pop(call)
-        if self.connected:
+        if self._serves(submission):
             self._send(submission)
         if submission.parts:
             self._entered[call] = submission
-        if self._entered and self.connected:
+        if any(map(self._serves, self._entered.values())):
             asyncio.get_running_loop().call_soon(self._send_entered)
+
+    def _serves(self, submission: Submission) -> bool:
+        """Whether a worker has the model of a submission."""
+        return bool(self._dispatcher.serving(submission.model))
 
     def _send(self, submission: Submission) -> None:
         """Send the next part, which has entered the queue."""
@@ -183,7 +190,7 @@ class EngineClient:
         if not (self._unsent and self.connected):
             return
         for call, submission in list(self._unsent.items()):
-            while submission.parts and self._has_room(submission):
+            while submission.parts and self._serves(submission) and self._has_room(submission):
                 part = submission.parts[0]
                 self.queue.enter(len(part.sizes), sum(part.sizes))
                 self._send(submission)
@@ -268,14 +275,38 @@ class EngineClient:
 
         send: sends messages to it. epoch: number of its process.
         """
-        self.models = {info.name: info for info in models}
         self.device = device
-        self._dispatcher.add(epoch, send)
-        self._observer.on_ready(models, device)
+        worker = self._dispatcher.add(epoch, send, [info.name for info in models])
+        self._on_loaded(models)
+        self.loads.on_ready(worker)
+
+    def on_model(self, answer: ModelAnswer) -> None:
+        """A worker has measured, loaded or dropped a model, or could not."""
+        self.loads.on_answer(answer)
+
+    def _on_loaded(self, models: list[ModelInfo]) -> None:
+        """A worker has these models. Sequences that wait for them are sent."""
+        self.models |= {info.name: info for info in models}
+        self._observer.on_ready(models, self.device)
         self._repeat()
         self._send_parts()
         if self._entered:
             asyncio.get_running_loop().call_soon(self._send_entered)
+
+    def forget_model(self, name: str, message: str) -> None:
+        """Forget a model that no worker has any more, and its adapters. Its open sequences fail with `message`."""
+        names = [info.name for info in self.models.values() if name in (info.name, info.adapter_of)]
+        for known in names:
+            del self.models[known]
+        submissions = [*self._unsent.values(), *self._entered.values()]
+        calls = [submission.call for submission in submissions if submission.model in names]
+        calls += [sequence.call for sequence in self._sequences.values() if sequence.model in names]
+        for call in dict.fromkeys(calls):
+            call.fail("not_ready", message)
+
+    async def restored(self, epoch: int) -> None:
+        """Wait until a new worker has loaded the models that were loaded while the others ran."""
+        await self.loads.restored(epoch)
 
     def retire(self, epoch: int) -> None:
         """Send no more requests to a worker, which is about to be stopped."""
@@ -301,6 +332,7 @@ class EngineClient:
         worker = self._dispatcher.workers.pop(epoch, None)
         if worker is None:
             return
+        self.loads.on_lost(epoch)
         stranded = [sequence for sequence in self._sequences.values() if sequence.worker is worker]
         failing = [sequence.call for sequence in stranded if sequence.message is None or sequence.was_moved]
         for sequence in stranded:
@@ -315,10 +347,12 @@ class EngineClient:
         self._repeat()
 
     def _repeat(self) -> None:
-        """Send the sequences that no worker has, if a worker is ready."""
+        """Send the sequences that no worker has, if a worker has their model."""
         if self.connected:
             lost = [
-                (sequence_id, sequence) for sequence_id, sequence in self._sequences.items() if sequence.worker is None
+                (sequence_id, sequence)
+                for sequence_id, sequence in self._sequences.items()
+                if sequence.worker is None and self._dispatcher.serving(sequence.model)
             ]
             for message, sequences in messages_to_repeat(lost):
                 self._dispatcher.post(message, sequences, self.models[message.model].block_size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from server.ipc.client.coalescing import MessageCoalescer, Send
@@ -30,18 +30,36 @@ class Dispatcher:
         """The workers that get new requests."""
         return [worker for worker in self.workers.values() if not worker.is_retired]
 
-    def add(self, epoch: int, send: Send) -> None:
-        """Add a worker that has become ready. epoch: number of its process. send: sends messages to it."""
-        self.workers[epoch] = WorkerState(epoch, MessageCoalescer(send, self._coalesce_seconds))
-        for vocabulary in self._vocabularies.values():
-            send(vocabulary)
+    def serving(self, model: str) -> list[WorkerState]:
+        """The workers that get new requests for a model."""
+        return [worker for worker in self.accepting if model in worker.models]
+
+    def add(self, epoch: int, send: Send, models: Iterable[str]) -> WorkerState:
+        """Add a worker that has become ready. epoch: number of its process. send: sends messages to it. models: names
+        of the models that it has.
+        """
+        worker = self.workers[epoch] = WorkerState(epoch, MessageCoalescer(send, self._coalesce_seconds))
+        worker.models.update(models)
+        self.send_vocabularies(worker, models)
+        return worker
+
+    def send_vocabularies(self, worker: WorkerState, models: Iterable[str]) -> None:
+        """Send the bytes of the tokens of models, as far as they are known, to a worker that has loaded them."""
+        for model in models:
+            if model in self._vocabularies:
+                worker.outbox.post(self._vocabularies[model], idle=False)
+
+    def forget_vocabulary(self, model: str) -> None:
+        """Forget the bytes of the tokens of a model that is unloaded."""
+        self._vocabularies.pop(model, None)
 
     def add_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Send the bytes of a model's tokens to these workers and to every later one, once each."""
+        """Send the bytes of a model's tokens to every worker that has the model or gets it later, once each."""
         if vocabulary.model not in self._vocabularies:
             self._vocabularies[vocabulary.model] = vocabulary
             for worker in self.workers.values():
-                worker.outbox.post(vocabulary, idle=False)
+                if vocabulary.model in worker.models:
+                    worker.outbox.post(vocabulary, idle=False)
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -56,11 +74,11 @@ class Dispatcher:
                 outbox.preparing -= 1
 
     def post(self, message: Generate | Encode, sequences: Sequences, block_size: int) -> None:
-        """Send a message to one of the workers that accept requests.
+        """Send a message to one of the workers that serve its model; there must be one.
 
         sequences: its sequences. block_size: tokens of a KV block of its model.
         """
-        worker = self._placement.choose(self.accepting, message, block_size)
+        worker = self._placement.choose(self.serving(message.model), message, block_size)
         idle = not worker.open
         for sequence in sequences.values():
             sequence.worker = worker

@@ -40,6 +40,7 @@ class Submission:
 
     parts: the parts that are not sent yet.
     waiting_sequences, waiting_tokens: sequences of sent parts that wait for their first step, and their tokens.
+    model: name of the model or adapter.
     """
 
     call: Call
@@ -47,8 +48,10 @@ class Submission:
     waiting_sequences: int = 0
     waiting_tokens: int = 0
     sequence_ids: list[int] = field(init=False)
+    model: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self.model = self.parts[0].message.model
         self.sequence_ids = [sequence_id for part in self.parts for sequence_id in part.sequence_ids]
 
 

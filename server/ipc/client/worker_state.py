@@ -17,18 +17,30 @@ class WorkerState:
     epoch: number of its process.
     outbox: sends messages to it.
     is_retired: it gets no further requests.
+    models: names of the models and adapters that it has.
     waiting: sequences (items of an `Encode`) that were sent and have not started.
     running: sequences that have started. open: sequences that have not ended; an `Encode` counts once.
     stats: its last statistics.
     last_message_seconds: time of its last message.
     """
 
-    __slots__ = ("epoch", "is_retired", "last_message_seconds", "open", "outbox", "running", "stats", "waiting")
+    __slots__ = (
+        "epoch",
+        "is_retired",
+        "last_message_seconds",
+        "models",
+        "open",
+        "outbox",
+        "running",
+        "stats",
+        "waiting",
+    )
 
     def __init__(self, epoch: int, outbox: MessageCoalescer) -> None:
         self.epoch = epoch
         self.outbox = outbox
         self.is_retired = False
+        self.models: set[str] = set()
         self.waiting = 0
         self.running = 0
         self.open = 0

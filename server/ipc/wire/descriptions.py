@@ -116,6 +116,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     prefix_cache: requests share keys and values of common prompt beginnings.
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
     worker_index: index of this worker among the workers of the server. On CUDA it selects the device.
+    on_demand: models are loaded by messages while the worker runs; it may start without any.
     """
 
     max_batch_tokens: int | None = None
@@ -131,6 +132,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_cache_dtype: KVCacheDType = "auto"
     free_memory_bytes: int = 0
     num_workers: int = 1
+    on_demand: bool = False
 
     def step_tokens(self, device: Device) -> StepTokens:
         """Sizes of a step on a device."""

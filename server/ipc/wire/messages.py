@@ -1,7 +1,7 @@
 """Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
 
-To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Shutdown
-From the worker:  Loading, Progress, Ready, LoadFailed, StepOutput, Stats
+To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Measure, Load, Unload, Shutdown
+From the worker:  Loading, Progress, Ready, LoadFailed, Measured, Loaded, ModelFailed, Unloaded, StepOutput, Stats
 
 A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
 all processes of a machine share. A `sequence_id` names one row of a `Generate` or one `Encode`. It is unique in the
@@ -74,6 +74,25 @@ class Vocabulary(Message, frozen=True):
 
     model: str
     tokens: list[bytes]
+
+
+class Measure(Message, frozen=True):
+    """Find the memory that a model would need, without reading its weights. Answered by `Measured` or `ModelFailed`."""
+
+    model: ModelSpec
+
+
+class Load(Message, frozen=True):
+    """Load a model while others run. Answered by `Loaded` or `ModelFailed`. kv_cache_bytes: memory of its KV pools."""
+
+    model: ModelSpec
+    kv_cache_bytes: int
+
+
+class Unload(Message, frozen=True):
+    """Drop a model that `Load` has loaded, and its requests. Answered by `Unloaded`, also for an unknown name."""
+
+    model: str
 
 
 class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
@@ -236,7 +255,7 @@ class Shutdown(Message, frozen=True):
     """Exit with status 0. Running requests are dropped."""
 
 
-ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Shutdown
+ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Measure | Load | Unload | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
 
@@ -279,6 +298,46 @@ class LoadFailed(Message, frozen=True):
 
     epoch: int
     message: str
+
+
+class Measured(Message, frozen=True):
+    """The memory that a model needs, in bytes.
+
+    weight_bytes: weights of the model, its adapters and its draft model.
+    min_kv_bytes: KV pools with room for one sequence of a few tokens; 0 without generation.
+    kv_bytes: KV pools with room for one sequence of `AGENT_TOKENS` tokens, or of full length if that is shorter.
+    step_bytes: the largest step.
+    """
+
+    epoch: int
+    model: str
+    weight_bytes: int
+    min_kv_bytes: int
+    kv_bytes: int
+    step_bytes: int
+
+
+class Loaded(Message, frozen=True):
+    """A model is loaded and was run once. models: its description, and those of its adapters."""
+
+    epoch: int
+    model: str
+    models: list[ModelInfo]
+
+
+class ModelFailed(Message, frozen=True):
+    """A model could not be measured or loaded; the others go on. message: one line with the model and the reason."""
+
+    epoch: int
+    model: str
+    message: str
+
+
+class Unloaded(Message, frozen=True):
+    """A model is dropped, and its memory is given back to the system."""
+
+    epoch: int
+    model: str
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
@@ -434,7 +493,9 @@ class Stats(Message, frozen=True):
     state_bytes: dict[str, int] = {}
 
 
-FromWorker = Loading | Computing | Progress | Ready | LoadFailed | StepOutput | Stats
+ModelAnswer = Measured | Loaded | ModelFailed | Unloaded
+"""Answers to `Measure`, `Load` and `Unload`."""
+FromWorker = Loading | Computing | Progress | Ready | LoadFailed | ModelAnswer | StepOutput | Stats
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

@@ -29,6 +29,7 @@ from server.ipc.wire.messages import (
     Configure,
     FromWorker,
     LoadFailed,
+    ModelAnswer,
     Progress,
     Ready,
     Shutdown,
@@ -60,6 +61,8 @@ class WorkerListener(Protocol):
     def on_output(self, output: StepOutput) -> None: ...
 
     def on_stats(self, stats: Stats) -> None: ...
+
+    def on_model(self, answer: ModelAnswer) -> None: ...
 
     def on_lost(self, epoch: int) -> None: ...
 
@@ -265,6 +268,8 @@ class Supervisor:
             self._listener.on_output(message)
         elif isinstance(message, Stats):
             self._listener.on_stats(message)
+        elif isinstance(message, ModelAnswer):
+            self._listener.on_model(message)
         elif isinstance(message, Progress):
             if self.options.worker_index == 0:  # all workers read the same files
                 self._listener.on_progress(message)

@@ -33,6 +33,7 @@ class PoolListener(WorkerListener, Protocol):
 
     retire: the worker gets no further request. open_on: number of its sequences that have not ended.
     fail_all: every open sequence ends with a failure.
+    restored: waits until a new worker has the models that were loaded while the others ran.
     """
 
     def retire(self, epoch: int) -> None: ...
@@ -40,6 +41,8 @@ class PoolListener(WorkerListener, Protocol):
     def open_on(self, epoch: int) -> int: ...
 
     def fail_all(self, code: FailureCode, message: str) -> None: ...
+
+    async def restored(self, epoch: int) -> None: ...
 
 
 class WorkerPool:
@@ -75,7 +78,7 @@ class WorkerPool:
         self._command = command
         self._grace_seconds = grace_seconds
         self._cores = divide_cores(max(num_workers, 1), options.threads)
-        self._weights = WeightMemory(models) if num_workers > 1 else None
+        self._weights = WeightMemory(models) if num_workers > 1 and models else None
         self._epochs = itertools.count(1)
         self._replacement: Supervisor | None = None
         self._restarting: asyncio.Task[None] | None = None
@@ -199,6 +202,7 @@ class WorkerPool:
                 return
             self.supervisors[place], self._replacement = new, old
             self._observe(new)
+            await self._client.restored(new.epoch)
             await self._finish(old)
             self._replacement = None
         log.warning("all workers are restarted")

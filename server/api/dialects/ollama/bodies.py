@@ -37,17 +37,19 @@ NUM_CTX = "options.num_ctx"
 """Name of a context that is longer than the model's."""
 _TOO_LONG = Field(description="dropped, and named: a conversation that does not fit the context is refused")
 _IMAGE = Field(description="of an image; not supported, except as 0")
+_KEEP = Field(description="time that the model stays loaded, as 300 or 5m; unused if all models load at the start")
 _MISPLACED = Field(description="dropped, and named: belongs into `options`")
 
 
 class OllamaBody(TimedBody):
     """Base of the bodies of this dialect. The tag `latest` of a model's name may be left out.
 
-    `keep_alive`: without effect, since models stay loaded.
+    `keep_alive`: time that the model stays loaded without requests; 0 for none, negative for ever. Without effect if
+        all models are loaded at the start.
     """
 
     options: OllamaOptions | None = None
-    keep_alive: Hint = None
+    keep_alive: Annotated[Any, _KEEP] = None
 
     @field_validator("model")
     @classmethod

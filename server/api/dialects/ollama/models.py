@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -17,6 +19,7 @@ from server.api.state import State
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.cost import Cost
+from server.operations.on_demand.declared import DeclaredModel
 from server.operations.runtime import Runtime, ServedModel
 
 API_VERSION = "0.13.0"
@@ -142,24 +145,65 @@ def show(body: OllamaShowBody, model: ServedModel) -> dict[str, Any]:
 
 
 def tags(state: State, path: Mapping[str, str]) -> dict[str, Any]:
-    """The answer of `/api/tags`: all loaded models."""
-    return {"models": [_model(model) | {"modified_at": _modified_at(model)} for model in state.runtime.loaded()]}
+    """The answer of `/api/tags`: all models, loaded or not."""
+    loaded = [_model(model) | {"modified_at": _modified_at(model)} for model in state.runtime.loaded()]
+    registry = state.runtime.registry
+    if registry is None:
+        return {"models": loaded}
+    names = {model.name for model in state.runtime.loaded()}
+    declared = [model for model in registry.models.values() if model.name not in names]
+    return {"models": [*loaded, *(_declared(model) | {"modified_at": _time_of(model)} for model in declared)]}
 
 
 def running(state: State, path: Mapping[str, str]) -> dict[str, Any]:
-    """The answer of `/api/ps`: all loaded models, which stay in memory."""
-    on_gpu = state.runtime.client.device != "cpu"
+    """The answer of `/api/ps`: all models in memory, and those that are being loaded."""
+    runtime, registry = state.runtime, state.runtime.registry
+    on_gpu = runtime.client.device != "cpu"
+    loaded = [
+        _model(model)
+        | {
+            "expires_at": _expires_at(None if registry is None else registry.find(model.name)),
+            "size_vram": model.info.weight_bytes + model.info.kv_bytes if on_gpu else 0,
+            "context_length": model.max_input_tokens,
+        }
+        for model in runtime.loaded()
+    ]
+    if registry is None:
+        return {"models": loaded}
+    loading = [model for model in registry.models.values() if model.state == "loading"]
+    unknown = {"expires_at": _NEVER, "size_vram": 0, "context_length": 0}
+    names = {model.name for model in runtime.loaded()}
+    return {"models": [*loaded, *(_declared(model) | unknown for model in loading if model.name not in names)]}
+
+
+def _expires_at(declared: DeclaredModel | None) -> str:
+    """Time at which a model is unloaded unless a request comes."""
+    expires = None if declared is None else declared.expires_at
+    if expires is None:
+        return _NEVER
+    moment = time.time() + max(expires - time.monotonic(), 0.0)
+    return _iso(moment)
+
+
+def _declared(model: DeclaredModel) -> dict[str, Any]:
+    """A model that is not loaded, of which only the files are known. `size`: of its files."""
+    name = model.name if ":" in model.name else f"{model.name}:latest"
+    details = {"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": ""}
     return {
-        "models": [
-            _model(model)
-            | {
-                "expires_at": _NEVER,
-                "size_vram": model.info.weight_bytes + model.info.kv_bytes if on_gpu else 0,
-                "context_length": model.max_input_tokens,
-            }
-            for model in state.runtime.loaded()
-        ]
+        "name": name,
+        "model": name,
+        "size": model.disk_bytes,
+        "digest": hashlib.sha256(f"{model.name} {model.disk_bytes}".encode()).hexdigest(),
+        "details": details | {"quantization_level": model.spec.quantization or ""},
     }
+
+
+def _time_of(model: DeclaredModel) -> str:
+    return _iso(Path(model.spec.directory).stat().st_mtime)
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def version(state: State, path: Mapping[str, str]) -> dict[str, str]:
@@ -210,4 +254,4 @@ def _capabilities(model: ServedModel, template: str) -> list[str]:
 
 
 def _modified_at(model: ServedModel) -> str:
-    return datetime.fromtimestamp(model.text.directory.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _iso(model.text.directory.stat().st_mtime)

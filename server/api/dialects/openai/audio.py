@@ -67,6 +67,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
             spec = form.spec(recording, settings.max_audio_seconds)
             if form.stream:
                 async with leaving_on_disconnect(request, call):
+                    await state.runtime.prepare(call, self.operation, spec)
                     response = await stream(
                         lambda emit: transcribe(state.runtime, call, spec, emit),
                         call,
@@ -79,6 +80,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
                 return response
             with call:
                 async with leaving_on_disconnect(request, call):
+                    await state.runtime.prepare(call, self.operation, spec)
                     transcript = await self.run(state.runtime, call, spec)
         except BaseException:
             call.close()

@@ -9,17 +9,29 @@ from server.api.dialects.openai.common import ERRORS
 from server.api.routes.error_shape import AnswerBody
 from server.api.routes.route import GetRoute
 from server.api.state import State
+from server.operations.on_demand.declared import DeclaredModel
 from server.operations.runtime import ServedModel
 
 
+class OpenAIModelStatus(AnswerBody):
+    """`value`: declared (not loaded), loading, loaded, unloading or failed. `reason`: why the last load failed."""
+
+    value: str
+    reason: str | None = None
+
+
 class OpenAIModel(AnswerBody):
-    """A loaded model. `created`: when the server started. `max_model_len`: longest context, in tokens."""
+    """A model. `created`: when the server started. `max_model_len`: longest context, in tokens, of a loaded model.
+
+    `status`: of a model that is loaded when a request asks for it; absent if all models are loaded at the start.
+    """
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
-    max_model_len: int
+    max_model_len: int | None = None
+    status: OpenAIModelStatus | None = None
 
 
 class OpenAIModelList(AnswerBody):
@@ -27,22 +39,44 @@ class OpenAIModelList(AnswerBody):
     data: list[OpenAIModel]
 
 
-def _describe(state: State, model: ServedModel) -> dict[str, Any]:
-    return {
-        "id": model.name,
+def _describe(state: State, name: str, model: ServedModel | None, declared: DeclaredModel | None) -> dict[str, Any]:
+    """A model. model: None if it is not loaded. declared: None if all models are loaded at the start."""
+    found: dict[str, Any] = {
+        "id": name,
         "object": "model",
         "created": int(state.start_time),
         "owned_by": "triptych",
-        "max_model_len": model.max_input_tokens,
     }
+    if model is not None:
+        found["max_model_len"] = model.max_input_tokens
+    if declared is not None:
+        found["status"] = {"value": declared.state}
+        if declared.reason:
+            found["status"]["reason"] = declared.reason
+    return found
 
 
 def _list(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
-    return {"object": "list", "data": [_describe(state, model) for model in state.runtime.ready()]}
+    registry = state.runtime.registry
+    loaded = {model.name: model for model in state.runtime.ready()}
+    if registry is None:
+        data = [_describe(state, name, model, None) for name, model in loaded.items()]
+    else:
+        declared = [(name, model) for model in registry.models.values() for name in model.names]
+        data = [_describe(state, name, loaded.get(name), model) for name, model in declared]
+    return {"object": "list", "data": data}
 
 
 def _one(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
-    return _describe(state, state.runtime.model(parameters["model"]))
+    runtime = state.runtime
+    if runtime.registry is not None:
+        name = runtime.names.resolve(parameters["model"], runtime.registry.models)
+        declared = runtime.registry.find(name)
+        if declared is not None:
+            loaded = {model.name: model for model in runtime.loaded()}
+            return _describe(state, name, loaded.get(name), declared)
+    model = runtime.model(parameters["model"])
+    return _describe(state, model.name, model, None)
 
 
 _EXAMPLE = {"id": "gpt2", "object": "model", "created": 1764000000, "owned_by": "triptych", "max_model_len": 1024}
@@ -51,7 +85,7 @@ GET_ROUTES = (
     GetRoute(
         path="/v1/models",
         name="list_models",
-        description="The loaded models.",
+        description="The models: loaded ones, and those that are loaded when a request asks for them.",
         answer=OpenAIModelList,
         example={"object": "list", "data": [_EXAMPLE]},
         render=_list,
@@ -60,7 +94,7 @@ GET_ROUTES = (
     GetRoute(
         path="/v1/models/{model}",
         name="retrieve_model",
-        description="One loaded model.",
+        description="One model.",
         answer=OpenAIModel,
         example=_EXAMPLE,
         render=_one,

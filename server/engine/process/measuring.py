@@ -1,0 +1,67 @@
+"""The memory that a model would need, found without reading its weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from server.engine.process.kv_memory import agent_bytes
+from server.engine.process.loading import LoadedCheckpoint
+from server.engine.process.speculation import agent_shares
+from server.ipc.wire.descriptions import EngineOptions
+from server.ipc.wire.messages import Measured
+
+LOGIT_COPIES = 3
+"""Copies of the logits of a step: as computed, as changed by penalties, and as sorted for sampling."""
+STEP_TENSORS = 8
+"""Tensors of a step, each as wide as hidden states and intermediate values together, that exist at the same time."""
+
+
+class MeasuringMemory:
+    """Counts the bytes of tensors and keeps none. Implements `TensorMemory`.
+
+    It counts as filled, so that no weight is read and all tensors are on the meta device.
+    """
+
+    is_filled = True
+
+    def __init__(self) -> None:
+        self.kept_bytes = 0
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Count a tensor. A tied tensor is kept once, because loading keeps each parameter once."""
+        self.kept_bytes += tensor.numel() * tensor.dtype.itemsize
+        return tensor
+
+
+def needed_memory(
+    epoch: int, loaded: LoadedCheckpoint, draft: LoadedCheckpoint | None, weight_bytes: int, options: EngineOptions
+) -> Measured:
+    """The needs of a model whose tensors are on the meta device.
+
+    draft: its draft model, or None. weight_bytes: bytes of the weights of both.
+    """
+    needs = loaded.pool_needs(options)
+    drafts = {} if draft is None else {loaded.spec.name: draft}
+    (kv_bytes,) = agent_shares([loaded], drafts, options)
+    smallest = sum(need.block_bytes * min(need.blocks, 8) for need in needs.values())
+    extra = kv_bytes - agent_bytes(needs)
+    return Measured(
+        epoch,
+        loaded.spec.name,
+        weight_bytes,
+        min(2 * smallest + extra, kv_bytes),
+        kv_bytes,
+        _step_bytes(loaded, options),
+    )
+
+
+def _step_bytes(loaded: LoadedCheckpoint, options: EngineOptions) -> int:
+    """Memory of the largest step besides weights and KV pools."""
+    config, sizes = loaded.model.config, loaded.step_tokens(options)
+    tokens = max(sizes.batch if loaded.generates else 0, sizes.encode if loaded.encodes or loaded.source_tokens else 0)
+    widest = max(
+        (parameter.shape[0] for parameter in loaded.model.transformer.parameters() if parameter.dim() == 1), default=0
+    )
+    logits = options.max_batch_rows * config.vocab_size * LOGIT_COPIES if loaded.generates else 0
+    return (tokens * STEP_TENSORS * max(widest, config.hidden_size) + logits) * torch.float32.itemsize

@@ -1,0 +1,221 @@
+"""Load models while others run: a thread reads and packs the weights, and the main thread runs the first steps.
+
+The thread has a low priority, so that the steps of other models keep their cores. Each load has a new thread, whose
+packed weights are in mappings of their own (`models.backends.huge_pages`). KV pools and first steps are work of the
+main thread, because all programs share one scratch memory. See docs/decisions/0151-models-on-demand.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from msgspec.structs import replace
+
+from models.backends.tensor_memory import PRIVATE, TensorMemory
+from server.engine.process.host import map_large_blocks, reuse_large_blocks
+from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
+from server.engine.process.measuring import MeasuringMemory, needed_memory
+from server.engine.process.speculation import find_drafts, make_drafter
+from server.engine.process.warm_up import add_warm_up
+from server.engine.stepping.engine import Engine, ModelEngine
+from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
+from server.ipc.wire.messages import Load, Loaded, Measure, Measured, ModelAnswer, ModelFailed, Unload, Unloaded
+
+log = logging.getLogger("triptych.worker")
+
+POLL_SECONDS = 0.02
+"""Time between two looks at the thread while the worker has no other work."""
+LOADING_PRIORITY = 10
+"""Niceness of the thread and of the threads of its products."""
+SWITCH_SECONDS = 0.0005
+"""While a thread loads, the interpreter changes threads this often. The default of 5 ms would delay each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A model whose weights the thread has read. draft: its draft model, or None."""
+
+    message: Load
+    loaded: LoadedCheckpoint
+    draft: LoadedCheckpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class _WarmingUp:
+    """A model that runs its first steps. engine: has this model only. info: its description."""
+
+    engine: Engine
+    model: ModelEngine
+    loaded: LoadedCheckpoint
+    info: ModelInfo
+
+
+class ModelLoader:
+    """Carries out `Measure`, `Load` and `Unload`, one after the other. The main loop calls `add` and `poll`.
+
+    engine: gets the loaded models.
+    options: of the worker. The messages say the size of each KV cache.
+    send: sends answers to the HTTP process.
+    """
+
+    def __init__(self, engine: Engine, options: EngineOptions, send: Callable[[ModelAnswer], None]) -> None:
+        self._engine = engine
+        self._options = options
+        self._send = send
+        self._waiting: deque[Measure | Load] = deque()
+        self._results: queue.SimpleQueue[_Read | Measured | ModelFailed] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._warming: _WarmingUp | None = None
+        self._dropped: set[str] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `poll` has to be called soon."""
+        return self._thread is not None or self._warming is not None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether `poll` has a step to run."""
+        return self._warming is not None
+
+    def add(self, message: Measure | Load | Unload) -> None:
+        """Begin the work of a message, or let it wait for the work before it."""
+        if isinstance(message, Unload):
+            self._unload(message.model)
+        else:
+            self._waiting.append(message)
+            self._start()
+
+    def poll(self) -> None:
+        """Run one step of a model that was read, or take the result of the thread."""
+        if self._warming is not None:
+            self._warm_up(self._warming)
+            return
+        try:
+            result = self._results.get_nowait()
+        except queue.Empty:
+            return
+        assert self._thread is not None
+        self._thread.join()
+        self._thread = None
+        if isinstance(result, _Read):
+            self._build(result)
+        else:
+            self._send(result)
+        if self._warming is None:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the thread of the next message unless the work of another one goes on."""
+        if self.is_busy or not self._waiting:
+            return
+        message = self._waiting.popleft()
+        # Blocks that the thread frees would leave holes in the heap of the steps.
+        map_large_blocks()
+        self._thread = threading.Thread(target=self._run, args=(message,), name="load", daemon=True)
+        self._thread.start()
+
+    def _run(self, message: Measure | Load) -> None:
+        """The work of the thread. Its result is in the queue at the end, whatever happens."""
+        name = message.model.name
+        failed = ModelFailed(self._engine.epoch, name, f"model {name!r}: the load was interrupted")
+        result: _Read | Measured | ModelFailed = failed
+        try:
+            with _in_background(self._options.threads):
+                result = self._measure(message.model) if isinstance(message, Measure) else self._read(message)
+        except LoadError as error:
+            result = replace(failed, message=str(error))
+        except Exception as error:
+            log.debug("an exception while loading", exc_info=error)
+            result = replace(failed, message=str(LoadError(f"model {name!r}: {unexpected(error)}")))
+        finally:
+            self._results.put(result)
+
+    def _measure(self, spec: ModelSpec) -> Measured:
+        memory = MeasuringMemory()
+        loaded, draft = self._load(spec, memory)
+        return needed_memory(self._engine.epoch, loaded, draft, memory.kept_bytes, self._options)
+
+    def _read(self, message: Load) -> _Read:
+        return _Read(message, *self._load(message.model, PRIVATE))
+
+    def _load(self, spec: ModelSpec, memory: TensorMemory) -> tuple[LoadedCheckpoint, LoadedCheckpoint | None]:
+        """A model and its draft model. Raises LoadError."""
+
+        def read(spec: ModelSpec) -> LoadedCheckpoint:
+            return load(spec, self._engine.device, lambda done_bytes, total_bytes: None, memory)
+
+        loaded = read(spec)
+        return loaded, find_drafts([loaded], read).get(spec.name)
+
+    def _build(self, read: _Read) -> None:
+        """Create the KV pools and the engine of a model, and begin its first steps."""
+        name, options = read.message.model.name, replace(self._options, kv_cache_bytes=read.message.kv_cache_bytes)
+        try:
+            share, drafter = make_drafter(read.loaded, read.draft, options, options.kv_cache_bytes)
+            model, info = build(read.loaded, options, share, drafter)
+        except LoadError as error:
+            self._send(ModelFailed(self._engine.epoch, name, str(error)))
+            return
+        engine = Engine({name: model}, self._engine.device, self._engine.epoch)
+        add_warm_up(engine, [read.loaded])
+        self._warming = _WarmingUp(engine, model, read.loaded, info)
+
+    def _warm_up(self, warming: _WarmingUp) -> None:
+        if warming.engine.has_work:
+            warming.engine.step()
+            return
+        warming.engine.stats()
+        self._warming = None
+        name = warming.model.name
+        if name in self._dropped:
+            self._dropped.discard(name)
+            self._give_back(name)
+        else:
+            self._engine.add_model(warming.model)
+            reuse_large_blocks()
+            # Only the first steps show how a model runs.
+            info = replace(warming.info, execution=warming.loaded.model.transformer.execution)
+            self._send(Loaded(self._engine.epoch, name, [info, *adapter_infos(warming.loaded, info)]))
+        self._start()
+
+    def _unload(self, name: str) -> None:
+        """Drop a model. A load that waits is forgotten, and one that goes on is dropped at its end."""
+        self._waiting = deque(message for message in self._waiting if message.model.name != name)
+        if self._warming is not None and self._warming.model.name == name:
+            self._dropped.add(name)
+            return
+        self._engine.remove_model(name)
+        self._give_back(name)
+
+    def _give_back(self, name: str) -> None:
+        """Give the memory of dropped models back to the system, and say so."""
+        gc.collect()
+        reuse_large_blocks()
+        self._send(Unloaded(self._engine.epoch, name))
+
+
+@contextlib.contextmanager
+def _in_background(threads: int) -> Iterator[None]:
+    """Context manager of the loading thread: its torch threads of its own, low priority, quick changes."""
+    torch.set_num_threads(threads or torch.get_num_threads())
+    if hasattr(os, "setpriority"):
+        with contextlib.suppress(OSError):
+            # On Linux a thread has its own priority, which the threads that it starts inherit.
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOADING_PRIORITY)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

@@ -1,0 +1,154 @@
+"""Ask the workers to measure, load and unload models, and remember which of them every worker should have.
+
+A worker that becomes ready, for example after a crash, gets a `Load` for each model that is wanted. A worker carries
+out loads one after the other. If it ends meanwhile, the model that it was loading is not wanted any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from server.ipc.client.dispatch import Dispatcher
+from server.ipc.client.worker_state import WorkerState
+from server.ipc.wire.descriptions import ModelInfo, ModelSpec
+from server.ipc.wire.messages import Load, Loaded, Measure, Measured, ModelAnswer, ModelFailed, Unload
+
+log = logging.getLogger("triptych.client")
+
+
+class ModelLoadFailed(Exception):
+    """A model could not be measured or loaded. The message is one line for the operator."""
+
+
+class ModelLoads:
+    """The models that workers load while they run. All methods must be called on one event loop.
+
+    dispatcher: the workers.
+    loaded: called when a worker has loaded a model.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, loaded: Callable[[list[ModelInfo]], None]) -> None:
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a worker has gained or lost models."""
+        self.dropped: Callable[[str, str], None] = lambda name, reason: None
+        """Called with the name of a model that was loaded and could not be loaded again, and with the reason."""
+        self._dispatcher = dispatcher
+        self._loaded = loaded
+        self._wanted: dict[str, Load] = {}
+        self._names: dict[str, list[str]] = {}
+        self._answers: dict[tuple[int, str], asyncio.Future[ModelAnswer]] = {}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker accepts messages."""
+        return bool(self._dispatcher.accepting)
+
+    def is_available(self, name: str) -> bool:
+        """Whether a worker that accepts requests has a model."""
+        return bool(self._dispatcher.serving(name))
+
+    async def measure(self, spec: ModelSpec) -> Measured:
+        """The memory that a model needs in each worker. Raises ModelLoadFailed."""
+        (answer,) = await self._ask(self._dispatcher.accepting[:1], spec.name, Measure(spec))
+        assert isinstance(answer, Measured)
+        return answer
+
+    async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None:
+        """Load a model in every worker. Raises ModelLoadFailed; then no worker has it."""
+        message = Load(spec, kv_cache_bytes)
+        try:
+            await self._ask(self._dispatcher.accepting, spec.name, message)
+        except ModelLoadFailed:
+            await self.unload(spec.name)
+            raise
+        self._wanted[spec.name] = message
+
+    async def unload(self, name: str) -> None:
+        """Drop a model in every worker, and wait until its memory is given back. It must have no open sequences."""
+        self._wanted.pop(name, None)
+        for known in self._names.pop(name, [name]):
+            self._dispatcher.forget_vocabulary(known)
+            for worker in self._dispatcher.workers.values():
+                worker.models.discard(known)
+        try:
+            await self._ask(list(self._dispatcher.workers.values()), name, Unload(name))
+        except ModelLoadFailed:
+            log.debug("a worker ended before it dropped %s", name)
+
+    async def restored(self, epoch: int) -> None:
+        """Wait until a worker that has become ready has loaded all models that are wanted, or could not."""
+        waiting = [future for (own, _), future in self._answers.items() if own == epoch]
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    def on_answer(self, answer: ModelAnswer) -> None:
+        """An answer of a worker."""
+        worker = self._dispatcher.workers.get(answer.epoch)
+        if worker is None:
+            return
+        if isinstance(answer, Loaded):
+            names = [info.name for info in answer.models]
+            self._names[answer.model] = names
+            worker.models.update(names)
+            self._dispatcher.send_vocabularies(worker, names)
+            self._loaded(answer.models)
+        future = self._answers.pop((answer.epoch, answer.model), None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+        self.changed()
+
+    def on_ready(self, worker: WorkerState) -> None:
+        """A worker has become ready. It loads the models that are wanted."""
+        for name, message in list(self._wanted.items()):
+            future = self._send(worker, name, message)
+            future.add_done_callback(partial(self._restored, name))
+        self.changed()
+
+    def on_lost(self, epoch: int) -> None:
+        """A worker has ended. Only the first of its unanswered loads had begun; the others are not to blame."""
+        lost = [key for key in self._answers if key[0] == epoch]
+        for place, key in enumerate(lost):
+            future, name = self._answers.pop(key), key[1]
+            if place == 0 or name not in self._wanted:
+                future.set_exception(ModelLoadFailed(f"model {name!r}: the worker ended while it loaded the model"))
+                future.exception()
+            else:
+                future.cancel()
+        self.changed()
+
+    def _restored(self, name: str, done: asyncio.Future[ModelAnswer]) -> None:
+        """Forget a model that a worker could not load again, unless another worker has it."""
+        if done.cancelled() or name not in self._wanted:
+            return
+        error = done.exception()
+        answer = None if error is not None else done.result()
+        if isinstance(answer, ModelFailed):
+            error = ModelLoadFailed(answer.message)
+        if error is not None and not self.is_available(name):
+            self._wanted.pop(name)
+            self.dropped(name, str(error))
+
+    async def _ask(
+        self, workers: Iterable[WorkerState], name: str, message: Measure | Load | Unload
+    ) -> list[ModelAnswer]:
+        """Send a message to workers and wait for their answers. Raises ModelLoadFailed if one fails, after all."""
+        waiting = [self._send(worker, name, message) for worker in workers]
+        if not waiting:
+            raise ModelLoadFailed("no worker is ready")
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        found: list[ModelAnswer] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            if isinstance(answer, ModelFailed):
+                raise ModelLoadFailed(answer.message)
+            found.append(answer)
+        return found
+
+    def _send(self, worker: WorkerState, name: str, message: Measure | Load | Unload) -> asyncio.Future[ModelAnswer]:
+        future: asyncio.Future[ModelAnswer] = asyncio.get_running_loop().create_future()
+        self._answers[worker.epoch, name] = future
+        worker.outbox.post(message, idle=False)
+        return future

@@ -1,0 +1,51 @@
+"""The memory of models: a budget in bytes, and which models leave so that another one has room.
+
+Works on sizes and seconds only; it knows no requests and reads no clock. See docs/decisions/0151-models-on-demand.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MIN_LOAD_SECONDS = 0.1
+"""A shorter load counts as this long, so that very small models are not preferred without limit."""
+MIN_IDLE_SECONDS = 0.001
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A model in memory. idle_seconds: since its last request ended. is_running: a request uses it."""
+
+    name: str
+    size_bytes: int
+    load_seconds: float
+    idle_seconds: float
+    is_running: bool = False
+
+    @property
+    def score(self) -> float:
+        """How little is lost if the model leaves: long idle, large, and quickly loaded again."""
+        idle = max(self.idle_seconds, MIN_IDLE_SECONDS)
+        return idle * self.size_bytes / max(self.load_seconds, MIN_LOAD_SECONDS)
+
+
+def who_leaves(residents: Iterable[Resident], lacking_bytes: int) -> list[Resident] | None:
+    """The models that leave to free at least `lacking_bytes`, those without requests first.
+
+    A model is kept after all if the others free enough without it. Returns None if all models together are too small.
+    """
+    leaving: list[Resident] = []
+    freed = 0
+    for resident in sorted(residents, key=lambda one: (one.is_running, -one.score)):
+        if freed >= lacking_bytes:
+            break
+        leaving.append(resident)
+        freed += resident.size_bytes
+    if freed < lacking_bytes:
+        return None
+    for resident in list(leaving):
+        if freed - resident.size_bytes >= lacking_bytes:
+            leaving.remove(resident)
+            freed -= resident.size_bytes
+    return leaving

@@ -1,0 +1,1 @@
+"""Models that are declared, and loaded when a request asks for them."""

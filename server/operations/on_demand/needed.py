@@ -1,0 +1,53 @@
+"""Which declared models a request needs: the one that it names, or the first that can answer."""
+
+from __future__ import annotations
+
+from server.operations.model_names import PLACEHOLDER_NAMES, ModelNames
+from server.operations.on_demand.declared import DeclaredModel, Description
+from server.operations.on_demand.registry import ModelRegistry
+from server.text.languages.languages import UnknownPair
+from server.text.languages.pivots import OFF, chosen_pivot, connecting_languages, translations
+
+
+async def needed_models(
+    registry: ModelRegistry, names: ModelNames, pivot: str, operation: str, spec: object
+) -> list[DeclaredModel]:
+    """The models that a request needs; none if no declared model can answer it.
+
+    spec: specification of the operation; `model` names a model. pivot: as for `chosen_pivot`.
+    """
+    asked = getattr(spec, "model", None) or getattr(spec, "name", None)
+    name = names.model(asked, operation, registry.models)
+    if name is not None and name not in PLACEHOLDER_NAMES:
+        found = await registry.find_again(name)
+        return [] if found is None else [found]
+    described = [(model, about) for model, about in await registry.descriptions() if operation in about.operations]
+    if operation in ("translate", "detect_language"):
+        return _translators(described, pivot, spec)
+    if operation in ("generate", "chat"):
+        # A prompt without a model is continued rather than translated.
+        described.sort(key=lambda one: one[1].is_encoder_decoder)
+    return [model for model, _ in described[:1]]
+
+
+def _translators(described: list[tuple[DeclaredModel, Description]], pivot: str, spec: object) -> list[DeclaredModel]:
+    """The model that translates the pair of languages, or two models through a pivot language.
+
+    Without both languages, or without a model for them: the first model.
+    """
+    options = getattr(spec, "options", spec)
+    source, target = getattr(options, "source_lang", None), getattr(options, "target_lang", None)
+    for model, about in described:
+        try:
+            about.languages.match(source, target)
+            return [model]
+        except UnknownPair:
+            continue
+    if source is None or target is None or pivot == OFF:
+        return [model for model, _ in described[:1]]
+    offers = [about.languages for _, about in described]
+    through = chosen_pivot(connecting_languages(offers, source, target), pivot)
+    if through is None:
+        return [model for model, _ in described[:1]]
+    places = [next(iter(translations(offers, *pair)))[0] for pair in ((source, through), (through, target))]
+    return [described[place][0] for place in dict.fromkeys(places)]

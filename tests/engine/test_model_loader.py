@@ -1,0 +1,125 @@
+"""Models that a running worker measures, loads and drops by messages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.messages import (
+    Generate,
+    GenerateRow,
+    Load,
+    Loaded,
+    Measure,
+    Measured,
+    ModelFailed,
+    Ready,
+    Stats,
+    StepOutput,
+    Unload,
+    Unloaded,
+)
+from server.ipc.wire.params import GenerationParams
+from tests.engine.harness import generate, reference
+from tests.engine.worker_process import Worker
+
+
+@pytest.fixture
+def worker():
+    one = Worker()
+    yield one
+    one.end()
+
+
+def _spec(pair) -> ModelSpec:
+    return ModelSpec(pair.name, pair.loaded.spec.directory, "float32")
+
+
+def _answer(worker: Worker, number: int) -> list[int]:
+    while True:
+        output = worker.until(StepOutput)
+        for failed in output.failed:
+            pytest.fail(failed.message)
+        for end in output.finished:
+            if end.sequence_id == number:
+                return end.hypotheses[0].token_ids
+
+
+def test_models_come_and_go_beside_each_other_and_answer_like_transformers(pairs, worker):
+    """Both models are measured, loaded, dropped and loaded again. The worker started without any model."""
+    gpt2, marian = pairs("gpt2"), pairs("marian")
+    worker.configure([], on_demand=True, stats_interval_seconds=0.05)
+    assert worker.until(Ready).models == []
+    for pair, number in ((gpt2, 1), (marian, 2), (gpt2, 3)):
+        spec = _spec(pair)
+        worker.send(Measure(spec))
+        need = worker.until(Measured)
+        worker.send(Load(spec, max(need.kv_bytes, 1 << 20)))
+        loaded = worker.until(Loaded)
+        assert loaded.model == loaded.models[0].name == pair.name
+        assert loaded.models[0].weight_bytes <= need.weight_bytes <= 1.1 * loaded.models[0].weight_bytes
+        assert 0 < need.min_kv_bytes <= need.kv_bytes and need.step_bytes > 0
+        prompt = [5, 6, 7]
+        worker.send(generate(pair, number, prompt))
+        assert _answer(worker, number) == reference(pair, prompt, max_new_tokens=12)[0][0]
+        if pair is gpt2:
+            worker.send(Unload(pair.name))
+            assert worker.until(Unloaded).model == pair.name
+            before: list = []
+            worker.send(generate(pair, 9, prompt))
+            worker.until(StepOutput, before)
+            assert "no model 'gpt2'" in before[-1].failed[0].message
+    assert all(message.preemptions >= 0 for message in before if isinstance(message, Stats))
+
+
+def test_a_broken_checkpoint_fails_alone(pairs, worker, tmp_path):
+    worker.configure([pairs("gpt2")], on_demand=True)
+    worker.until(Ready)
+    (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
+    for message in (
+        Measure(ModelSpec("bad", str(tmp_path), "float32")),
+        Load(ModelSpec("bad", str(tmp_path), "auto"), 0),
+    ):
+        worker.send(message)
+        failed = worker.until(ModelFailed)
+        assert failed.model == "bad" and "nonsense" in failed.message
+    worker.send(generate(pairs("gpt2"), 1, [5, 6, 7]))
+    assert _answer(worker, 1)
+
+
+def _resident(process_id: int) -> int:
+    text = Path(f"/proc/{process_id}/smaps_rollup").read_text()
+    found = re.search(r"^Pss:\s+(\d+)", text, re.M)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def test_unloading_gives_the_memory_back(worker, tmp_path):
+    """Weights, KV pools and first steps of 100 MB are gone after an unload, each time."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=2000, hidden_size=512, intermediate_size=2048, num_hidden_layers=6, num_attention_heads=8
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    spec = ModelSpec("large", str(tmp_path), "float32")
+    worker.configure_specs([], on_demand=True, threads=1)
+    worker.until(Ready)
+    left = []
+    for number in range(1, 4):
+        worker.send(Load(spec, 64 << 20))
+        (info,) = worker.until(Loaded).models
+        prompt = [3 + number] * 300
+        worker.send(Generate("large", GenerationParams(), [prompt], [GenerateRow(number, 5)]))
+        _answer(worker, number)
+        loaded = _resident(worker.process.pid)
+        worker.send(Unload("large"))
+        worker.until(Unloaded)
+        left.append(_resident(worker.process.pid))
+        assert loaded - left[-1] > 0.95 * info.weight_bytes
+    # The first load imports modules and creates the scratch memory of programs, which stay.
+    assert left[2] - left[0] < 8 << 20

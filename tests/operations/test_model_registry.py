@@ -1,0 +1,337 @@
+"""Models on demand: states, waits, room, failures and idle times, with workers that are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from server.errors import ClientGone, DeadlineExceeded, NotReady, StartError
+from server.ipc.client.call import Call
+from server.ipc.client.model_loads import ModelLoadFailed
+from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.messages import Measured
+from server.limits.model_memory import Resident, who_leaves
+from server.operations.model_names import ModelNames
+from server.operations.on_demand import registry as module
+from server.operations.on_demand.declared import DeclaredModel
+from server.operations.on_demand.registry import ModelRegistry, TextParts
+
+
+async def eventually(condition) -> None:
+    """Let the tasks run until a condition is true."""
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+class FakeClient:
+    """A client without sequences."""
+
+    def withdraw(self, call: Call) -> None: ...
+
+    def abort_all(self, sequence_ids) -> None: ...
+
+
+class FakeLoads:
+    """Workers whose models have given sizes. gate: while it is set, loads end; `broken`: names that fail."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.broken: dict[str, str] = {}
+        self.present: set[str] = set()
+        self.log: list[str] = []
+        self.peak = 0
+        self.is_ready = True
+        self.changed = lambda: None
+        self.dropped = lambda name, reason: None
+
+    def is_available(self, name: str) -> bool:
+        return name in self.present
+
+    async def measure(self, spec: ModelSpec) -> Measured:
+        await asyncio.sleep(0)
+        return Measured(1, spec.name, self.sizes[spec.name] - 2, 1, 1, 1)
+
+    async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None:
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        if spec.name in self.broken:
+            raise ModelLoadFailed(self.broken[spec.name])
+        self.present.add(spec.name)
+        self.log.append(f"+{spec.name}")
+        self.peak = max(self.peak, sum(self.sizes[name] for name in self.present))
+
+    async def unload(self, name: str) -> None:
+        await asyncio.sleep(0)
+        if name in self.present:
+            self.present.discard(name)
+            self.log.append(f"-{name}")
+
+
+class Events:
+    def on_models(self, models, budget_bytes) -> None: ...
+
+    def on_model_load(self, name, outcome, seconds) -> None: ...
+
+    def on_model_unload(self, name, reason) -> None: ...
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World:
+    """A registry over played workers. Models have the sizes given by name."""
+
+    def __init__(self, budget: int | None = 10, idle: float | None = None, **sizes: int) -> None:
+        self.loads = FakeLoads(sizes)
+        self.clock = Clock()
+        self.later: list[DeclaredModel] = []
+        self.texts: set[str] = set()
+
+        async def load(spec):
+            if spec.name == "untold":
+                raise StartError("untold: no tokenizer")
+            self.texts.add(spec.name)
+
+        async def drop(model):
+            self.texts.discard(model.name)
+
+        async def describe(spec):
+            raise StartError("no description")
+
+        async def discover():
+            return self.later
+
+        async def resolve(name, source):
+            return self.model(name)
+
+        text = TextParts(lambda spec: 0, load, drop, describe)
+        models = [self.model(name, idle) for name in sizes]
+        self.registry = ModelRegistry(
+            models, self.loads, text, discover, resolve, budget, None, 1, Events(), self.clock
+        )
+        self.registry.start()
+
+    def model(self, name: str, idle: float | None = None) -> DeclaredModel:
+        return DeclaredModel(ModelSpec(name, f"/models/{name}", "auto"), idle, used_at=self.clock.now)
+
+    def call(self, queue_seconds: float | None = None) -> Call:
+        return Call(FakeClient(), queue_seconds=queue_seconds)
+
+    async def use(self, name: str, call: Call | None = None) -> Call:
+        call = call or self.call()
+        await self.registry.demand(call, self.registry.models[name])
+        assert name in self.loads.present and name in self.texts
+        return call
+
+    def state(self, name: str) -> str:
+        return self.registry.models[name].state
+
+    async def __aenter__(self) -> World:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.registry.stop()
+
+
+async def test_a_model_is_loaded_by_its_first_request_and_once_for_many():
+    async with World(a=4) as world:
+        assert world.state("a") == "declared"
+        calls = await asyncio.gather(*(world.use("a") for _ in range(5)))
+        assert world.loads.log == ["+a"] and world.state("a") == "loaded"
+        assert world.registry.used_bytes == 4 and world.registry.models["a"].running == 5
+        for call in calls:
+            call.close()
+        assert world.registry.models["a"].running == 0
+
+
+async def test_room_is_made_by_the_model_that_was_used_long_ago():
+    async with World(a=4, b=4, c=4) as world:
+        for name in ("a", "b"):
+            (await world.use(name)).close()
+            world.clock.now += 10
+        (await world.use("a")).close()
+        world.clock.now += 1
+        (await world.use("c")).close()
+        assert world.loads.log == ["+a", "+b", "-b", "+c"]
+        assert world.texts == {"a", "c"} and world.loads.peak <= 10
+
+
+async def test_a_model_with_a_running_request_leaves_at_its_end():
+    async with World(a=6, b=6) as world:
+        running = await world.use("a")
+        waiting = asyncio.create_task(world.use("b"))
+        await eventually(lambda: world.state("a") == "unloading")
+        later = asyncio.create_task(world.use("a"))
+        await asyncio.sleep(0.01)
+        assert not waiting.done() and not later.done() and world.loads.log == ["+a"]
+        running.close()
+        (await waiting).close()
+        (await later).close()
+        assert world.loads.log == ["+a", "-a", "+b", "-b", "+a"]
+
+
+async def test_requests_for_loaded_models_do_not_wait_for_a_load():
+    async with World(a=2, b=2) as world:
+        (await world.use("a")).close()
+        world.loads.gate.clear()
+        waiting = asyncio.create_task(world.use("b"))
+        await eventually(lambda: world.state("b") == "loading")
+        await world.use("a")
+        assert not waiting.done()
+        world.loads.gate.set()
+        await waiting
+
+
+async def test_a_failure_is_the_model_s_own_and_is_tried_again_after_a_pause():
+    async with World(a=2, b=2) as world:
+        world.loads.broken["a"] = "model 'a': a tensor is missing in /models/a"
+        for pause in (5, 10, 20):
+            with pytest.raises(NotReady, match="a tensor is missing in its directory") as failed:
+                await world.use("a")
+            assert failed.value.retry_after == pause and world.state("a") == "failed"
+            with pytest.raises(NotReady):
+                await world.use("a")
+            assert world.registry.models["a"].failures == {5: 1, 10: 2, 20: 3}[pause]
+            world.clock.now += pause
+        await world.use("b")
+        del world.loads.broken["a"]
+        await world.use("a")
+        assert world.registry.models["a"].failures == 0 and world.registry.used_bytes == 4
+
+
+async def test_text_that_cannot_be_read_fails_the_model_and_frees_the_workers():
+    async with World(untold=2) as world:
+        with pytest.raises(NotReady, match="no tokenizer"):
+            await world.use("untold")
+        assert world.loads.present == set() and world.registry.used_bytes == 0
+
+
+async def test_a_model_larger_than_the_budget_is_refused_with_the_numbers():
+    async with World(budget=3 << 20, a=5 << 20) as world:
+        with pytest.raises(NotReady, match="needs 5 MiB, and the budget has 3 MiB"):
+            await world.use("a")
+
+
+async def test_a_waiting_request_ends_by_its_limit_or_its_client_and_its_load_is_given_up():
+    async with World(a=6, b=6) as world:
+        running = await world.use("a")
+        with pytest.raises(DeadlineExceeded, match="its model was being loaded"):
+            await world.use("b", world.call(queue_seconds=0.02))
+        call = world.call()
+        waiting = asyncio.create_task(world.use("b", call))
+        await asyncio.sleep(0.01)
+        call.leave()
+        with pytest.raises(ClientGone):
+            await waiting
+        running.close()
+        await eventually(lambda: world.state("a") == "declared")
+        await eventually(lambda: world.state("b") == "declared")
+        assert "+b" not in world.loads.log
+
+
+async def test_idle_models_leave_and_keep_alive_has_the_last_word(monkeypatch):
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.005)
+    async with World(idle=30, a=1, b=1, c=1) as world:
+        for name in "abc":
+            (await world.use(name)).close()
+        world.registry.keep("b", None)
+        world.registry.keep("c", 0)
+        await eventually(lambda: world.state("c") == "declared")
+        assert world.state("a") == world.state("b") == "loaded"
+        world.clock.now += 31
+        await eventually(lambda: world.state("a") == "declared")
+        assert world.state("b") == "loaded"
+        (await world.use("c")).close()
+        assert world.registry.models["c"].expires_at == world.clock.now + 30
+
+
+async def test_a_model_that_no_worker_has_is_waited_for_and_a_dropped_one_is_loaded_again():
+    async with World(a=1) as world:
+        (await world.use("a")).close()
+        world.loads.present.clear()
+        waiting = asyncio.create_task(world.use("a"))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        world.loads.dropped("a", "model 'a': the worker ended while it loaded the model")
+        with pytest.raises(NotReady, match="the worker ended"):
+            await waiting
+        world.clock.now += 5
+        await world.use("a")
+
+
+async def test_models_are_found_when_an_unknown_name_is_asked_for_and_names_are_not_taken():
+    async with World(a=1) as world:
+        assert await world.registry.find_again("new") is None
+        world.later = [world.model("new"), world.model("a")]
+        world.loads.sizes["new"] = 1
+        first = world.registry.models["a"]
+        assert (await world.registry.find_again("new")).name == "new"
+        assert world.registry.models["a"] is first
+        await world.use("new")
+
+
+async def test_an_operator_loads_and_unloads():
+    async with World(a=1) as world:
+        model = world.registry.models["a"]
+        world.loads.broken["a"] = "broken"
+        with pytest.raises(NotReady):
+            await world.registry.load(model)
+        del world.loads.broken["a"]
+        await world.registry.load(model)
+        assert model.state == "loaded"
+        await world.registry.unload(model)
+        assert model.state == "declared" and world.loads.log[-1] == "-a"
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_random_requests_are_all_served_within_the_budget(seed, monkeypatch):
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.003)
+    random_numbers = random.Random(seed)
+    sizes = {f"m{index}": random_numbers.randint(1, 5) for index in range(12)}
+    async with World(idle=0.5, **sizes) as world:
+
+        async def request(name: str) -> None:
+            call = await world.use(name)
+            await asyncio.sleep(random_numbers.random() * 0.01)
+            world.clock.now += 0.1
+            assert name in world.loads.present
+            call.close()
+
+        names = [f"m{min(int(random_numbers.paretovariate(1.0)) - 1, 11)}" for _ in range(120)]
+        await asyncio.gather(*(request(name) for name in names))
+        assert world.loads.peak <= 10 and world.registry.used_bytes <= 10
+        assert all(model.running == model.waiting == 0 for model in world.registry.models.values())
+
+
+def _resident(name: str, size: int, idle: float = 1.0, load: float = 1.0, running: bool = False) -> Resident:
+    return Resident(name, size, load, idle, running)
+
+
+def test_who_leaves():
+    old, large, slow = _resident("old", 1, idle=100), _resident("large", 50), _resident("slow", 50, load=50)
+    running = _resident("running", 100, idle=1000, running=True)
+    assert [one.name for one in who_leaves([large, old, slow, running], 1)] == ["old"]
+    assert [one.name for one in who_leaves([large, old, slow, running], 50)] == ["large"], "old is not needed then"
+    assert [one.name for one in who_leaves([large, slow, running], 60)] == ["large", "slow"]
+    assert [one.name for one in who_leaves([large, old, slow, running], 150)][-1] == "running"
+    assert who_leaves([large], 51) is None
+    assert who_leaves([], 0) == []
+
+
+def test_names_of_models():
+    names = ModelNames((("whisper-1", "speech"), ("gpt-*", "llm"), ("*", "rest")), {"embed": "e5"})
+    known = {"speech", "llm", "gpt-real", "e5"}
+    assert names.resolve("gpt-real", known) == "gpt-real"
+    assert [names.resolve(name, known) for name in ("whisper-1", "gpt-4o", "x")] == ["speech", "llm", "rest"]
+    assert names.model(None, "embed", known) == names.model("tgi", "embed", known) == "e5"
+    assert names.model(None, "generate", known) is None
+    assert names.model("tgi", "embed", {"tgi"}) == "tgi"
