@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -20,8 +20,8 @@ from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry.telemetry import Telemetry
-from server.declared_models import declare, idle_limits, models_in_directory, text_parts, with_own_drafts
-from server.errors import CheckpointError, InvalidRequest, NotReady, StartError
+from server.declared_models import LateSources, declare, idle_limits, models_in_directory, text_parts, with_own_drafts
+from server.errors import CheckpointError, NotReady, StartError
 from server.greeting import greeting, ready_lines
 from server.ipc.client.client import EngineClient
 from server.ipc.client.queue import default_limits
@@ -30,8 +30,6 @@ from server.ipc.wire.descriptions import (
     EngineOptions,
     KVCacheDType,
     ModelSpec,
-    Quantization,
-    Speculation,
 )
 from server.ipc.wire.fit import shortage
 from server.ipc.workers.supervisor import SupervisorLimits
@@ -40,20 +38,18 @@ from server.ipc.workers.worker_process import WORKER_COMMAND
 from server.load_progress import LoadProgress
 from server.metrics import Metrics
 from server.model_sources import (
-    AdapterSource,
-    by_model,
     check_names,
     find_adapters,
     find_answer_prompts,
     find_models,
     find_speculations,
+    model_specs,
     resolved,
     stated_languages,
 )
 from server.operations.admission import Admission, default_memory_bytes
 from server.operations.glossary_store import GlossaryStore
 from server.operations.model_names import ModelNames, pairs
-from server.operations.on_demand.declared import DeclaredModel
 from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
 from server.operations.runtime import Runtime, ServedModel
@@ -102,7 +98,7 @@ class Server:
             COALESCE_SECONDS,
             settings.stale_seconds,
         )
-        self.specs = _specs(self.directories, settings, self.speculations, self.adapters, self.answer_prompts)
+        self.specs = model_specs(self.directories, settings, self.speculations, self.adapters, self.answer_prompts)
         self.pool = _pool([] if settings.on_demand else self.specs, settings, client, worker)
         self.texts: dict[str, CheckpointText] = {}
         self.state = State(
@@ -148,37 +144,12 @@ class Server:
             [declare(spec, self.idle) for spec in specs],
             client.loads,
             text_parts(self._text_of, self.texts, served, forget),
-            self._discover,
-            self._resolve,
+            LateSources(settings, self.idle, lambda: list(runtime.registry.models if runtime.registry else ())),
             settings.memory,
             settings.kv_cache_memory,
             max(settings.workers, 1),
             Telemetry(runtime.metrics),
         )
-
-    async def _discover(self) -> list[DeclaredModel]:
-        """Models that have come to `--models-dir` since the start."""
-        directory, registry = self.settings.models_dir, self.state.runtime.registry
-        if directory is None or registry is None:
-            return []
-        found = await asyncio.to_thread(models_in_directory, directory)
-        new = {name: path for name, path in found.items() if registry.find(name) is None}
-        return [declare(spec, self.idle) for spec in _specs(new, self.settings, {}, (), (), [*registry.models, *new])]
-
-    async def _resolve(self, name: str, source: str) -> DeclaredModel:
-        """A model that an operator declares while the server runs. Raises InvalidRequest."""
-        registry = self.state.runtime.registry
-        assert registry is not None
-        if not configuration.MODEL_NAME.fullmatch(name):
-            raise InvalidRequest("the name of a model has letters, digits, '.', '_' and '-', 96 at most", "model")
-        try:
-            directory = await asyncio.to_thread(resolved, source)
-        except CheckpointError:
-            raise InvalidRequest(
-                "`source` is neither a checkpoint of this machine nor a model of the hub", "source"
-            ) from None
-        (spec,) = _specs({name: directory}, self.settings, {}, (), (), [*registry.models, name])
-        return declare(spec, self.idle)
 
     async def _preload(self) -> None:
         """Load the models of `--preload`. A model that cannot be loaded is logged, and the others are served."""
@@ -283,33 +254,6 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
-def _specs(
-    directories: Mapping[str, Path],
-    settings: Settings,
-    speculations: Mapping[str, Speculation],
-    adapters: Sequence[AdapterSource] = (),
-    answering: Collection[str] = (),
-    names: Sequence[str] | None = None,
-) -> list[ModelSpec]:
-    """The models as a worker loads them. names: all models that settings may name; None for those of `directories`."""
-    names = list(directories) if names is None else names
-    cache_dtypes = by_model("kv_cache_dtype", settings.kv_cache_dtype, names)
-    quantized = by_model("quantize", settings.quantize, names)
-    return [
-        ModelSpec(
-            name,
-            str(directory),
-            settings.dtype,
-            cast("Quantization | None", quantized.get(name, quantized.get(""))),
-            speculations.get(name),
-            {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
-            name in answering,
-            cast("KVCacheDType | None", cache_dtypes.get(name)),
-        )
-        for name, directory in directories.items()
-    ]
-
-
 def _pool(specs: list[ModelSpec], settings: Settings, client: EngineClient, worker: Sequence[str]) -> WorkerPool:
     cache_dtype = next((entry for entry in reversed(settings.kv_cache_dtype) if "=" not in entry), "auto")
     options = EngineOptions(
@@ -400,7 +344,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
         renderer.close()
     client = EngineClient(Telemetry(Metrics(), LoadProgress()), 1, 1)
     settings = settings.model_copy(update={"workers": 1})
-    pool = _pool(_specs({name: directory}, settings, {}, answering=prompts), settings, client, worker)
+    pool = _pool(model_specs({name: directory}, settings, {}, answering=prompts), settings, client, worker)
     try:
         await pool.start()
         model = ServedModel(client.models[name], text)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from models.checkpoint.checkpoint_heads import checkpoint_tasks, class_names, read_files, read_heads
 from models.config import ConfigError
-from server.errors import CheckpointError
+from server.errors import CheckpointError, InvalidRequest
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
+from server.model_sources import model_specs, resolved
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.registry import TextParts
 from server.operations.runtime import ServedModel
@@ -21,6 +22,8 @@ from server.settings import MODEL_NAME, Settings
 from server.text.checkpoint_text import CheckpointText
 from weights.errors import WeightsError
 from weights.gguf.choose import is_gguf, model_name, models_in
+from weights.own_adapters import adapter_directory
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 
 TEXT_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "source.spm", "target.spm", "tokenizer.model")
 TEXT_FILE_MEMORY = 8
@@ -57,6 +60,48 @@ def idle_limits(settings: Settings) -> Callable[[str], float | None]:
 def declare(spec: ModelSpec, idle: Callable[[str], float | None]) -> DeclaredModel:
     """A model that is not loaded."""
     return DeclaredModel(spec, idle(spec.name))
+
+
+class LateSources:
+    """Finds models and adapters that are declared while the server runs. Implements `ModelSources`.
+
+    settings: apply to these models too. idle: see `idle_limits`. known: names of all declared models.
+    """
+
+    def __init__(self, settings: Settings, idle: Callable[[str], float | None], known: Callable[[], list[str]]) -> None:
+        self._settings, self._idle, self._known = settings, idle, known
+
+    async def discover(self) -> list[DeclaredModel]:
+        """The models that have come to `--models-dir`."""
+        directory = self._settings.models_dir
+        if directory is None:
+            return []
+        found = await asyncio.to_thread(models_in_directory, directory)
+        known = set(self._known())
+        return self._declare({name: path for name, path in found.items() if name not in known})
+
+    async def model(self, name: str, source: str) -> DeclaredModel:
+        """A model that an operator names. Raises InvalidRequest."""
+        if not MODEL_NAME.fullmatch(name):
+            raise InvalidRequest("the name of a model has letters, digits, '.', '_' and '-', 96 at most", "model")
+        (model,) = self._declare({name: await self._find(source, MODEL_WEIGHTS, "source")})
+        return model
+
+    async def adapter(self, model: DeclaredModel, source: str) -> str:
+        """Directory of an adapter that an operator names. Raises InvalidRequest."""
+        own = adapter_directory(Path(model.spec.directory), source)
+        return str(own or await self._find(source, ADAPTER_WEIGHTS, "lora_path"))
+
+    def _declare(self, directories: dict[str, Path]) -> list[DeclaredModel]:
+        specs = model_specs(directories, self._settings, {}, (), (), [*self._known(), *directories])
+        return [declare(spec, self._idle) for spec in specs]
+
+    @staticmethod
+    async def _find(source: str, weights: Sequence[str], field: str) -> Path:
+        try:
+            return await asyncio.to_thread(resolved, source, weights)
+        except CheckpointError:
+            raise InvalidRequest(f"`{field}` is neither a checkpoint nor an id of the hub", field) from None
 
 
 def text_parts(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from server.errors import CheckpointError, StartError
-from server.ipc.wire.descriptions import Speculation
+from server.ipc.wire.descriptions import KVCacheDType, ModelSpec, Quantization, Speculation
 from server.settings import Settings
 from server.text.chats.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from weights.errors import ResolveError
@@ -167,3 +168,30 @@ def stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, 
             raise StartError(f"languages: write NAME=SOURCE-TARGET, where NAME is one of {', '.join(names)}")
         found[name] = pair
     return found
+
+
+def model_specs(
+    directories: Mapping[str, Path],
+    settings: Settings,
+    speculations: Mapping[str, Speculation],
+    adapters: Sequence[AdapterSource] = (),
+    answering: Collection[str] = (),
+    names: Sequence[str] | None = None,
+) -> list[ModelSpec]:
+    """The models as a worker loads them. names: all models that settings may name; None for those of `directories`."""
+    names = list(directories) if names is None else names
+    cache_dtypes = by_model("kv_cache_dtype", settings.kv_cache_dtype, names)
+    quantized = by_model("quantize", settings.quantize, names)
+    return [
+        ModelSpec(
+            name,
+            str(directory),
+            settings.dtype,
+            cast("Quantization | None", quantized.get(name, quantized.get(""))),
+            speculations.get(name),
+            {adapter.name: str(adapter.directory) for adapter in adapters if adapter.model == name},
+            name in answering,
+            cast("KVCacheDType | None", cache_dtypes.get(name)),
+        )
+        for name, directory in directories.items()
+    ]

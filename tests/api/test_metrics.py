@@ -30,10 +30,14 @@ CONTRACT = {
     "batch_tokens", "kv_blocks_used", "kv_blocks_total", "preemptions_total", "prefix_cache_queries_total",
     "prefix_cache_hits_total", "speculative_drafted_tokens_total", "speculative_accepted_tokens_total",
     "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info", "mask_wait_seconds",
-    "beam_lag_tokens", "state_bytes", "model_eager",
+    "beam_lag_tokens", "state_bytes", "model_eager", "models", "model_bytes", "models_budget_bytes",
+    "model_loads_total", "model_unloads_total", "model_load_duration_seconds",
 }  # fmt: skip
 
-LABELS = {"route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le"}
+LABELS = {
+    "route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le",
+    "state", "outcome",
+}  # fmt: skip
 
 
 async def page(http: httpx.AsyncClient) -> str:

@@ -13,16 +13,16 @@ from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import (
     Generate,
     GenerateRow,
-    Load,
-    Loaded,
-    Measure,
-    Measured,
+    LoadModel,
+    MeasureModel,
     ModelFailed,
+    ModelLoaded,
+    ModelMeasured,
+    ModelUnloaded,
     Ready,
     Stats,
     StepOutput,
-    Unload,
-    Unloaded,
+    UnloadModel,
 )
 from server.ipc.wire.params import GenerationParams
 from tests.engine.harness import generate, reference
@@ -57,10 +57,10 @@ def test_models_come_and_go_beside_each_other_and_answer_like_transformers(pairs
     assert worker.until(Ready).models == []
     for pair, number in ((gpt2, 1), (marian, 2), (gpt2, 3)):
         spec = _spec(pair)
-        worker.send(Measure(spec))
-        need = worker.until(Measured)
-        worker.send(Load(spec, max(need.kv_bytes, 1 << 20)))
-        loaded = worker.until(Loaded)
+        worker.send(MeasureModel(spec))
+        need = worker.until(ModelMeasured)
+        worker.send(LoadModel(spec, max(need.kv_bytes, 1 << 20)))
+        loaded = worker.until(ModelLoaded)
         assert loaded.model == loaded.models[0].name == pair.name
         assert loaded.models[0].weight_bytes <= need.weight_bytes <= 1.1 * loaded.models[0].weight_bytes
         assert 0 < need.min_kv_bytes <= need.kv_bytes and need.step_bytes > 0
@@ -68,8 +68,8 @@ def test_models_come_and_go_beside_each_other_and_answer_like_transformers(pairs
         worker.send(generate(pair, number, prompt))
         assert _answer(worker, number) == reference(pair, prompt, max_new_tokens=12)[0][0]
         if pair is gpt2:
-            worker.send(Unload(pair.name))
-            assert worker.until(Unloaded).model == pair.name
+            worker.send(UnloadModel(pair.name))
+            assert worker.until(ModelUnloaded).model == pair.name
             before: list = []
             worker.send(generate(pair, 9, prompt))
             worker.until(StepOutput, before)
@@ -82,8 +82,8 @@ def test_a_broken_checkpoint_fails_alone(pairs, worker, tmp_path):
     worker.until(Ready)
     (tmp_path / "config.json").write_text('{"model_type": "nonsense"}')
     for message in (
-        Measure(ModelSpec("bad", str(tmp_path), "float32")),
-        Load(ModelSpec("bad", str(tmp_path), "auto"), 0),
+        MeasureModel(ModelSpec("bad", str(tmp_path), "float32")),
+        LoadModel(ModelSpec("bad", str(tmp_path), "auto"), 0),
     ):
         worker.send(message)
         failed = worker.until(ModelFailed)
@@ -111,14 +111,14 @@ def test_unloading_gives_the_memory_back(worker, tmp_path):
     worker.until(Ready)
     left = []
     for number in range(1, 4):
-        worker.send(Load(spec, 64 << 20))
-        (info,) = worker.until(Loaded).models
+        worker.send(LoadModel(spec, 64 << 20))
+        (info,) = worker.until(ModelLoaded).models
         prompt = [3 + number] * 300
         worker.send(Generate("large", GenerationParams(), [prompt], [GenerateRow(number, 5)]))
         _answer(worker, number)
         loaded = _resident(worker.process.pid)
-        worker.send(Unload("large"))
-        worker.until(Unloaded)
+        worker.send(UnloadModel("large"))
+        worker.until(ModelUnloaded)
         left.append(_resident(worker.process.pid))
         assert loaded - left[-1] > 0.95 * info.weight_bytes
     # The first load imports modules and creates the scratch memory of programs, which stay.

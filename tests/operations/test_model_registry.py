@@ -9,9 +9,9 @@ import pytest
 
 from server.errors import ClientGone, DeadlineExceeded, NotReady, StartError
 from server.ipc.client.call import Call
-from server.ipc.client.model_loads import ModelLoadFailed
+from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import Measured
+from server.ipc.wire.messages import ModelMeasured
 from server.limits.model_memory import Resident, who_leaves
 from server.operations.model_names import ModelNames
 from server.operations.on_demand import registry as module
@@ -34,13 +34,15 @@ class FakeClient:
 
 
 class FakeLoads:
-    """Workers whose models have given sizes. gate: while it is set, loads end; `broken`: names that fail."""
+    """Workers whose models have given sizes. gate: while it is set, loads end; `broken`: names that fail. lost:
+    number of workers that end while they load a model."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes
         self.gate = asyncio.Event()
         self.gate.set()
         self.broken: dict[str, str] = {}
+        self.lost: dict[str, int] = {}
         self.present: set[str] = set()
         self.log: list[str] = []
         self.peak = 0
@@ -51,13 +53,16 @@ class FakeLoads:
     def is_available(self, name: str) -> bool:
         return name in self.present
 
-    async def measure(self, spec: ModelSpec) -> Measured:
+    async def measure(self, spec: ModelSpec) -> ModelMeasured:
         await asyncio.sleep(0)
-        return Measured(1, spec.name, self.sizes[spec.name] - 2, 1, 1, 1)
+        return ModelMeasured(1, spec.name, self.sizes[spec.name] - 2, 1, 1, 1)
 
     async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None:
         await self.gate.wait()
         await asyncio.sleep(0)
+        if self.lost.get(spec.name, 0):
+            self.lost[spec.name] -= 1
+            raise WorkerLost(f"model {spec.name!r}: the worker ended while it loaded the model")
         if spec.name in self.broken:
             raise ModelLoadFailed(self.broken[spec.name])
         self.present.add(spec.name)
@@ -107,18 +112,13 @@ class World:
         async def describe(spec):
             raise StartError("no description")
 
-        async def discover():
-            return self.later
-
-        async def resolve(name, source):
-            return self.model(name)
-
         text = TextParts(lambda spec: 0, load, drop, describe)
         models = [self.model(name, idle) for name in sizes]
-        self.registry = ModelRegistry(
-            models, self.loads, text, discover, resolve, budget, None, 1, Events(), self.clock
-        )
+        self.registry = ModelRegistry(models, self.loads, text, self, budget, None, 1, Events(), self.clock)
         self.registry.start()
+
+    async def discover(self) -> list[DeclaredModel]:
+        return self.later
 
     def model(self, name: str, idle: float | None = None) -> DeclaredModel:
         return DeclaredModel(ModelSpec(name, f"/models/{name}", "auto"), idle, used_at=self.clock.now)
@@ -279,6 +279,16 @@ async def test_models_are_found_when_an_unknown_name_is_asked_for_and_names_are_
         await world.use("new")
 
 
+async def test_a_model_is_tried_once_more_when_its_worker_ends_and_fails_the_second_time():
+    async with World(a=1, b=1) as world:
+        world.loads.lost = {"a": 1, "b": 2}
+        await world.use("a")
+        with pytest.raises(NotReady, match="ended"):
+            await world.use("b")
+        world.clock.now += 5
+        await world.use("b")
+
+
 async def test_an_operator_loads_and_unloads():
     async with World(a=1) as world:
         model = world.registry.models["a"]
@@ -290,6 +300,26 @@ async def test_an_operator_loads_and_unloads():
         assert model.state == "loaded"
         await world.registry.unload(model)
         assert model.state == "declared" and world.loads.log[-1] == "-a"
+
+
+async def test_a_changed_model_is_loaded_again_after_its_requests_or_stays_as_it_was():
+    async with World(a=1) as world:
+        model = world.registry.models["a"]
+        call = await world.use("a")
+        changed = ModelSpec("a", "/models/a", "auto", adapters={"poems": "/adapters/poems"})
+        changing = asyncio.create_task(world.registry.change(model, changed))
+        await asyncio.sleep(0.01)
+        assert model.spec.adapters == {} and not changing.done()
+        call.close()
+        await changing
+        assert model.spec == changed and world.registry.find("poems") is model
+        assert world.loads.log == ["+a", "-a", "+a"]
+        world.loads.broken["a"] = "model 'a': adapter 'odes' is broken"
+        with pytest.raises(NotReady, match="odes"):
+            await world.registry.change(model, ModelSpec("a", "/models/a", "auto", adapters={"odes": "/adapters/odes"}))
+        del world.loads.broken["a"]
+        await world.use("a")
+        assert model.spec == changed
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -17,6 +17,7 @@ from server.api.dialects.anthropic import routes as anthropic
 from server.api.dialects.cohere import routes as cohere
 from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
+from server.api.dialects.native.adapter_routes import ADAPTER_ROUTES
 from server.api.dialects.native.model_routes import MODEL_ROUTES
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
@@ -54,11 +55,13 @@ GET_ROUTES: tuple[GetRoute, ...] = (
 )
 """Routes that describe the server or its models."""
 OWNED_ROUTES: tuple[OwnedRoute | StateRoute, ...] = (
+    *MODEL_ROUTES,
+    *ADAPTER_ROUTES,
     *openai.OWNED_ROUTES,
     *libretranslate.STATE_ROUTES,
     *deepl.STATE_ROUTES,
 )
-"""Routes on what an API key has stored: answers, documents, glossaries."""
+"""Routes on what the server keeps: models, and answers, documents and glossaries of an API key."""
 
 
 def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
@@ -92,9 +95,9 @@ _SECRET_PATHS = [
 _SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/document": deepl.ERRORS}
 """Error shapes of paths that no route has, by the beginning of the path."""
 _PATHS: list[tuple[str, ErrorShape]] = [
+    *((route.path, route.errors) for route in OWNED_ROUTES),
     *((path, routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
     *((path, route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
-    *((route.path, route.errors) for route in (*MODEL_ROUTES, *OWNED_ROUTES)),
 ]
 _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
     (compile_path(path)[0], path, shape) for path, shape in _PATHS
@@ -104,8 +107,10 @@ _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
 
 def add_routes(app: FastAPI) -> None:
     """Register all routes with the application."""
-    for route in MODEL_ROUTES:  # before `/models/{model}`, which would take `load` for a model
-        app.add_api_route(route.path, route.respond, methods=[route.method], name=route.name, **describe_state(route))
+    # The first route that fits answers: `/models/load` comes before `/models/{model}`.
+    for owned in OWNED_ROUTES:
+        described = describe_state(owned) if isinstance(owned, StateRoute) else describe_get(owned)
+        app.add_api_route(owned.path, owned.respond, methods=[owned.method], name=owned.name, **described)
     for path, routes in _ROUTES_BY_PATH.items():
         first = routes[0]
         respond = first.respond if len(routes) == 1 else SharedPath(routes).respond
@@ -118,9 +123,6 @@ def add_routes(app: FastAPI) -> None:
             app.add_api_route(get.path, get.respond, methods=["POST"], include_in_schema=False)
         for alias in get.aliases:
             app.add_api_route(alias, get.respond, methods=["GET"], name=get.name, include_in_schema=False)
-    for owned in OWNED_ROUTES:
-        described = describe_state(owned) if isinstance(owned, StateRoute) else describe_get(owned)
-        app.add_api_route(owned.path, owned.respond, methods=[owned.method], name=owned.name, **described)
 
 
 def has_secret(path: str) -> bool:

@@ -9,7 +9,7 @@ from server.engine.process.kv_memory import agent_bytes
 from server.engine.process.loading import LoadedCheckpoint
 from server.engine.process.speculation import agent_shares
 from server.ipc.wire.descriptions import EngineOptions
-from server.ipc.wire.messages import Measured
+from server.ipc.wire.messages import ModelMeasured
 
 LOGIT_COPIES = 3
 """Copies of the logits of a step: as computed, as changed by penalties, and as sorted for sampling."""
@@ -36,7 +36,7 @@ class MeasuringMemory:
 
 def needed_memory(
     epoch: int, loaded: LoadedCheckpoint, draft: LoadedCheckpoint | None, weight_bytes: int, options: EngineOptions
-) -> Measured:
+) -> ModelMeasured:
     """The needs of a model whose tensors are on the meta device.
 
     draft: its draft model, or None. weight_bytes: bytes of the weights of both.
@@ -46,7 +46,7 @@ def needed_memory(
     (kv_bytes,) = agent_shares([loaded], drafts, options)
     smallest = sum(need.block_bytes * min(need.blocks, 8) for need in needs.values())
     extra = kv_bytes - agent_bytes(needs)
-    return Measured(
+    return ModelMeasured(
         epoch,
         loaded.spec.name,
         weight_bytes,

@@ -29,7 +29,16 @@ from server.engine.process.speculation import find_drafts, make_drafter
 from server.engine.process.warm_up import add_warm_up
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
-from server.ipc.wire.messages import Load, Loaded, Measure, Measured, ModelAnswer, ModelFailed, Unload, Unloaded
+from server.ipc.wire.messages import (
+    LoadModel,
+    MeasureModel,
+    ModelAnswer,
+    ModelFailed,
+    ModelLoaded,
+    ModelMeasured,
+    ModelUnloaded,
+    UnloadModel,
+)
 
 log = logging.getLogger("triptych.worker")
 
@@ -45,7 +54,7 @@ SWITCH_SECONDS = 0.0005
 class _Read:
     """A model whose weights the thread has read. draft: its draft model, or None."""
 
-    message: Load
+    message: LoadModel
     loaded: LoadedCheckpoint
     draft: LoadedCheckpoint | None
 
@@ -61,7 +70,7 @@ class _WarmingUp:
 
 
 class ModelLoader:
-    """Carries out `Measure`, `Load` and `Unload`, one after the other. The main loop calls `add` and `poll`.
+    """Carries out the messages that measure, load and unload models. The main loop calls `add` and `poll`.
 
     engine: gets the loaded models.
     options: of the worker. The messages say the size of each KV cache.
@@ -72,8 +81,8 @@ class ModelLoader:
         self._engine = engine
         self._options = options
         self._send = send
-        self._waiting: deque[Measure | Load] = deque()
-        self._results: queue.SimpleQueue[_Read | Measured | ModelFailed] = queue.SimpleQueue()
+        self._waiting: deque[MeasureModel | LoadModel] = deque()
+        self._results: queue.SimpleQueue[_Read | ModelMeasured | ModelFailed] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._warming: _WarmingUp | None = None
         self._dropped: set[str] = set()
@@ -88,9 +97,9 @@ class ModelLoader:
         """Whether `poll` has a step to run."""
         return self._warming is not None
 
-    def add(self, message: Measure | Load | Unload) -> None:
+    def add(self, message: MeasureModel | LoadModel | UnloadModel) -> None:
         """Begin the work of a message, or let it wait for the work before it."""
-        if isinstance(message, Unload):
+        if isinstance(message, UnloadModel):
             self._unload(message.model)
         else:
             self._waiting.append(message)
@@ -125,14 +134,14 @@ class ModelLoader:
         self._thread = threading.Thread(target=self._run, args=(message,), name="load", daemon=True)
         self._thread.start()
 
-    def _run(self, message: Measure | Load) -> None:
+    def _run(self, message: MeasureModel | LoadModel) -> None:
         """The work of the thread. Its result is in the queue at the end, whatever happens."""
         name = message.model.name
         failed = ModelFailed(self._engine.epoch, name, f"model {name!r}: the load was interrupted")
-        result: _Read | Measured | ModelFailed = failed
+        result: _Read | ModelMeasured | ModelFailed = failed
         try:
             with _in_background(self._options.threads):
-                result = self._measure(message.model) if isinstance(message, Measure) else self._read(message)
+                result = self._measure(message.model) if isinstance(message, MeasureModel) else self._read(message)
         except LoadError as error:
             result = replace(failed, message=str(error))
         except Exception as error:
@@ -141,12 +150,12 @@ class ModelLoader:
         finally:
             self._results.put(result)
 
-    def _measure(self, spec: ModelSpec) -> Measured:
+    def _measure(self, spec: ModelSpec) -> ModelMeasured:
         memory = MeasuringMemory()
         loaded, draft = self._load(spec, memory)
         return needed_memory(self._engine.epoch, loaded, draft, memory.kept_bytes, self._options)
 
-    def _read(self, message: Load) -> _Read:
+    def _read(self, message: LoadModel) -> _Read:
         return _Read(message, *self._load(message.model, PRIVATE))
 
     def _load(self, spec: ModelSpec, memory: TensorMemory) -> tuple[LoadedCheckpoint, LoadedCheckpoint | None]:
@@ -186,7 +195,7 @@ class ModelLoader:
             reuse_large_blocks()
             # Only the first steps show how a model runs.
             info = replace(warming.info, execution=warming.loaded.model.transformer.execution)
-            self._send(Loaded(self._engine.epoch, name, [info, *adapter_infos(warming.loaded, info)]))
+            self._send(ModelLoaded(self._engine.epoch, name, [info, *adapter_infos(warming.loaded, info)]))
         self._start()
 
     def _unload(self, name: str) -> None:
@@ -202,7 +211,7 @@ class ModelLoader:
         """Give the memory of dropped models back to the system, and say so."""
         gc.collect()
         reuse_large_blocks()
-        self._send(Unloaded(self._engine.epoch, name))
+        self._send(ModelUnloaded(self._engine.epoch, name))
 
 
 @contextlib.contextmanager

@@ -37,14 +37,14 @@ from server.ipc.wire.messages import (
     Configure,
     Encode,
     Generate,
-    Load,
     LoadFailed,
-    Measure,
+    LoadModel,
+    MeasureModel,
     Progress,
     Ready,
     Shutdown,
     ToWorker,
-    Unload,
+    UnloadModel,
     Vocabulary,
 )
 from server.system.cores import usable_cores
@@ -295,7 +295,7 @@ def _serve(
                 engine.abort(message.sequence_id)
             elif isinstance(message, Vocabulary):
                 engine.set_vocabulary(message)
-            elif isinstance(message, Measure | Load | Unload):
+            elif isinstance(message, MeasureModel | LoadModel | UnloadModel):
                 loader.add(message)
             elif isinstance(message, Shutdown):
                 connection.drain(DRAIN_SECONDS)

@@ -1,7 +1,7 @@
 """Ask the workers to measure, load and unload models, and remember which of them every worker should have.
 
-A worker that becomes ready, for example after a crash, gets a `Load` for each model that is wanted. A worker carries
-out loads one after the other. If it ends meanwhile, the model that it was loading is not wanted any more.
+A worker that becomes ready, for example after a crash, gets a `LoadModel` for each wanted model. A worker carries out
+loads one after the other. If it ends meanwhile, the model that it was loading is not wanted any more.
 """
 
 from __future__ import annotations
@@ -14,13 +14,25 @@ from functools import partial
 from server.ipc.client.dispatch import Dispatcher
 from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
-from server.ipc.wire.messages import Load, Loaded, Measure, Measured, ModelAnswer, ModelFailed, Unload
+from server.ipc.wire.messages import (
+    LoadModel,
+    MeasureModel,
+    ModelAnswer,
+    ModelFailed,
+    ModelLoaded,
+    ModelMeasured,
+    UnloadModel,
+)
 
 log = logging.getLogger("triptych.client")
 
 
 class ModelLoadFailed(Exception):
     """A model could not be measured or loaded. The message is one line for the operator."""
+
+
+class WorkerLost(ModelLoadFailed):
+    """The worker ended while it measured or loaded the model, which may be the cause or not."""
 
 
 class ModelLoads:
@@ -37,7 +49,7 @@ class ModelLoads:
         """Called with the name of a model that was loaded and could not be loaded again, and with the reason."""
         self._dispatcher = dispatcher
         self._loaded = loaded
-        self._wanted: dict[str, Load] = {}
+        self._wanted: dict[str, LoadModel] = {}
         self._names: dict[str, list[str]] = {}
         self._answers: dict[tuple[int, str], asyncio.Future[ModelAnswer]] = {}
 
@@ -50,15 +62,15 @@ class ModelLoads:
         """Whether a worker that accepts requests has a model."""
         return bool(self._dispatcher.serving(name))
 
-    async def measure(self, spec: ModelSpec) -> Measured:
+    async def measure(self, spec: ModelSpec) -> ModelMeasured:
         """The memory that a model needs in each worker. Raises ModelLoadFailed."""
-        (answer,) = await self._ask(self._dispatcher.accepting[:1], spec.name, Measure(spec))
-        assert isinstance(answer, Measured)
+        (answer,) = await self._ask(self._dispatcher.accepting[:1], spec.name, MeasureModel(spec))
+        assert isinstance(answer, ModelMeasured)
         return answer
 
     async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None:
         """Load a model in every worker. Raises ModelLoadFailed; then no worker has it."""
-        message = Load(spec, kv_cache_bytes)
+        message = LoadModel(spec, kv_cache_bytes)
         try:
             await self._ask(self._dispatcher.accepting, spec.name, message)
         except ModelLoadFailed:
@@ -74,7 +86,7 @@ class ModelLoads:
             for worker in self._dispatcher.workers.values():
                 worker.models.discard(known)
         try:
-            await self._ask(list(self._dispatcher.workers.values()), name, Unload(name))
+            await self._ask(list(self._dispatcher.workers.values()), name, UnloadModel(name))
         except ModelLoadFailed:
             log.debug("a worker ended before it dropped %s", name)
 
@@ -88,7 +100,7 @@ class ModelLoads:
         worker = self._dispatcher.workers.get(answer.epoch)
         if worker is None:
             return
-        if isinstance(answer, Loaded):
+        if isinstance(answer, ModelLoaded):
             names = [info.name for info in answer.models]
             self._names[answer.model] = names
             worker.models.update(names)
@@ -112,7 +124,7 @@ class ModelLoads:
         for place, key in enumerate(lost):
             future, name = self._answers.pop(key), key[1]
             if place == 0 or name not in self._wanted:
-                future.set_exception(ModelLoadFailed(f"model {name!r}: the worker ended while it loaded the model"))
+                future.set_exception(WorkerLost(f"model {name!r}: the worker ended while it loaded the model"))
                 future.exception()
             else:
                 future.cancel()
@@ -131,7 +143,7 @@ class ModelLoads:
             self.dropped(name, str(error))
 
     async def _ask(
-        self, workers: Iterable[WorkerState], name: str, message: Measure | Load | Unload
+        self, workers: Iterable[WorkerState], name: str, message: MeasureModel | LoadModel | UnloadModel
     ) -> list[ModelAnswer]:
         """Send a message to workers and wait for their answers. Raises ModelLoadFailed if one fails, after all."""
         waiting = [self._send(worker, name, message) for worker in workers]
@@ -147,7 +159,9 @@ class ModelLoads:
             found.append(answer)
         return found
 
-    def _send(self, worker: WorkerState, name: str, message: Measure | Load | Unload) -> asyncio.Future[ModelAnswer]:
+    def _send(
+        self, worker: WorkerState, name: str, message: MeasureModel | LoadModel | UnloadModel
+    ) -> asyncio.Future[ModelAnswer]:
         future: asyncio.Future[ModelAnswer] = asyncio.get_running_loop().create_future()
         self._answers[worker.epoch, name] = future
         worker.outbox.post(message, idle=False)

@@ -1,7 +1,8 @@
 """Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
 
-To the worker:    Configure, Vocabulary, Generate, Encode, Abort, Measure, Load, Unload, Shutdown
-From the worker:  Loading, Progress, Ready, LoadFailed, Measured, Loaded, ModelFailed, Unloaded, StepOutput, Stats
+To the worker:    Configure, Vocabulary, Generate, Encode, Abort, MeasureModel, LoadModel, UnloadModel, Shutdown
+From the worker:  Loading, Progress, Ready, LoadFailed, StepOutput, Stats,
+                  ModelMeasured, ModelLoaded, ModelFailed, ModelUnloaded
 
 A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
 all processes of a machine share. A `sequence_id` names one row of a `Generate` or one `Encode`. It is unique in the
@@ -76,21 +77,24 @@ class Vocabulary(Message, frozen=True):
     tokens: list[bytes]
 
 
-class Measure(Message, frozen=True):
-    """Find the memory that a model would need, without reading its weights. Answered by `Measured` or `ModelFailed`."""
+class MeasureModel(Message, frozen=True):
+    """Find the memory that a model needs, without its weights. Answered by `ModelMeasured` or `ModelFailed`."""
 
     model: ModelSpec
 
 
-class Load(Message, frozen=True):
-    """Load a model while others run. Answered by `Loaded` or `ModelFailed`. kv_cache_bytes: memory of its KV pools."""
+class LoadModel(Message, frozen=True):
+    """Load a model while others run. Answered by `ModelLoaded` or `ModelFailed`.
+
+    kv_cache_bytes: memory of its KV pools.
+    """
 
     model: ModelSpec
     kv_cache_bytes: int
 
 
-class Unload(Message, frozen=True):
-    """Drop a model that `Load` has loaded, and its requests. Answered by `Unloaded`, also for an unknown name."""
+class UnloadModel(Message, frozen=True):
+    """Drop a model and its requests. Answered by `ModelUnloaded`, also for an unknown name."""
 
     model: str
 
@@ -255,7 +259,7 @@ class Shutdown(Message, frozen=True):
     """Exit with status 0. Running requests are dropped."""
 
 
-ToWorker = Configure | Vocabulary | Generate | Encode | Abort | Measure | Load | Unload | Shutdown
+ToWorker = Configure | Vocabulary | Generate | Encode | Abort | MeasureModel | LoadModel | UnloadModel | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
 
@@ -300,7 +304,7 @@ class LoadFailed(Message, frozen=True):
     message: str
 
 
-class Measured(Message, frozen=True):
+class ModelMeasured(Message, frozen=True):
     """The memory that a model needs, in bytes.
 
     weight_bytes: weights of the model, its adapters and its draft model.
@@ -317,7 +321,7 @@ class Measured(Message, frozen=True):
     step_bytes: int
 
 
-class Loaded(Message, frozen=True):
+class ModelLoaded(Message, frozen=True):
     """A model is loaded and was run once. models: its description, and those of its adapters."""
 
     epoch: int
@@ -333,7 +337,7 @@ class ModelFailed(Message, frozen=True):
     message: str
 
 
-class Unloaded(Message, frozen=True):
+class ModelUnloaded(Message, frozen=True):
     """A model is dropped, and its memory is given back to the system."""
 
     epoch: int
@@ -493,8 +497,8 @@ class Stats(Message, frozen=True):
     state_bytes: dict[str, int] = {}
 
 
-ModelAnswer = Measured | Loaded | ModelFailed | Unloaded
-"""Answers to `Measure`, `Load` and `Unload`."""
+ModelAnswer = ModelMeasured | ModelLoaded | ModelFailed | ModelUnloaded
+"""Answers to `MeasureModel`, `LoadModel` and `UnloadModel`."""
 FromWorker = Loading | Computing | Progress | Ready | LoadFailed | ModelAnswer | StepOutput | Stats
 
 _encoder = msgspec.msgpack.Encoder()

@@ -43,6 +43,8 @@ class DeclaredModel:
     keep_seconds: replaces `idle_seconds` until it is unloaded, if a request has said so (`keep_alive`).
     loads, load_seconds: number of loads, and duration of the last one.
     description: None until it was needed. is_unreadable: it could not be described.
+    next_spec: replaces `spec` when the model has left; None for no change.
+    is_suspect: a worker has ended while it loaded the model. The next time, the load has failed.
     """
 
     spec: ModelSpec
@@ -61,6 +63,8 @@ class DeclaredModel:
     load_seconds: float = 0.0
     description: Description | None = None
     is_unreadable: bool = False
+    next_spec: ModelSpec | None = None
+    is_suspect: bool = False
 
     @property
     def name(self) -> str:
@@ -112,4 +116,6 @@ class DeclaredModel:
 
     def left(self) -> None:
         """The model is not in memory any more."""
+        if self.next_spec is not None:
+            self.spec, self.next_spec = self.next_spec, None
         self.state, self.size_bytes, self.is_kept = "declared", 0, False

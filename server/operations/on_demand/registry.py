@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from server.errors import NotReady, StartError
 from server.ipc.client.call import Call
-from server.ipc.client.model_loads import ModelLoadFailed
+from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
-from server.ipc.wire.messages import Measured
+from server.ipc.wire.messages import ModelMeasured
 from server.limits.model_memory import Resident, who_leaves
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.waiting import Waiting
@@ -44,7 +44,7 @@ class Loads(Protocol):
 
     def is_available(self, name: str) -> bool: ...
 
-    async def measure(self, spec: ModelSpec) -> Measured: ...
+    async def measure(self, spec: ModelSpec) -> ModelMeasured: ...
 
     async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None: ...
 
@@ -65,6 +65,20 @@ class TextParts:
     describe: Callable[[ModelSpec], Awaitable[Description]]
 
 
+class ModelSources(Protocol):
+    """Finds models and adapters that are declared while the server runs.
+
+    discover: the models that have come to `--models-dir`, and those that are declared already.
+    model, adapter: those that an operator names: a path, or an id on the hub. They raise InvalidRequest.
+    """
+
+    async def discover(self) -> list[DeclaredModel]: ...
+
+    async def model(self, name: str, source: str) -> DeclaredModel: ...
+
+    async def adapter(self, model: DeclaredModel, source: str) -> str: ...
+
+
 class ModelEvents(Protocol):
     """Receives changes for the metrics."""
 
@@ -81,8 +95,7 @@ class ModelRegistry:
     models: the declared models.
     loads: loads and unloads in the workers.
     text: the same in this process.
-    discover: finds models that were declared since the start; an empty result if there is none.
-    resolve: a model from its name and its source; raises InvalidRequest.
+    sources: finds models and adapters.
     budget_bytes: limit on the memory of all models; None for no limit.
     kv_cache_bytes: limit on the KV cache of one model; None for no limit.
     num_workers: each worker has each loaded model.
@@ -95,8 +108,7 @@ class ModelRegistry:
         models: Iterable[DeclaredModel],
         loads: Loads,
         text: TextParts,
-        discover: Callable[[], Awaitable[list[DeclaredModel]]],
-        resolve: Callable[[str, str], Awaitable[DeclaredModel]],
+        sources: ModelSources,
         budget_bytes: int | None,
         kv_cache_bytes: int | None,
         num_workers: int,
@@ -107,8 +119,7 @@ class ModelRegistry:
         self.budget_bytes = budget_bytes
         self._loads = loads
         self._text = text
-        self._discover = discover
-        self._resolve = resolve
+        self._sources = sources
         self._kv_cache_bytes = kv_cache_bytes
         self._num_workers = num_workers
         self._events = events
@@ -160,7 +171,7 @@ class ModelRegistry:
 
     async def discover(self) -> None:
         """Declare models that have come since the start."""
-        for model in await self._discover():
+        for model in await self._sources.discover():
             self.declare(model)
 
     async def declare_source(self, name: str, source: str) -> None:
@@ -169,7 +180,11 @@ class ModelRegistry:
         source: path, or id on the hub. Raises InvalidRequest for a source that cannot be found.
         """
         if self.find(name) is None:
-            self.declare(await self._resolve(name, source))
+            self.declare(await self._sources.model(name, source))
+
+    async def resolve_adapter(self, model: DeclaredModel, source: str) -> str:
+        """Directory of an adapter. source: path, or id on the hub. Raises InvalidRequest."""
+        return await self._sources.adapter(model, source)
 
     async def descriptions(self) -> list[tuple[DeclaredModel, Description]]:
         """The models with what requests without `model` need to know of them. A damaged one has none."""
@@ -213,6 +228,25 @@ class ModelRegistry:
         """Unload a model now, for the operator: it leaves when the running requests have ended."""
         if model.state == "loaded":
             await self._leave(model, "operator")
+
+    async def change(self, model: DeclaredModel, spec: ModelSpec) -> None:
+        """Load a model again with another specification, when its running requests have ended.
+
+        Raises NotReady if that fails; the model then has its earlier specification again.
+        """
+        before = model.spec
+        if model.state == "loading":
+            await self._wait(None, model)
+        if model.state in ("loaded", "unloading"):
+            model.next_spec = spec
+            await self._leave(model, "operator")
+        else:
+            model.spec = spec
+        try:
+            await self.load(model)
+        except NotReady:
+            model.spec, model.retry_at = before, 0.0
+            raise
 
     def keep(self, name: str, seconds: float | None) -> None:
         """Set the time that a loaded model stays without requests, until it is unloaded. None for no limit."""
@@ -292,6 +326,15 @@ class ModelRegistry:
             started = self._clock()
             try:
                 await self._load(model)
+            except WorkerLost as error:
+                if model.is_suspect:
+                    await self._fail(model, str(error))
+                else:
+                    log.warning("%s; it is tried once more", error)
+                    await self._text.drop(model)
+                    model.left()
+                    model.is_suspect = True
+                    self._enqueue(model)
             except Exception as error:  # whatever it is, it is the failure of this model
                 is_known = isinstance(error, ModelLoadFailed | StartError)
                 if not is_known:
@@ -327,6 +370,7 @@ class ModelRegistry:
                 await text
             raise
         model.state, model.reason, model.failures = "loaded", "", 0
+        model.is_suspect = False
         model.loads += 1
         model.load_seconds = self._clock() - began
         model.used_at = self._clock()
@@ -339,7 +383,7 @@ class ModelRegistry:
         model.failed(reason.replace(model.spec.directory, "its directory"), self._clock())
         log.error("%s; it is tried again after %.0f s", reason, model.retry_at - self._clock())
 
-    def _kv_bytes(self, need: Measured) -> int:
+    def _kv_bytes(self, need: ModelMeasured) -> int:
         """Memory for the KV cache of a model."""
         limits = [need.kv_bytes]
         if self._kv_cache_bytes is not None:

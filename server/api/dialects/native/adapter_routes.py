@@ -1,0 +1,112 @@
+"""Add and drop LoRA adapters while the server runs, as vLLM does. An adapter belongs to a model on demand.
+
+The model is loaded again with its new adapters, when its running requests have ended.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec.structs import replace
+from pydantic import Field, RootModel
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from server.api.dialects.native.model_routes import require_admin
+from server.api.fields.field_kinds import Hint
+from server.api.fields.fields import Body
+from server.api.routes.state_route import StateRoute
+from server.api.state import State
+from server.errors import Forbidden, InvalidRequest, ModelNotFound, NotFound
+from server.operations.on_demand.declared import DeclaredModel
+from server.operations.on_demand.registry import ModelRegistry
+from server.settings import MODEL_NAME
+
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class LoadAdapterBody(Body):
+    """`lora_path`: directory of this machine or hub id. `base_model_name`: needed if several models are declared.
+
+    `load_inplace`: without effect: an adapter with the name of another one is refused.
+    """
+
+    lora_name: Name
+    lora_path: Name
+    base_model_name: Name | None = None
+    load_inplace: Hint = None
+
+
+class UnloadAdapterBody(Body):
+    """`lora_int_id`: without effect; the name is enough."""
+
+    lora_name: Name
+    lora_int_id: Hint = None
+
+
+async def _load(state: State, request: Request, body: LoadAdapterBody) -> Response:
+    registry = require_admin(request, state)
+    if not state.settings.allow_admin_load:
+        raise Forbidden("adapters are added only if the server was started with --allow-admin-load")
+    if not MODEL_NAME.fullmatch(body.lora_name):
+        raise InvalidRequest("`lora_name` must have letters, digits, '.', '_' and '-', 96 at most", "lora_name")
+    model = await _base(state, registry, body.base_model_name)
+    if registry.find(body.lora_name) is not None:
+        raise InvalidRequest("`lora_name` is the name of a model or adapter already", "lora_name")
+    directory = await registry.resolve_adapter(model, body.lora_path)
+    await registry.change(model, replace(model.spec, adapters={**model.spec.adapters, body.lora_name: directory}))
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+
+async def _unload(state: State, request: Request, body: UnloadAdapterBody) -> Response:
+    registry = require_admin(request, state)
+    model = registry.find(body.lora_name)
+    if model is None or body.lora_name not in model.spec.adapters:
+        raise NotFound("no adapter has this name")
+    adapters = {name: path for name, path in model.spec.adapters.items() if name != body.lora_name}
+    await registry.change(model, replace(model.spec, adapters=adapters))
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+async def _base(state: State, registry: ModelRegistry, name: str | None) -> DeclaredModel:
+    """The model of an adapter."""
+    if name is None:
+        if len(registry.models) != 1:
+            raise InvalidRequest(
+                "`base_model_name` is required, because several models are declared", "base_model_name"
+            )
+        return next(iter(registry.models.values()))
+    model = await registry.find_again(state.runtime.names.resolve(name, registry.models))
+    if model is None:
+        raise ModelNotFound("no model is declared with this name; `GET /info` lists the models", "base_model_name")
+    return model
+
+
+class AdapterAnswer(RootModel[str]):
+    """A line of text."""
+
+
+ADAPTER_ROUTES = (
+    StateRoute(
+        path="/v1/load_lora_adapter",
+        method="POST",
+        name="load_lora_adapter",
+        description="Add a LoRA adapter to a model on demand, as vLLM does. Needs an admin key and --allow-admin-load.",
+        answer=AdapterAnswer,
+        example="Success: LoRA adapter 'poems' added successfully.",
+        body=LoadAdapterBody,
+        body_example={"lora_name": "poems", "lora_path": "/srv/adapters/poems", "base_model_name": "llm"},
+        render=_load,
+    ),
+    StateRoute(
+        path="/v1/unload_lora_adapter",
+        method="POST",
+        name="unload_lora_adapter",
+        description="Drop a LoRA adapter of a model on demand, as vLLM does. Needs an admin key.",
+        answer=AdapterAnswer,
+        example="Success: LoRA adapter 'poems' removed successfully.",
+        body=UnloadAdapterBody,
+        body_example={"lora_name": "poems"},
+        render=_unload,
+    ),
+)

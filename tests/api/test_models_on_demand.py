@@ -1,0 +1,213 @@
+"""Routes of a server whose models are loaded on demand: waits, late streams, lists, `keep_alive` and admin keys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from server.api.fields.keep_alive import keep_alive_seconds
+from server.api.routes import route
+from server.errors import InvalidRequest, NotReady
+from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.messages import Finished, Generate, Hypothesis
+from server.operations.model_names import ModelNames
+from server.operations.on_demand.declared import DeclaredModel
+from server.settings import Settings
+from tests.api.conftest import Bench
+
+
+class FakeRegistry:
+    """A registry whose loads end when the test says so. failure: why they fail; empty for loads that succeed."""
+
+    def __init__(self, models: list[DeclaredModel]) -> None:
+        self.models = {model.name: model for model in models}
+        self.loaded = asyncio.Event()
+        self.failure = ""
+        self.kept: list[tuple[str, float | None]] = []
+        self.held = 0
+
+    def find(self, name):
+        return self.models.get(name)
+
+    async def find_again(self, name):
+        return self.models.get(name)
+
+    async def discover(self) -> None: ...
+
+    async def descriptions(self):
+        return []
+
+    async def demand(self, call, model) -> None:
+        await self.loaded.wait()
+        if self.failure:
+            raise NotReady(self.failure, retry_after=7)
+        self.held += 1
+        call.on_close(self.release)
+
+    def release(self) -> None:
+        self.held -= 1
+
+    async def load(self, model) -> None:
+        model.state = "loaded"
+
+    async def unload(self, model) -> None:
+        model.state = "declared"
+
+    def keep(self, name, seconds) -> None:
+        self.kept.append((name, seconds))
+
+    def about(self):
+        return {"memory_bytes": 100, "used_bytes": 0, "models": [model.about(0.0) for model in self.models.values()]}
+
+
+def on_demand(bench: Bench, tmp_path) -> FakeRegistry:
+    bench.become_ready()
+    names = [*bench.runtime.texts, "resting"]
+    registry = FakeRegistry([DeclaredModel(ModelSpec(name, str(tmp_path), "auto")) for name in names])
+    bench.runtime.registry = registry
+    bench.runtime.names = ModelNames((("gpt-*", "decoder"),))
+    return registry
+
+
+@pytest.fixture
+def registry(bench, tmp_path) -> FakeRegistry:
+    return on_demand(bench, tmp_path)
+
+
+async def answer(bench: Bench) -> None:
+    """Answer the next request to the worker."""
+    while not (sent := [message for message in bench.sent if isinstance(message, Generate)]):
+        await asyncio.sleep(0)
+    (row,) = sent[0].rows
+    bench.output(finished=[Finished(row.sequence_id, [Hypothesis([5], "stop", 0.0)], 0.0, 0.0, 0.0)])
+
+
+BODY = {"model": "decoder", "prompt": "Once", "max_new_tokens": 3}
+
+
+async def test_an_answer_waits_for_its_model_and_holds_it_to_its_end(bench, http, registry):
+    asking = asyncio.create_task(http.post("/generate", json=BODY | {"model": "gpt-4o"}))
+    await asyncio.sleep(0.02)
+    assert not asking.done() and not bench.sent
+    registry.loaded.set()
+    await answer(bench)
+    assert (await asking).status_code == 200 and registry.held == 0
+
+
+async def test_a_load_that_fails_is_503_with_the_reason(http, registry):
+    registry.failure = "the model could not be loaded: a tensor is missing"
+    registry.loaded.set()
+    for stream in (False, True):
+        response = await http.post("/generate", json=BODY | {"stream": stream})
+        assert response.status_code == 503 and response.headers["retry-after"] == "7"
+        assert "a tensor is missing" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("/generate", BODY, "event: error\ndata: "),
+        ("/v1/completions", {"model": "decoder", "prompt": "Once"}, "event: error\ndata: "),
+        ("/api/generate", {"model": "decoder", "prompt": "Once"}, ""),
+    ],
+)
+async def test_a_stream_gets_its_status_before_its_model_is_loaded(
+    bench, http, registry, monkeypatch, path, body, error
+):
+    """A load after the status ends with the answer, or with one error in the format of the stream."""
+    monkeypatch.setattr(route, "COMMIT_SECONDS", 0.01)
+    for failure in ("", "the model could not be loaded: it is broken"):
+        registry.failure = failure
+        registry.loaded.clear()
+        asking = asyncio.create_task(http.post(path, json=body | {"stream": True}))
+        await asyncio.sleep(0.05)
+        registry.loaded.set()
+        if not failure:
+            await answer(bench)
+            bench.sent.clear()
+        response = await asking
+        assert response.status_code == 200
+        assert response.text.startswith(": ping\n\n") == bool(error)
+        assert ("it is broken" in response.text) == bool(failure)
+        if failure:
+            last = response.text.removeprefix(": ping\n\n").removeprefix(error)
+            assert "it is broken" in json.dumps(json.loads(last))
+        assert registry.held == 0
+
+
+async def test_lists_have_models_that_are_not_loaded(http, registry):
+    registry.models["resting"].failed("a tensor is missing", 0.0)
+    models = {model["id"]: model for model in (await http.get("/v1/models")).json()["data"]}
+    assert models["resting"]["status"] == {"value": "failed", "reason": "a tensor is missing"}
+    assert models["decoder"]["max_model_len"] > 0 and "max_model_len" not in models["resting"]
+    assert (await http.get("/v1/models/gpt-4o")).json()["id"] == "decoder"
+    assert (await http.get("/v1/models/resting")).json()["id"] == "resting"
+    tags = {model["name"] for model in (await http.get("/api/tags")).json()["models"]}
+    running = {model["name"] for model in (await http.get("/api/ps")).json()["models"]}
+    assert "resting:latest" in tags and "resting:latest" not in running
+    registry.models["resting"].state = "loading"
+    assert "resting:latest" in {model["name"] for model in (await http.get("/api/ps")).json()["models"]}
+    info = (await http.get("/info")).json()["on_demand"]
+    assert {model["name"]: model["state"] for model in info["models"]}["resting"] == "loading"
+
+
+async def test_keep_alive_is_set_when_the_request_has_ended(bench, http, registry):
+    registry.loaded.set()
+    asking = asyncio.create_task(
+        http.post("/api/generate", json={"model": "decoder", "prompt": "Once", "stream": False, "keep_alive": "1h30m"})
+    )
+    await answer(bench)
+    await asking
+    assert registry.kept == [("decoder", 5400.0)]
+    refused = await http.post("/api/generate", json={"model": "decoder", "prompt": "Once", "keep_alive": "soon"})
+    assert refused.status_code == 400 and "keep_alive" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(0, 0.0), (300, 300.0), (-1, None), ("5m", 300.0), ("-1m", None), ("1.5s", 1.5), ("90", 90.0), ("1h2m3s", 3723.0)],
+)
+def test_durations_of_keep_alive(value, seconds):
+    assert keep_alive_seconds(value) == seconds
+
+
+@pytest.mark.parametrize("value", ["soon", "5 m", True, [], float("nan"), 1e300, "m", "9" * 100])
+def test_refused_durations_of_keep_alive(value):
+    with pytest.raises(InvalidRequest):
+        keep_alive_seconds(value)
+
+
+async def test_models_are_loaded_and_unloaded_over_http(http, registry):
+    assert (await http.post("/models/resting/load", json={})).json()["state"] == "loaded"
+    assert (await http.post("/models/unload", json={"model": "resting"})).json()["state"] == "declared"
+    assert (await http.post("/api/v1/models/load", json={"model": "resting"})).json()["state"] == "loaded"
+    assert (await http.post("/models/resting/unload")).json()["state"] == "declared"
+    assert (await http.post("/models/unknown/load", json={})).status_code == 404
+    assert (await http.post("/models/load", json={})).status_code == 422
+    refused = await http.post("/models/new/load", json={"source": "/somewhere"})
+    assert refused.status_code == 403 and "--allow-admin-load" in refused.text
+
+
+async def test_only_admin_keys_load_models(tmp_path):
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[keys.boss]\nkey = "the-boss"\nadmin = true\n[keys.user]\nkey = "the-user"\n')
+    bench = Bench(tmp_path, Settings(api_key_file=keys))
+    on_demand(bench, tmp_path)
+    transport = httpx.ASGITransport(bench.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for key, status in (("the-boss", 200), ("the-user", 403), ("nobody", 401)):
+            headers = {"authorization": f"Bearer {key}"}
+            assert (await client.post("/models/load", json={"model": "resting"}, headers=headers)).status_code == status
+            assert (await client.post("/models/resting/unload", headers=headers)).status_code == status
+    bench.runtime.pools.close()
+
+
+async def test_a_server_without_models_on_demand_loads_none(bench, http):
+    bench.become_ready()
+    response = await http.post("/models/decoder/load", json={})
+    assert response.status_code == 422 and "--memory" in response.text
+    assert "on_demand" not in (await http.get("/info")).json()
+    assert "status" not in (await http.get("/v1/models")).json()["data"][0]

@@ -1,0 +1,1 @@
+"""Long runs with faults, started by hand: `python -m tests.soak.models`."""
