@@ -52,8 +52,8 @@ class Recorder:
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None:
         self.finished.append(event)
 
-    def on_cancelled(self, stage: Stage) -> None:
-        self.cancelled.append(stage)
+    def on_cancelled(self, stage: Stage, sequences: int) -> None:
+        self.cancelled += [stage] * sequences
 
 
 def submit(client: EngineClient, message: Generate | Encode, deadline: float | None = None) -> Call:

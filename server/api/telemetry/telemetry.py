@@ -137,5 +137,5 @@ class Telemetry:
             reason = "stop" if event is None else "encoded"
         self.metrics.finished.labels(model, reason).inc()
 
-    def on_cancelled(self, stage: Stage) -> None:
-        self.metrics.cancelled.labels(stage).inc()
+    def on_cancelled(self, stage: Stage, sequences: int) -> None:
+        self.metrics.cancelled.labels(stage).inc(sequences)

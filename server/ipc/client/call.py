@@ -250,8 +250,7 @@ class Call:
     def leave(self) -> None:
         """The client has disconnected: abort all sequences and make the reader raise ClientGone."""
         self._gone = True
-        for sequence_id in list(self._open):
-            self._client.cancelled(sequence_id)
+        self._client.cancelled(self._open)
         self.close()
         self.deliver()
 

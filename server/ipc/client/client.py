@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -247,10 +247,12 @@ class EngineClient:
             self._dispatcher.abort(sequence_id, sequence)
         self._send_parts()
 
-    def cancelled(self, sequence_id: int) -> None:
-        """Count an open sequence whose client disconnected."""
-        sequence = self._sequences.get(sequence_id)
-        self._observer.on_cancelled("running" if sequence is not None and sequence.started else "waiting")
+    def cancelled(self, sequence_ids: Collection[int]) -> None:
+        """Count the open sequences of a call whose client disconnected."""
+        found = map(self._sequences.get, sequence_ids)
+        running = sum(sequence is not None and sequence.started for sequence in found)
+        self._observer.on_cancelled("running", running)
+        self._observer.on_cancelled("waiting", len(sequence_ids) - running)
 
     def completed(self, sequence_id: int) -> None:
         """Count a sequence that a stop string ended in this process."""

@@ -15,7 +15,7 @@ class Observer(Protocol):
 
     on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
     on_finished: event is None for a sequence that a stop string ended in this process.
-    on_cancelled: the client of a sequence disconnected.
+    on_cancelled: the client of so many sequences disconnected; may be none.
     """
 
     def on_progress(self, progress: Progress) -> None: ...
@@ -34,4 +34,4 @@ class Observer(Protocol):
 
     def on_finished(self, model: str, event: Finished | Encoded | Failed | None) -> None: ...
 
-    def on_cancelled(self, stage: Stage) -> None: ...
+    def on_cancelled(self, stage: Stage, sequences: int) -> None: ...
