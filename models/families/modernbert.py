@@ -2,6 +2,8 @@
 
 Every third layer has full attention, with a larger rotary base; the others have a window. The first layer has no norm
 before its attention, because a norm follows the embeddings.
+ModernVBERT (Teiletche et al. 2025, arXiv:2510.01149) is the same inside a checkpoint that also reads pictures. It is
+served without its vision part, which changes nothing for requests without a picture.
 """
 
 from __future__ import annotations
@@ -29,15 +31,23 @@ from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width
 from models.families.shared.gguf import GgufFamily, Settings, fused_gate_rules, has_bias, layer_eps
 from models.families.shared.modernbert_layers import layer_rope, layer_windows
+from models.families.shared.rename_rules import renamed
 from models.families.shared.rope import scaled_max_positions
+from models.families.shared.text_part import text_settings
 from weights.gguf.metadata import Metadata
-from weights.rules import Rename, Rule, Split
+from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:model\.)?"
+_PICTURES = "modernvbert"
+_OUTSIDE = ("auto_map", "classifier_pooling", "id2label", "num_labels")
+"""Settings outside of `text_config` that apply to the text part."""
 _TOKENS = "encoder.embedding.tokens.weight"
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    untied = hf.get("model_type") == _PICTURES and not Fields(hf).flag("tie_word_embeddings", False)
+    if hf.get("model_type") == _PICTURES:
+        hf = {**text_settings(hf, _OUTSIDE), "tie_word_embeddings": not untied}
     fields = Fields(hf)
     hidden, vocab = fields.integer("hidden_size", 768), fields.integer("vocab_size", 50368)
     num_layers, heads = fields.integer("num_hidden_layers", 22), fields.integer("num_attention_heads", 12)
@@ -68,19 +78,21 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     return ModelConfig(
         hidden_size=hidden,
         vocab_size=vocab,
-        head=_head(fields, architecture, layer_norm),
+        head=_head(fields, architecture, layer_norm, table_width=hidden if untied else None),
         encoder=StackConfig(EmbeddingConfig(vocab, norm=layer_norm), layers, final_norm=layer_norm),
         max_positions=min(scaled_max_positions(wide, positions), scaled_max_positions(near, positions)),
     )
 
 
-def _head(fields: Fields, architecture: str, norm: NormConfig) -> HeadConfig:
+def _head(fields: Fields, architecture: str, norm: NormConfig, table_width: int | None) -> HeadConfig:
+    """The head of an architecture. table_width: see `MaskedLanguageModelHead`."""
     activation, bias = fields.activation("classifier_activation", "gelu"), fields.flag("classifier_bias", False)
     if architecture.endswith("ForSequenceClassification"):
         fields.refuse_unless("classifier_pooling", "cls", "mean")
         pool: Literal["first", "mean"] = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "first"
         return ClassificationHead(fields.labels(), dense=activation, pool=pool, dense_bias=bias, norm=norm)
-    masked = MaskedLanguageModelHead(activation, norm, dense_bias=bias, bias=fields.flag("decoder_bias", True))
+    logits_bias = fields.flag("decoder_bias", True)
+    masked = MaskedLanguageModelHead(activation, norm, dense_bias=bias, bias=logits_bias, table_width=table_width)
     token_dense = {"dense": activation, "dense_bias": bias, "norm": norm}
     return encoder_head(fields, architecture, masked, activation, token_dense=token_dense)
 
@@ -102,15 +114,19 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
         *norm(rf"{layer}mlp_norm", f"{ours}feed_forward_norms.input"),
         *norm(rf"{_PREFIX}final_norm", "encoder.final_norm"),
     )
+    if hf.get("model_type") == _PICTURES:
+        vision = Drop(rf"{_PREFIX}(?:vision_model|connector)\..*")
+        body = (vision, *renamed(body, _PREFIX, rf"{_PREFIX}text_model\."))
     if isinstance(model.head, PoolingHead):
-        return body
+        return (*body, Drop(r"(?:projection_head|lm_head)\..*")) if hf.get("model_type") == _PICTURES else body
+    untied = isinstance(model.head, MaskedLanguageModelHead) and model.head.table_width is not None
     return (
         *body,
-        linear(r"head\.dense", "head.dense"),
-        *norm(r"head\.norm", "head.norm"),
+        linear(r"(?:projection_)?head\.dense", "head.dense"),
+        *norm(r"(?:projection_)?head\.norm", "head.norm"),
         linear("classifier", "head.output"),
-        Rename(r"decoder\.weight", _TOKENS),
-        Rename(r"decoder\.bias", "head.bias"),
+        Rename(r"(?:decoder|lm_head)\.weight", "head.weight" if untied else _TOKENS),
+        Rename(r"(?:decoder|lm_head)\.bias", "head.bias"),
     )
 
 
@@ -143,10 +159,13 @@ def gguf_settings(of: Metadata) -> Settings:
     }
 
 
+_PICTURE_ARCHITECTURES = {
+    name: tasks for name, tasks in architectures("ModernVBert").items() if not name.endswith("QuestionAnswering")
+}
 FAMILY = Family(
     name="modernbert",
-    model_types=("modernbert",),
-    architectures=architectures("ModernBert"),
+    model_types=("modernbert", _PICTURES),
+    architectures=architectures("ModernBert") | _PICTURE_ARCHITECTURES,
     config=_config,
     rules=_rules,
     gguf=GgufFamily({"modern-bert": gguf_settings}, rules=fused_gate_rules),

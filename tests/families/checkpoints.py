@@ -28,6 +28,7 @@ from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_decoders import CASES as DECODERS
 from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
 from tests.parity.test_encoders import BODIES
+from tests.parity.test_modernvbert import config as modernvbert_config
 from tests.parity.test_published_layouts import write_layout
 from tests.parity.test_sparse_encoders import CASES as SPARSE
 from tests.parity.test_text_of_further_picture_models import CASES as PICTURES
@@ -73,6 +74,7 @@ def _first_cases() -> dict[str, tuple[str, Any, Callable[[Any], None] | None]]:
         found[name.replace("-", "_")] = (architecture, make(), None)
     for name in ("qwen3_5", "qwen3_5_moe"):
         found[name] = (*qwen_case(name), None)
+    found["modernvbert"] = ("ModernVBertForMaskedLM", modernvbert_config(""), None)
     found["gemma3"] = ("Gemma3ForConditionalGeneration", gemma3_config(), None)
     return found
 

@@ -48,6 +48,7 @@ GIVEN = {
             "gemma4",
             "gemma4_unified",
             "llama4",
+            "modernvbert",
             "qwen3_5",
             "qwen3_5_moe",
         ),

@@ -106,6 +106,7 @@ HARMLESS = {
     "mobilebert": "tie_word_embeddings layer_norm_eps",
     "modernbert": "tie_word_embeddings decoder_bias deterministic_flash_attn local_attention",
     "modernbert-decoder": "local_attention",
+    "modernvbert": "classifier_pooling initializer_cutoff_factor pixel_shuffle_factor tie_word_embeddings",
     "mpnet": "tie_word_embeddings",
     "mpt": "embedding_fraction learned_pos_emb",
     "mt5": "tie_word_embeddings",

@@ -54,7 +54,9 @@ WITHOUT_A_CLASS = ("exaone", "llama_bidirec", "jina_bert", "bidirectional_pplx_q
 """Families whose code is published with their checkpoints, and which transformers has no class for."""
 
 
-PICTURES = dict.fromkeys(("gemma3", "qwen3_5", "qwen3_5_moe"), 2) | test_text_of_further_picture_models.SHAPES
+PICTURES = (
+    dict.fromkeys(("gemma3", "modernvbert", "qwen3_5", "qwen3_5_moe"), 2) | test_text_of_further_picture_models.SHAPES
+)
 """Number of shapes of models that also read pictures."""
 
 

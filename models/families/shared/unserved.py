@@ -97,7 +97,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "instructblipvideo git pi0",
     ),
     ("pictures", "llava_next", "granite4_vision"),
-    ("pictures", "idefics3", "idefics2 idefics_perciever granite_docling modernvbert colmodernvbert ultravbert"),
+    ("pictures", "idefics3", "idefics2 idefics_perciever granite_docling colmodernvbert ultravbert"),
     ("pictures", "qwen2_vl", "video_llama_3 kimi_k25 minicpm_ocr hyperclovax_vision_v2"),
     (
         "pictures",
