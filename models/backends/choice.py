@@ -30,7 +30,16 @@ MIN_CUDA_CAPABILITY = (8, 0)
 _CUDA_DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
 Quantization = Literal[
-    "int8", "int8-fast", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
+    "int8",
+    "int8-fast",
+    "int6",
+    "int4",
+    "int4-32",
+    "int4-64",
+    "int4-128",
+    "int4-32-zero",
+    "int4-64-zero",
+    "int4-128-zero",
 ]
 
 kernels_are_built = available()

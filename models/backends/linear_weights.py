@@ -16,13 +16,16 @@ from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.backends.torch import two_levels
 from models.backends.torch.activations import activate
-from models.backends.torch.quantization import quantize_int4, quantize_int8, quantize_int8_groups
+from models.backends.torch.quantization import quantize_int4, quantize_int6, quantize_int8, quantize_int8_groups
 from models.config import Activation, MixtureOfExpertsConfig
 from weights.quantized_matrix import QuantizedMatrix
 
 INT8_GROUP = 32
 """Number of inputs that share a scale with the quantisation `int8`, and of activations. Larger groups are further from
 the unquantised model than the formats of llama.cpp. See docs/decisions/0132-int8-in-groups.md."""
+
+INT6_GROUP = 32
+"""Number of inputs that share a scale with the quantisation `int6`, and of activations."""
 
 INT4_GROUP = 128
 """Largest number of inputs that share a scale with the quantisation `int4-128`, and in checkpoints that are written."""
@@ -168,18 +171,36 @@ def packer(
     return pack
 
 
+def of_sensitive_weights(quantization: Quantization | None, device: torch.device) -> Quantization | None:
+    """How weights are rounded whose errors matter most: projections to queries, keys and values, and last products of
+    feed-forwards. See docs/decisions/0142-mixture-of-4-and-6-bits.md.
+    """
+    return "int6" if quantization == "int4" and not choice.runs_cuda_kernels(device) else quantization
+
+
+def of_head(quantization: Quantization | None, device: torch.device) -> Quantization | None:
+    """How the output head, and the token table that is tied to it, are rounded.
+
+    Rounding it to 4 bits would change results more than rounding the layers does.
+    """
+    if quantization in ("int4", "int6") and not choice.runs_cuda_kernels(device):
+        return "int6"
+    return quantization if quantization in (None, "int8-fast") else "int8"
+
+
 def _cuda_packer(
     dtype: torch.dtype, quantization: Quantization | None, out_dtype: torch.dtype
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
     """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS.
 
-    The kernel of 8 bits has a scale per output feature, and does not round activations: `int8` is `int8-fast`.
+    The kernel of 8 bits has a scale per output feature, and does not round activations: `int8` is `int8-fast`. There is
+    no kernel of 6 bits: `int6` is `int8`.
     """
     from models.backends.cuda.dense_weight import CudaDenseWeight
     from models.backends.cuda.quantized_weights import Int4InTiles, Int8InTiles
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization != "int8":
+        if quantization not in ("int8", "int6"):
             weight = _rounded(weight, quantization)
         packed: LinearWeight
         if isinstance(weight, Tensor) and quantization is None:
@@ -201,6 +222,8 @@ def _rounded(weight: Tensor | QuantizedMatrix, quantization: Quantization | None
         return weight
     if quantization == "int8":
         return quantize_int8_groups(weight, INT8_GROUP)
+    if quantization == "int6":
+        return quantize_int6(weight, INT6_GROUP)
     if quantization == "int4" and two_levels.fits(weight.shape[1]):
         return two_levels.quantize_two_levels(weight)
     if quantization not in (*_INT4, "int4"):
@@ -230,12 +253,16 @@ def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device
 
 def pack_experts(
     packer: LinearPacker,
+    last_packer: LinearPacker,
     inner: tuple[Tensor | QuantizedMatrix, Tensor | None],
     outer: tuple[Tensor | QuantizedMatrix, Tensor | None],
     config: MixtureOfExpertsConfig,
 ) -> PackedExperts:
-    """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`."""
-    weights = packer(*inner), packer(*outer)
+    """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`.
+
+    last_packer: packs the last products.
+    """
+    weights = packer(*inner), last_packer(*outer)
     assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), (
         "only the CPU kernels have packed weights"
     )

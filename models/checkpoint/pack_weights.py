@@ -38,11 +38,13 @@ class Packers(NamedTuple):
     """The packers of a model by what they pack.
 
     linears: all linears but those below.
+    last: last products of feed-forwards.
     projections: query, key and value projections of plain attention.
     head: the output head. gates, routers: see `MixtureOfExperts.pack` and `Mixer.pack`; they do not quantise.
     """
 
     linears: CountingPacker
+    last: CountingPacker
     projections: CountingPacker
     head: CountingPacker
     gates: CountingPacker
@@ -57,8 +59,9 @@ class WeightPacker:
 
     dtype: dtype of the model.
     device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
-    quantization: `int8` and `int8-fast` round linears, the output head, and the token table that is tied to it. The
-        other values round linears to 4 bits in groups, and head and table as `int8` does. Routers, small projections of
+    quantization: `int8`, `int8-fast` and `int6` round linears, the output head, and the token table that is tied to it.
+        The other values round linears to 4 bits in groups, and head and table as `int8` does. `int4` on a CPU rounds
+        head, table, projections and last products of feed-forwards as `int6` does. Routers, small projections of
         mixers, other embeddings, norms, biases and hidden states keep their dtype. Attention then works in
         `attention_dtype`, except sparse and disentangled attention.
     memory: keeps the packed weights, and then the parameters that are not packed.
@@ -87,11 +90,12 @@ class WeightPacker:
                 "float weights"
             )
         packers: list[CountingPacker] = []
+        sensitive = linear_weights.of_sensitive_weights(quantization, device)
         for out_dtype, rounding in (
             (dtype, quantization),
-            (model.attention_dtype, quantization),
-            # Rounding the output head to 4 bits would change results more than rounding the layers does.
-            (torch.float32, quantization if quantization in (None, "int8-fast") else "int8"),
+            (dtype, sensitive),
+            (model.attention_dtype, sensitive),
+            (torch.float32, linear_weights.of_head(quantization, device)),
             (dtype, None),
             (torch.float32, None),
         ):
@@ -153,13 +157,14 @@ def _pack(module: nn.Module, packers: Packers, merges: bool) -> None:
         elif isinstance(child, Mixer):
             child.pack(packers.linears, packers.gates)
         elif isinstance(child, MixtureOfExperts) and not merges:
-            child.pack(packers.linears, packers.gates, packers.routers)
+            child.pack(packers.linears, packers.last, packers.gates, packers.routers)
         elif isinstance(child, Linear):
             if not (merges and isinstance(child, Router)):
                 child.pack(packers.linears)
-        elif isinstance(child, FeedForward) and merges:
-            child.merge(packers.linears)
-            child.pack(packers.linears)
+        elif isinstance(child, FeedForward):
+            if merges:
+                child.merge(packers.linears)
+            child.pack(packers.linears, packers.last)
         else:
             if isinstance(child, MixtureOfExperts):
                 packers.linears.packed_bytes += child.stack()

@@ -71,8 +71,9 @@ class FeedForward(nn.Module):
             assert part is not None
             linear.use_packed(part)
 
-    def pack(self, packer: LinearPacker) -> None:
-        """Replace the weights by packed ones."""
-        for linear in (self.gate, self.up, self.down):
+    def pack(self, packer: LinearPacker, last_packer: LinearPacker) -> None:
+        """Replace the weights by packed ones. last_packer: packs the last product."""
+        for linear in (self.gate, self.up):
             if linear is not None:
                 linear.pack(packer)
+        self.down.pack(last_packer)

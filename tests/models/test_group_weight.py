@@ -15,7 +15,7 @@ import torch
 from models.backends.cpu.group_weight import GroupWeight, fits
 from models.backends.linear_weights import int4_group
 from models.backends.tensor_memory import PRIVATE
-from models.backends.torch.quantization import quantize_int4
+from models.backends.torch.quantization import quantize_int4, quantize_int6
 from models.backends.torch.two_levels import quantize_two_levels
 from tests.models.group_reference import reference
 from tests.models.test_cpu_linear import close
@@ -82,6 +82,7 @@ def of_gguf(name, columns, width):
 
 FORMATS = {
     "int4": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5),
+    "int6": lambda columns, width: quantize_int6(torch.randn(columns, width) * width**-0.5),
     "int4 with zero points": lambda columns, width: quantize_int4(torch.randn(columns, width) * width**-0.5, 64, True),
     "two levels_K": lambda columns, width: quantize_two_levels(torch.randn(columns, width) * width**-0.5),
     "Q4_1": lambda columns, width: flat(columns, width, minimum="half", signed=False),
@@ -111,6 +112,7 @@ FORMATS = {
 }
 BITS = {
     "int4": 4.5,
+    "int6": 6.5,
     "int4 with zero points": 4.5,
     "two levels_K": 4.834,
     "Q5_0": 6.5,
@@ -226,6 +228,16 @@ def test_int4_rounds_better_than_the_largest_number_alone():
     assert error < 0.0845
 
 
+def test_int6_rounds_better_than_the_largest_number_alone():
+    """Root mean square error for a normal distribution."""
+    x = torch.randn(1000, 320, generator=torch.Generator().manual_seed(0))
+    error = (quantize_int6(x).dequantized(torch.float32) - x).square().mean().sqrt()
+    groups = x.unflatten(1, (-1, 32))
+    steps = groups.gather(2, groups.abs().argmax(2, keepdim=True)) / -32
+    plain = ((groups / steps).round().clamp(-32, 31) * steps - groups).square().mean().sqrt()
+    assert error < 0.99 * plain and error < 0.0208
+
+
 def test_zero_points_round_groups_better_that_lie_on_one_side_of_zero():
     x = torch.rand(1000, 256, generator=torch.Generator().manual_seed(0)) - 0.2
     errors = [
@@ -241,10 +253,14 @@ def test_groups_divide_the_width():
     assert found == {2048: [32, 64, 128], 576: [32, 64, 64], 352: [32, 32, 32], 100: [32, 32, 32]}
 
 
-@pytest.mark.parametrize("zero", [False, True])
-def test_int4_keeps_zeros_and_marks_numbers_that_are_not_finite(zero):
+@pytest.mark.parametrize(
+    "rounded",
+    [quantize_int4, partial(quantize_int4, with_zero_points=True), quantize_int6],
+    ids=["int4", "zero", "int6"],
+)
+def test_rounding_keeps_zeros_and_marks_numbers_that_are_not_finite(rounded):
     x = torch.zeros(3, 64)
     x[1, 40], x[2, 3] = torch.nan, torch.inf
-    matrix = quantize_int4(x, 32, zero)
+    matrix = rounded(x)
     found = GroupWeight(matrix, None, torch.float32, None, PRIVATE).multiply(torch.ones(1, 64))
     assert found[0, 0] == 0 and not found[0, 1:].isfinite().any()

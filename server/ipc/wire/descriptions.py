@@ -15,13 +15,23 @@ DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
 """`auto` is float32 on a CPU and bfloat16 on CUDA, or float16 on a device without bfloat16; `ModelInfo.dtype` has the
 outcome."""
 Quantization = Literal[
-    "int8", "int8-fast", "int4", "int4-32", "int4-64", "int4-128", "int4-32-zero", "int4-64-zero", "int4-128-zero"
+    "int8",
+    "int8-fast",
+    "int6",
+    "int4",
+    "int4-32",
+    "int4-64",
+    "int4-128",
+    "int4-32-zero",
+    "int4-64-zero",
+    "int4-128-zero",
 ]
 """`int8`: weights and activations are rounded in groups of 32 inputs, each with its own scale. `int8-fast`: weights are
-rounded per output channel, activations per row. `int4`: weights are rounded to 4 bits in groups of 32 inputs, each with
-a scale and a minimum, and activations to int8 in such groups; output heads and tied embeddings are rounded as with
-`int8`. The other values name the size of the groups of weights without minimums; with `-zero`, each group also has a
-zero point.
+rounded per output channel, activations per row. `int6`: as `int8`, with weights of 6 bits. `int4`: weights are rounded
+to 4 bits in groups of 32 inputs, each with a scale and a minimum, and activations to int8 in such groups; the weights
+that matter most are rounded as with `int6`: projections to queries, keys and values, last products of feed-forwards,
+output heads and tied embeddings. The other values name the size of the groups of weights without minimums, and round
+heads and tied embeddings as `int8` does; with `-zero`, each group also has a zero point.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
