@@ -11,8 +11,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from benchmarks.quality import encoders, gguf_files, page, texts
-from benchmarks.quality.divergence import divergence
+from benchmarks.quality import contestants, divergence, encoders, gguf_files, kept, page, texts
 from benchmarks.quality.formats import type_of
 from benchmarks.quality.results import Results
 from server.text.tokenizers.load import load_tokenizer
@@ -24,29 +23,73 @@ from weights.quantized.gguf import stored_tensors
 VOCAB = 11
 
 
-def test_divergence_equals_its_definition() -> None:
-    expected, found = torch.randn(600, VOCAB), torch.randn(600, VOCAB)
-    following = torch.randint(0, VOCAB, (600,))
-    following[5] = -1
-    measured = divergence(lambda a, b: expected[a:b], lambda a, b: found[a:b], following, VOCAB)
-    p, q = expected.double().softmax(1), found.double().softmax(1)
+class _Model:
+    """A `divergence.Model` with given logits. slices: the slices that were asked for."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits, self.slices = logits, list[tuple[int, int]]()
+
+    def read(self, text: list[int]):
+        def of(first: int, last: int) -> torch.Tensor:
+            self.slices.append((first, last))
+            return self.logits[first:last]
+
+        return of
+
+
+def test_divergence_equals_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(divergence, "LOGITS_TOGETHER", 100 * VOCAB)
+    text = torch.randint(0, VOCAB, (250,)).tolist()
+    expected, found = _Model(torch.randn(250, VOCAB)), _Model(torch.randn(250, VOCAB))
+    same, measured = (
+        divergence.summarize([one]) for one in divergence.measure(expected, [expected, found], text, VOCAB)
+    )
+    p, q = expected.logits.double().softmax(1), found.logits.double().softmax(1)
     kl = (p * (p / q).log()).sum(1)
     assert measured.mean_kl == pytest.approx(float(kl.mean()), rel=1e-5)
+    assert measured.kl_error == pytest.approx(float(kl.std()) / 250**0.5, rel=1e-5)
     assert measured.p99_kl == pytest.approx(float(kl.quantile(0.99)), rel=1e-5)
     assert measured.same_top == float((p.argmax(1) == q.argmax(1)).double().mean())
-    losses = [-math.log(q[at, token]) for at, token in enumerate(following.tolist()) if token >= 0]
-    assert measured.perplexity == pytest.approx(math.exp(sum(losses) / 599), rel=1e-5)
+    losses = [-math.log(q[at, token]) for at, token in enumerate(text[1:])]
+    assert measured.perplexity == pytest.approx(math.exp(sum(losses) / 249), rel=1e-5)
+    assert same.mean_kl == 0.0 and same.same_top == 1.0
+    assert found.slices == [(0, 100), (100, 200), (200, 250)], "never all logits at once"
 
 
-def test_slices_belong_to_one_text() -> None:
-    slices = []
+def test_measurements_of_a_text_are_kept(tmp_path: Path) -> None:
+    measured, text = torch.rand(3, 4), [5, 6, 7, 8]
+    kept.Kept(tmp_path).put("int8", text, measured)
+    kept.Kept(tmp_path).describe("int8", {"by": "triptych", "bits": 8.5})
+    again = kept.Kept(tmp_path)
+    assert torch.equal(again.get("int8", text), measured) and again.facts("int8")["bits"] == 8.5
+    assert again.get("int8", [5, 6, 7]) is None and again.get("int4", text) is None
+    again.forget("int8")
+    assert again.get("int8", text) is None
 
-    def logits(first: int, last: int) -> torch.Tensor:
-        slices.append((first, last))
-        return torch.zeros(last - first, 8)
 
-    divergence(logits, logits, torch.zeros(3 * texts.WINDOW, dtype=torch.int64), 1 << 17)
-    assert slices[0][1] < texts.WINDOW and all(a // texts.WINDOW == (b - 1) // texts.WINDOW for a, b in slices)
+def test_a_stopped_comparison_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    windows, reads = [[1, 2, 3], [4, 5, 6]], list[tuple[str, list[int]]]()
+
+    class Small(_Model):
+        vocab_size, bits_per_weight = VOCAB, 8.5
+
+        def __init__(self, file: Path, dtype: torch.dtype, quantization: str | None = None) -> None:
+            super().__init__(torch.ones(3, VOCAB))
+            self.name = quantization or "reference"
+
+        def read(self, text: list[int]):
+            reads.append((self.name, text))
+            return super().read(text)
+
+    monkeypatch.setattr(contestants, "Decoder", Small)
+    store = kept.Kept(tmp_path)
+    store.put("int8", windows[0], torch.full((3, 3), 0.5))
+    (row,) = contestants.compare(tmp_path / "model.gguf", tmp_path, ["int8"], windows, store)
+    assert [text for name, text in reads if name == "int8"] == windows[1:], "the first text was measured before"
+    assert row["mean_kl"] == pytest.approx(0.25) and row["bits"] == 8.5 and row["by"] == "triptych"
+    reads.clear()
+    list(contestants.compare(tmp_path / "model.gguf", tmp_path, ["int8"], windows, store))
+    assert not reads
 
 
 def test_windows_are_of_one_length_and_of_all_kinds() -> None:
@@ -125,6 +168,13 @@ def test_the_page_is_written_from_kept_results(tmp_path: Path) -> None:
     text = (tmp_path / "quality.md").read_text()
     assert "| `int8` | 8.50 | 0.00500 | 0.0200 | 95.0% | 9.000 |" in text and "- Q8_0: 211 Q8_0" in text
     assert (tmp_path / "quality" / "smollm2-135m.svg").exists()
+    results.add(
+        "smollm2-135m", {"name": "int4", "by": "triptych", "types": "", "kl_error": 0.0004, **row, "tokens": 512}
+    )
+    page.write(results, tmp_path / "quality.md")
+    text = (tmp_path / "quality.md").read_text()
+    assert "| `int8` | 8.50 | 0.00500 | 0.0200 | 95.0% | 9.000 | 1,024 |" in text
+    assert "| `int4` | 8.50 | 0.00500 ± 0.00040 | 0.0200 | 95.0% | 9.000 | 512 |" in text
     assert (
         json.loads((tmp_path / "quality" / "results.json").read_text())["smollm2-135m"]["Q8_0"]["types"] == "211 Q8_0"
     )

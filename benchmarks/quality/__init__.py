@@ -9,7 +9,8 @@
 | `formats`     | types that llama.cpp gives to the matrices of a format              |
 | `llama_cpp`   | the library of llama.cpp, through ctypes                            |
 | `divergence`  | Kullback-Leibler divergence and perplexity, in slices of the logits |
-| `decoders`    | compares the contestants of one decoder                             |
+| `decoders`    | decoders of this server                                             |
+| `kept`        | measurements of each text, so that a stopped run goes on            |
 | `encoders`    | compares the embeddings of one encoder                              |
 | `demo`        | compares the demo models                                            |
 | `results`     | the rows of all measurements, in a JSON file                        |

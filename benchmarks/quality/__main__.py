@@ -4,7 +4,8 @@
   make quality ARGS="--tokens 2048 --models smollm2-135m --contestants int8 Q8_0"
 
 Results are kept in `OUT/quality/results.json`. A contestant that has a result there for the same number of tokens is
-not measured again, so that a stopped run goes on; `--again` measures it.
+not measured again; `--again` measures it. Each text of a decoder is also kept in the folder of the files, so that a
+stopped run goes on, and a run of more tokens computes only the texts that are new.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.quality import contestants, demo, encoders, page, sources, texts
+from benchmarks.quality.kept import Kept
 from benchmarks.quality.results import Results
 
 TOKENS = 20_480
@@ -59,7 +61,11 @@ def _measure_decoder(given: argparse.Namespace, name: str, results: Results) -> 
     if not missing:
         return
     file = sources.reference(given.packages, given.files, name, not given.undithered)
-    for row in contestants.compare(file, given.packages, missing, contestants.tokenize(file, given.tokens)):
+    kept = Kept(given.files / "measured" / file.stem)
+    for contestant in missing if given.again else ():
+        kept.forget(contestant)
+    windows = contestants.tokenize(file, given.tokens)
+    for row in contestants.compare(file, given.packages, missing, windows, kept):
         results.add(model, {**row, "tokens": given.tokens})
 
 

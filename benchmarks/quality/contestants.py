@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,39 +11,58 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality import gguf_files, llama_cpp, texts
-from benchmarks.quality.decoders import Decoder, next_tokens
-from benchmarks.quality.divergence import divergence
+from benchmarks.quality.decoders import Decoder
+from benchmarks.quality.divergence import Model, measure, summarize
 from benchmarks.quality.formats import FORMATS, type_of
+from benchmarks.quality.kept import Kept
 from models.backends.choice import Quantization
 from server.text.tokenizers.load import load_tokenizer
 from weights.gguf.container import read_gguf
 
-OURS = ("float32", "bfloat16", "int8", "int8-fast", "int4", "int4-32", "int4-32-zero", "int4-128")
+OURS = ("float32", "bfloat16", "int8", "int8-fast", "int6", "int4", "int4-32", "int4-32-zero", "int4-128")
 THEIRS = ("F32", *FORMATS)
 ALL = (*OURS, *THEIRS)
 
 Row = dict[str, Any]
 
 
-def compare(file: Path, packages: Path, names: Sequence[str], windows: Sequence[list[int]]) -> Iterator[Row]:
-    """Measure contestants on one model. Yields a row for each, as soon as it is measured.
+def compare(
+    file: Path, packages: Path, names: Sequence[str], windows: Sequence[list[int]], kept: Kept
+) -> Iterator[Row]:
+    """Measure contestants on one model, and yield a row for each.
 
+    All contestants read a text before the next one, so that the logits of the reference are computed once.
     file: GGUF file of the reference, in float32. names: some of `ALL`.
     """
-    reference, following = Decoder(file, windows, torch.float32), next_tokens(windows)
+    missing = {name: [window for window in windows if kept.get(name, window) is None] for name in names}
+    if any(missing.values()):
+        reference = Decoder(file, torch.float32)
+        models = {
+            name: _load(file, packages, name, len(windows[0]), reference.vocab_size, kept)
+            for name in names
+            if missing[name]
+        }
+        for number, window in enumerate(windows, 1):
+            reading = [name for name in models if window in missing[name]]
+            if not reading:
+                continue
+            found = measure(reference, [models[name] for name in reading], window, reference.vocab_size)
+            for name, measured in zip(reading, found, strict=True):
+                kept.put(name, window, measured)
+            print(f"{file.stem}: {number} of {len(windows)} texts", flush=True)
     for name in names:
-        before = time.monotonic()
-        if name in OURS:
-            ours = Decoder(file, windows, *settings_of(name))
-            found = divergence(reference.logits, ours.logits, following, reference.vocab_size)
-            row: Row = {"by": "triptych", "bits": ours.bits_per_weight, "types": ""}
-        else:
-            made = quantized_file(file, packages, name)
-            theirs = llama_cpp.LlamaCpp(packages, made, windows, reference.vocab_size)
-            found = divergence(reference.logits, theirs.logits, following, reference.vocab_size)
-            theirs.close()
-            row = {"by": "llama.cpp", "bits": gguf_files.bits_per_weight(made), "types": _types(made)}
-        yield {"name": name, **row, **found.as_dict(), "seconds": time.monotonic() - before}
+        measurements = [measured for window in windows if (measured := kept.get(name, window)) is not None]
+        yield {"name": name, **kept.facts(name), **summarize(measurements).as_dict()}
+
+
+def _load(file: Path, packages: Path, name: str, length: int, vocab_size: int, kept: Kept) -> Model:
+    if name in OURS:
+        ours = Decoder(file, *settings_of(name))
+        kept.describe(name, {"by": "triptych", "bits": ours.bits_per_weight, "types": ""})
+        return ours
+    made = quantized_file(file, packages, name)
+    kept.describe(name, {"by": "llama.cpp", "bits": gguf_files.bits_per_weight(made), "types": _types(made)})
+    return llama_cpp.LlamaCpp(packages, made, length, vocab_size)
 
 
 def settings_of(name: str) -> tuple[torch.dtype, Quantization | None]:

@@ -1,4 +1,4 @@
-"""Compare decoders on the same texts: every token is predicted from the text before it (teacher forcing)."""
+"""Decoders of this server, for the comparison of logits."""
 
 from __future__ import annotations
 
@@ -8,26 +8,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.quality.divergence import Divergence, Logits, measure, summarize
 from models.backends.choice import Quantization
 from models.checkpoint.loader import LoadedModel, load_model
 from models.steps.batch import EncoderBatch
 
-_TOKENS_TOGETHER = 2048
 CPU = torch.device("cpu")
 
 
 class Decoder:
-    """A decoder and its hidden states of all texts.
+    """A decoder. path: checkpoint directory or GGUF file. dtype, quantization: see `load_model`."""
 
-    path: checkpoint directory or GGUF file. dtype, quantization: see `load_model`.
-    windows: the token ids of each text.
-    """
-
-    def __init__(
-        self, path: Path, windows: Sequence[list[int]], dtype: torch.dtype, quantization: Quantization | None = None
-    ) -> None:
+    def __init__(self, path: Path, dtype: torch.dtype, quantization: Quantization | None = None) -> None:
         self.loaded: LoadedModel = load_model(path, dtype, CPU, quantization=quantization)
-        self._hidden = self._encode(windows)
 
     @property
     def vocab_size(self) -> int:
@@ -38,23 +31,19 @@ class Decoder:
         """Memory of all weights, in bits for each parameter."""
         return 8 * self.loaded.weight_bytes / self.loaded.parameters
 
-    def logits(self, first: int, last: int) -> Tensor:
-        """Logits of the tokens first..last-1. See `divergence.Logits`."""
+    def read(self, text: Sequence[int]) -> Logits:
+        """See `divergence.Model`."""
+        transformer = self.loaded.transformer
         with torch.inference_mode():
-            return self.loaded.transformer.logits(self._hidden[first:last]).float()
+            hidden = transformer.encode(EncoderBatch(torch.tensor(text), (len(text),))).clone()
 
-    def _encode(self, windows: Sequence[list[int]]) -> Tensor:
-        found, texts = [], max(1, _TOKENS_TOGETHER // max(map(len, windows)))
-        for first in range(0, len(windows), texts):
-            part = windows[first : first + texts]
-            batch = EncoderBatch(
-                torch.tensor([token for text_ids in part for token in text_ids]), tuple(map(len, part))
-            )
+        def logits(first: int, last: int) -> Tensor:
             with torch.inference_mode():
-                found.append(self.loaded.transformer.encode(batch).clone())
-        return torch.cat(found)
+                return transformer.logits(hidden[first:last]).float()
+
+        return logits
 
 
-def next_tokens(windows: Sequence[list[int]]) -> Tensor:
-    """The token after each token of the texts; -1 after the last one of a text. Returns [tokens], int64."""
-    return torch.tensor([token for window in windows for token in (*window[1:], -1)])
+def compare(reference: Decoder, decoder: Decoder, texts: Sequence[Sequence[int]]) -> Divergence:
+    """The distance of a decoder from another one over some texts."""
+    return summarize([measure(reference, [decoder], text, reference.vocab_size)[0] for text in texts])

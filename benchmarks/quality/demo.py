@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from benchmarks.cache_quality import exact_translations
+from benchmarks.quality import decoders
 from benchmarks.quality.contestants import settings_of
-from benchmarks.quality.decoders import Decoder, next_tokens
-from benchmarks.quality.divergence import divergence
+from benchmarks.quality.decoders import Decoder
 from server.text.tokenizers.load import load_tokenizer
 from weights.demo.train import stories, translation
 from weights.demo.train.training import HOME
@@ -31,10 +31,8 @@ def compare(model: str, names: Sequence[str]) -> Iterator[Row]:
         return
     encoded = load_tokenizer(HOME / model).encode(stories.held_out_stories(_STORIES), offsets=False)
     windows = [encoding.ids for encoding in encoded]
-    following = next_tokens(windows)
-    reference = Decoder(HOME / model, windows, torch.float32)
+    reference = Decoder(HOME / model, torch.float32)
     for name in names:
-        ours = Decoder(HOME / model, windows, *settings_of(name))
-        found = divergence(reference.logits, ours.logits, following, reference.vocab_size)
-        bits = ours.bits_per_weight
-        yield {"name": name, "by": "triptych", "bits": bits, **found.as_dict(), "tokens": len(following)}
+        ours = Decoder(HOME / model, *settings_of(name))
+        found, bits = decoders.compare(reference, ours, windows), ours.bits_per_weight
+        yield {"name": name, "by": "triptych", "bits": bits, **found.as_dict(), "tokens": sum(map(len, windows))}

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.quality.divergence import Logits
+
 _PARAMETER_BYTES = 1024
 """More than any of the parameter structs has. Only their first fields, which have been stable for years, are set."""
 
@@ -81,35 +83,24 @@ def quantize(packages: Path, weights: Tensor, kind: gguf.GGMLQuantizationType) -
 
 
 class LlamaCpp:
-    """A model in a GGUF file, computed by llama.cpp. windows: the token ids of each text, all of one length."""
+    """A model in a GGUF file, computed by llama.cpp. length: most tokens of a text."""
 
-    def __init__(self, packages: Path, file: Path, windows: Sequence[list[int]], vocab_size: int) -> None:
-        self._library, self._windows, self._vocab_size = library(packages), windows, vocab_size
-        self._length = len(windows[0])
+    def __init__(self, packages: Path, file: Path, length: int, vocab_size: int) -> None:
+        self._library, self._vocab_size = library(packages), vocab_size
         model = self._library.llama_model_load_from_file(str(file).encode(), self._library.llama_model_default_params())
         assert model, "llama.cpp does not read the file"
-        self._model = ctypes.c_void_p(model)
         parameters = self._library.llama_context_default_params()
-        parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = self._length
-        self._context = ctypes.c_void_p(self._library.llama_init_from_model(self._model, parameters))
+        parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = length
+        self._context = ctypes.c_void_p(self._library.llama_init_from_model(ctypes.c_void_p(model), parameters))
         self._library.llama_set_n_threads(self._context, torch.get_num_threads(), torch.get_num_threads())
-        self._batch = self._library.llama_batch_init(self._length, 0, 1)
-        self._computed: int | None = None
-        self._logits = torch.empty(0)
+        self._batch = self._library.llama_batch_init(length, 0, 1)
 
-    def logits(self, first: int, last: int) -> Tensor:
-        """Logits of the tokens first..last-1, which belong to one text. See `divergence.Logits`."""
-        window, start = divmod(first, self._length)
-        if window != self._computed:
-            self._compute(self._windows[window])
-            self._computed = window
-        return self._logits[start : start + last - first]
+    def read(self, text: Sequence[int]) -> Logits:
+        """See `divergence.Model`."""
+        logits = self._compute(text)
+        return lambda first, last: logits[first:last]
 
-    def close(self) -> None:
-        self._library.llama_free(self._context)
-        self._library.llama_model_free(self._model)
-
-    def _compute(self, tokens: Sequence[int]) -> None:
+    def _compute(self, tokens: Sequence[int]) -> Tensor:
         memory = ctypes.c_void_p(self._library.llama_get_memory(self._context))
         self._library.llama_memory_clear(memory, ctypes.c_bool(True))
         self._batch.n_tokens = len(tokens)
@@ -121,4 +112,4 @@ class LlamaCpp:
         address = self._library.llama_get_logits(self._context)
         numbers = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
         found = np.ctypeslib.as_array(numbers, (len(tokens), self._vocab_size))
-        self._logits = torch.from_numpy(found.copy())
+        return torch.from_numpy(found.copy())

@@ -23,10 +23,11 @@ beside these numbers.
 
 - **Bits**: memory of all weights in bits for each parameter, token table and output head included.
 - **KL**: Kullback-Leibler divergence of the next-token distribution from that of float32, in nats: mean, and 99th
-  percentile over all tokens. Every token is predicted from the text before it. The smaller, the closer.
+  percentile over all tokens; ± is the standard error of the mean. Every token is predicted from the text before it.
+  The smaller, the closer.
 - **Same top**: tokens whose most probable next token is that of float32. **Perplexity**: of the text.
-- The texts are pages of this documentation, the language reference and modules of Python, and a dialogue, in windows of
-  512 tokens.
+- The texts are pages of this documentation as they were in November 2026, the language reference and modules of
+  Python, and a dialogue, in windows of 512 tokens.
 - Rows of **llama.cpp** are computed by its own library (PyPI `xllamacpp`), in its formats, made by it from the same
   float32 weights. Its F32 row checks that both programs compute the same model.
 - The published weights are stored in 4 bits. They lie on the grid of that format, which favours formats with the same
@@ -84,12 +85,17 @@ def _label(row: Row) -> str:
 
 
 def _table(rows: dict[str, Row]) -> str:
+    differ = len({row["tokens"] for row in rows.values()}) > 1
     lines = ["| setting | bits | mean KL | KL, 99% | same top | perplexity |", "|---|---|---|---|---|---|"]
+    if differ:
+        lines = [f"{lines[0]} tokens |", f"{lines[1]}---|"]
     for row in sorted(rows.values(), key=lambda row: (-row["bits"], row["mean_kl"])):
         name = f"llama.cpp {row['name']}" if row["by"] == "llama.cpp" else f"`{row['name']}`"
+        error = f" ± {row['kl_error']:.5f}" if "kl_error" in row else ""
+        tokens = f" {row['tokens']:,} |" if differ else ""
         lines.append(
-            f"| {name} | {row['bits']:.2f} | {row['mean_kl']:.5f} | {row['p99_kl']:.4f} | {row['same_top']:.1%} "
-            f"| {row['perplexity']:.3f} |"
+            f"| {name} | {row['bits']:.2f} | {row['mean_kl']:.5f}{error} | {row['p99_kl']:.4f} | {row['same_top']:.1%} "
+            f"| {row['perplexity']:.3f} |{tokens}"
         )
     return "\n".join(lines)
 

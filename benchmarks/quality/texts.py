@@ -1,7 +1,8 @@
 """The tokens that all models are compared on: prose, documentation, code and dialogue.
 
-Prose is our own pages. Documentation and code are those of the Python that runs this: its language reference
-(`pydoc_data.topics`) and modules of its standard library. The dialogue is `dialogue.txt`, written for this purpose.
+Prose is four of our own pages as they were in November 2026 (`prose.txt`), so that results stay comparable when pages
+change. Documentation and code are those of the Python that runs this: its language reference (`pydoc_data.topics`) and
+modules of its standard library. The dialogue is `dialogue.txt`, written for this purpose.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from server.text.tokens.tokenizer import Tokenizer
 WINDOW = 512
 """Tokens of a text. Each text starts anew, so that every model sees the same context."""
 
-_DOCS = Path(__file__).parents[2] / "docs"
-_PAGES = ("architecture.md", "serving.md", "requests.md", "translation.md", "speech.md", "agents.md", "operations.md")
+_HERE = Path(__file__).parent
 _MODULES = ("json/decoder.py", "textwrap.py", "heapq.py", "statistics.py", "queue.py", "shutil.py", "ast.py")
 _TOPICS = ("assignment", "class", "function", "import", "objects", "operator-summary", "specialnames", "types", "with")
 _KINDS = ("prose", "documentation", "code", "prose", "documentation", "code", "prose", "dialogue")
@@ -57,8 +57,8 @@ def sentences(count: int) -> list[str]:
 def _texts() -> dict[str, str]:
     library = Path(sysconfig.get_path("stdlib"))
     return {
-        "prose": "\n\n".join((_DOCS / name).read_text() for name in _PAGES),
+        "prose": (_HERE / "prose.txt").read_text(),
         "documentation": "\n\n".join(topics[name] for name in _TOPICS),
         "code": "\n\n".join((library / name).read_text() for name in _MODULES),
-        "dialogue": Path(__file__).with_name("dialogue.txt").read_text(),
+        "dialogue": (_HERE / "dialogue.txt").read_text(),
     }

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.quality.decoders import Decoder, next_tokens
-from benchmarks.quality.divergence import Divergence, divergence
+from benchmarks.quality.decoders import Decoder, compare
+from benchmarks.quality.divergence import Divergence
 from models.backends.choice import Quantization
 from tests.parity.checkpoints import random_ids, write_model
 
@@ -66,10 +66,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(checkpoint: Path, quantization: Quantization) -> Divergence:
-    texts = random_ids(VOCAB, (100, 64, 90))
-    exact = Decoder(checkpoint, texts, torch.float32)
-    found = Decoder(checkpoint, texts, torch.float32, quantization)
-    return divergence(exact.logits, found.logits, next_tokens(texts), VOCAB)
+    exact, found = Decoder(checkpoint, torch.float32), Decoder(checkpoint, torch.float32, quantization)
+    return compare(exact, found, random_ids(VOCAB, (100, 64, 90)))
 
 
 def test_int8_stays_close_and_a_scale_per_token_does_not(checkpoint: Path) -> None:
