@@ -48,6 +48,10 @@ def check(
     if info.labels:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
+    if device == "cpu":
+        from server.commands.setting_sizes import setting_sizes
+
+        rows += setting_sizes(arguments.path, settings)
     table(rows)
     if arguments.profile:
         from server.commands import step_profile

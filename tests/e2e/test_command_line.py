@@ -95,6 +95,7 @@ def test_check_describes_a_checkpoint() -> None:
     table = dict(line.split("  ", 1) for line in done.stdout.splitlines())
     assert table["family"].strip() == "marian (MarianMTModel)"
     assert "translate" in table["serves"]
+    assert "float32 " in table["sizes"] and "int8 " in table["sizes"], "the memory of each setting"
 
 
 def test_check_and_serve_tell_a_kv_cache_too_small_for_the_context(tmp_path: Path) -> None:

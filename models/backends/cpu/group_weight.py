@@ -114,8 +114,12 @@ class GroupWeight(CpuWeight):
         if not matrix.is_meta:
             storage.fill_(_STORAGES[_storage(matrix)])
         kept = memory.keep(storage)
-        code = int((kept if matrix.is_meta else storage)[0])
-        layout = _layout(matrix, next(name for name, value in _STORAGES.items() if value == code))
+        if kept.is_meta and matrix.is_meta:
+            name = _storage_of_rounded(matrix)
+        else:
+            code = int((kept if matrix.is_meta else storage)[0])
+            name = next(name for name, value in _STORAGES.items() if value == code)
+        layout = _layout(matrix, name)
         super().__init__(matrix.shape, dtype, bias, layout.channel_bytes, out_dtype, memory)
         panels = -(-self._columns // PANEL)
         packed = empty_in_huge_pages(panels * PANEL * layout.channel_bytes, matrix.codes, torch.uint8)
@@ -194,6 +198,13 @@ def _storage(matrix: QuantizedMatrix) -> str:
     if torch.equal(matrix.scales * _zeros(matrix.scales, minimums), minimums):
         return "HALF_ZERO"
     return "HALF_MINIMUM" if _is_half(minimums) else "SINGLE_MINIMUM"
+
+
+def _storage_of_rounded(matrix: QuantizedMatrix) -> str:
+    """Name of the storage of a matrix that has shapes only, if it is one that `models.backends.torch` rounds."""
+    if matrix.units is not None:
+        return "UNIT" if matrix.minimums is None else "UNIT_MINIMUM"
+    return "HALF" if matrix.minimums is None else "HALF_ZERO"
 
 
 def _layout(matrix: QuantizedMatrix, storage: str) -> _Layout:

@@ -1,0 +1,35 @@
+"""The sizes that `triptych check` prints: memory of the weights with each setting. Imports torch only when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.model_sources import resolved
+from server.settings import Settings, split_entry
+
+_A_ROW = 4
+"""Sizes in a row of the table."""
+
+
+def setting_sizes(entry: str, settings: Settings) -> Sequence[tuple[str, str]]:
+    """Rows with the memory of the weights for each setting of `--quantize`, and for float32 and bfloat16.
+
+    entry: `[NAME=]PATH_OR_HUB_ID` of a checkpoint that has been checked.
+    """
+    import torch
+
+    from models.checkpoint.setting_sizes import setting_sizes
+    from models.config import ConfigError
+
+    try:
+        source = split_entry(entry)[1]
+    except ValueError:  # as for the check: a single checkpoint needs no name
+        source = entry
+    dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    try:
+        found = setting_sizes(resolved(source), dtype)
+    except ConfigError:  # the worker that checked it has models of its own
+        return []
+    sizes = [f"{name} {size / 2**20:,.1f} MiB" for name, size in found.items()]
+    rows = [", ".join(sizes[first : first + _A_ROW]) for first in range(0, len(sizes), _A_ROW)]
+    return [("sizes" if number == 0 else "", row) for number, row in enumerate(rows)]
