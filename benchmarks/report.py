@@ -54,6 +54,10 @@ def write(results: Path, page: Path) -> None:
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
+_SETTINGS_OF_NOW = "2026-11-28"
+"""First day on which `int8` and `int4` were the settings that have these names now."""
+
+
 def _head(summary: Summary) -> str:
     about = summary.about
     rates = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in about["operations_per_second"].items())
@@ -68,7 +72,7 @@ def _head(summary: Summary) -> str:
   of all rounds. A peer that is less than half as fast as the best peer is measured once.
 - Weights are random. Decoding is greedy, and the number of new tokens is fixed. Prompts differ between rounds.
 - Rates are tokens or texts per second.
-
+{settings_line(about["date"])}
 {WORKLOADS.format(**about["scale"])}
 
 | machine | |
@@ -80,6 +84,16 @@ def _head(summary: Summary) -> str:
 | system | {about["system"]}; load average at start {about["load_average"]:.1f} |
 | versions | {versions} |
 | date | {about["date"]} |"""
+
+
+def settings_line(date: str) -> str:
+    """What the rows int8 and int4 of Triptych are."""
+    are = "are the settings that are now called `int8-fast` and `int4-128`"
+    if date >= _SETTINGS_OF_NOW:
+        are = "are the settings of these names in `--quantize`"
+    return f"""- The rows int8 and int4 of Triptych {are}. llama.cpp has
+  Q8_0 and Q4_0 there. How far each of them is from float32: [quality of reduced precisions](quality.md).
+"""
 
 
 def _limit(about: Mapping[str, Any]) -> str:

@@ -13,7 +13,18 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import agent_turns, checkpoints, goals, machine, plan, profile, speculation, vocabulary, workloads
+from benchmarks import (
+    agent_turns,
+    checkpoints,
+    goals,
+    machine,
+    plan,
+    profile,
+    report,
+    speculation,
+    vocabulary,
+    workloads,
+)
 from benchmarks.contestants import http_server, llama_cpp, llama_cpp_k, openvino_files, ours
 from benchmarks.contestants.contract import Refused, Subject
 from benchmarks.context import deviation
@@ -405,3 +416,9 @@ def test_turns_of_an_agent_find_the_previous_prompt(tmp_path: Path, monkeypatch,
     assert 1300 < prompts[0] < 1700 and cached[0] == 0 < cached[1] < cached[2] < prompts[2]
     monkeypatch.setattr(agent_turns, "MIN_CACHED_SHARE", 1.01)
     assert agent_turns.main(["--shape", "tiny", "--checkpoints", str(tmp_path / "models"), *sizes]) == 1
+
+
+def test_the_page_says_which_settings_were_measured() -> None:
+    before, now = report.settings_line("2026-11-26"), report.settings_line("2026-11-28")
+    assert "`int8-fast` and `int4-128`" in before and "`int8-fast`" not in now
+    assert "(quality.md)" in before and "(quality.md)" in now

@@ -29,6 +29,9 @@ copied. One matrix at a time is in memory. OUT appears when it is complete.
 Exit code: 0 written, 1 the checkpoint cannot be quantized, 2 wrong command or OUT cannot be written, 130 Ctrl-C.
 """
 
+_SAME_AS = {"int4": "serve --quantize int4-128", "int8": "serve --quantize int8-fast"}
+"""The setting that computes with the same numbers, for each written format."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
@@ -71,6 +74,7 @@ def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
     return [
         ("family", f"{report.family} ({report.architecture})"),
         ("format", report.description),
+        ("rounded as", _SAME_AS.get(arguments.to, "weights alone, for other engines")),
         ("rounded", f"{report.matrices:,} matrices with {report.weights:,} weights"),
         ("kept", f"{report.others:,} of {report.matrices + report.others:,} matrices in their dtype"),
         ("weights", f"{before:,.1f} MiB before, {after:,.1f} MiB after ({after / before:.0%})"),

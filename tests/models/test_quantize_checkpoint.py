@@ -346,6 +346,7 @@ def test_the_command_writes_a_checkpoint(llama: Path, tmp_path: Path, capsys: py
     rows: Mapping[str, str] = dict(re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert rows["family"] == "llama (LlamaForCausalLM)" and rows["written"] == str(tmp_path / "out")
     assert rows["rounded"] == "14 matrices with 245,760 weights" and "MiB before" in rows["weights"]
+    assert rows["rounded as"] == "serve --quantize int8-fast"
     load_model(tmp_path / "out", torch.float32, CPU)
 
 
