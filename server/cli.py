@@ -176,6 +176,16 @@ def _fill_rerank(parser: Parser) -> None:
     parser.set_defaults(run=lambda arguments, worker: rerank.run(arguments, _server_starter(worker)))
 
 
+def _fill_hub(name: str) -> Callable[[Parser], None]:
+    def fill(parser: Parser) -> None:
+        from server.commands import hub
+
+        hub.add_arguments(parser, name)
+        parser.set_defaults(run=lambda arguments, worker: hub.run(arguments, name))
+
+    return fill
+
+
 def _fill_completion(parser: Parser) -> None:
     from server.commands import completion
 
@@ -201,6 +211,10 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "serve": ("serve models over HTTP", _fill_serve),
     "check": ("load and verify a checkpoint, and describe it", _fill_check),
     "models": ("list the model families, or the models of a server", _fill_models),
+    "pull": ("fetch a model from the Hugging Face hub", _fill_hub("pull")),
+    "list": ("list the fetched models", _fill_hub("list")),
+    "show": ("describe a fetched model, or what pull would fetch", _fill_hub("show")),
+    "rm": ("remove a fetched model", _fill_hub("rm")),
     "quantize": ("write a checkpoint with weights of 4 or 8 bits", _fill_quantize),
     "generate": ("continue prompts with a decoder or an encoder-decoder", _fill_task("generate")),
     "chat": ("talk with a model in the terminal", _fill_chat),
@@ -311,6 +325,7 @@ def _server_starter(
 
 def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     from server.api.serve import Endpoints
+    from server.commands.downloads import download_while_serving
     from server.compose import Server
     from server.log_format import ENVIRONMENT, start_logging
     from server.system.output import open_closed_files
@@ -322,6 +337,7 @@ def _serve(arguments: argparse.Namespace, worker: Sequence[str] | None) -> None:
     try:
         settings.check_exposure()
         with Endpoints.open(settings) as endpoints:
+            download_while_serving(settings, endpoints, _run)
             server = Server(settings, _worker(worker))
             _run(lambda: server.serve_until_signal(endpoints))
     except StartError as error:

@@ -13,7 +13,7 @@ from server.settings import Settings
 from server.text.chats.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from weights.errors import ResolveError
 from weights.own_adapters import adapter_directory
-from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, resolve
+from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, HubSource, hub_source, resolve
 
 
 def find_models(settings: Settings) -> dict[str, Path]:
@@ -118,6 +118,19 @@ def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, 
         except PromptError as error:
             raise StartError(f"rerank_prompts: {error}") from None
     return found
+
+
+def hub_sources(settings: Settings) -> list[HubSource]:
+    """The models, draft models and adapters that the settings name by a hub id."""
+    served = [entry.partition("=")[::2] for entry in settings.models]
+    drafts = [entry.rpartition("draft:")[2] for entry in settings.speculative if "draft:" in entry]
+    adapters = [entry.partition("=")[2].rpartition("@")[0] for entry in settings.adapter]
+    named = [source for _, source in served]
+    named += [draft for draft in drafts if draft not in (name for name, _ in served)]
+    found = [hub_source(source) for source in named]
+    # A name without a slash may be that of an adapter inside of the model's checkpoint.
+    found += [hub_source(source, ADAPTER_WEIGHTS) for source in adapters if "/" in source]
+    return [source for source in found if source is not None]
 
 
 def resolved(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:

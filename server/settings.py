@@ -66,7 +66,7 @@ def split_entry(entry: str) -> tuple[str, str]:
     is_path = "/" in name or (Path(entry).exists() and not Path(source).exists())
     if found and not is_path:
         return name, source
-    name = entry.partition("@")[0].rstrip("/").rpartition("/")[2]
+    name = re.sub(r":[\w.-]+$", "", entry.partition("@")[0]).rstrip("/").rpartition("/")[2]
     if name in ("", ".", "..", "~"):
         name = Path(entry).expanduser().resolve().name
     name = model_name(name)
@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     models: Models = Field(
         default=[],
         description="Models to serve; without any, the demo models. The source is a directory or a Hugging Face Hub "
-        "id, with @REVISION if needed. The name defaults to the last part of the source.",
+        "id, with @REVISION and :QUANTIZATION (of GGUF) if needed. The name defaults to the last part of the source.",
     )
     memory: Size | None = Field(
         default=None,

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from weights.bounded_json import BadJson, parse_index
-from weights.errors import ResolveError, shown
-from weights.gguf.choose import choice, is_gguf, models_in
+from weights.errors import GgufError, ResolveError, shown
+from weights.gguf.choose import choice, is_gguf, models_in, pieces
+from weights.hub.choose import SMALL_WEIGHTS, TEXT_FILES, gguf_files
 from weights.mistakes import missing, mistake
 from weights.sentence_modules import ROOT_FILES, transformer_folder
 
-_HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
-_TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "artifact.metadata")
-_SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
-"""Matrices of BGE-M3, which are published as pickles alone."""
-_SAFE_WEIGHTS = ("*.safetensors",)
-_PICKLED_WEIGHTS = ("pytorch_model*.bin",)
-# Numbered folders (`0_Transformer`, `2_Dense`) are not in this list: they are modules of sentence-transformers.
-_IGNORED_FILES = tuple(
-    f"[!0-9]*/{name}" for name in ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
-)
+if TYPE_CHECKING:
+    from weights.hub.fetch import Download
 
-
-_COPIED = (*_TEXT_FILES, *_SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
+_HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?(:(?P<gguf>[\w.-]+))?")
+_COPIED = (*TEXT_FILES, *SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
 """Files that a converted copy of a checkpoint keeps as they are."""
 _NOT_COPIED = ("config.json", "*.index.json", "SHA256SUMS")
 """Files that are about the weights."""
@@ -45,10 +40,10 @@ def resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     """Find the directory of a checkpoint, or its GGUF file. Download it from the hub if needed.
 
     A complete checkpoint in the local hub cache is used without a request. Nothing is downloaded where the environment
-    sets HF_HUB_OFFLINE. Pickled weights are downloaded only from repositories without safetensors.
+    sets HF_HUB_OFFLINE. Only the files of one kind of weights are downloaded: see `weights.hub.choose`.
 
     source: a directory, a GGUF file, a directory with one GGUF model, or a hub id `org/name`, with `@revision` for a
-        branch, tag or commit.
+        branch, tag or commit, and `:Q4_K_M` for one of several GGUF models.
     weights: file names of the weights; a checkpoint with one of them is complete.
 
     Raises ResolveError, whose message lists the places that were tried, or says what the directory is instead.
@@ -65,65 +60,102 @@ def resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
         return directory
     if source and directory.exists():
         raise ResolveError(f"{directory.name!r} is a file, not a checkpoint directory: write the directory it is in")
-    match = _HUB_ID.fullmatch(source)
-    if match is None and "/" in source:
+    on_hub = hub_source(source, weights)
+    if on_hub is None and "/" in source:
         raise ResolveError(missing(source))
-    if match is None:
+    if on_hub is None:
         raise ResolveError(f"{source!r} is neither a directory nor a hub id of the form org/name[@revision]")
-    return _from_hub(source, match["repo"], match["revision"], weights)
+    return _from_hub(on_hub)
 
 
-def _from_hub(source: str, repo: str, revision: str | None, weights: Sequence[str]) -> Path:
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+def _from_hub(source: HubSource) -> Path:
+    from weights.hub.fetch import fetch
 
-    def snapshot(files: tuple[str, ...], offline: bool) -> Path:
-        patterns = [*_TEXT_FILES, *_SMALL_WEIGHTS, *files]
-        return Path(
-            snapshot_download(
-                repo,
-                revision=revision,
-                allow_patterns=patterns,
-                ignore_patterns=list(_IGNORED_FILES),
-                local_files_only=offline,
-            )
-        )
-
-    tried = f"{source!r} is not a directory"
+    download = find_download(source)
+    if isinstance(download, Path):
+        return download
     try:
-        cached = snapshot(_SAFE_WEIGHTS, offline=True)
-        if has_weights(cached, weights):
-            return cached
-    except HFValidationError:
-        raise ResolveError(f"{source!r} is neither a directory nor a hub id of the form org/name[@revision]") from None
-    except (LocalEntryNotFoundError, OSError):
-        pass
-    tried += ", not in the local hub cache"
+        fetch(download)
+    except ResolveError as error:
+        raise ResolveError(f"{source.tried}, and {error}") from None
+    return found_in(source, download.directory)
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A model of the hub. text: as the user wrote it. gguf: quantization of a GGUF model. weights: as in `resolve`."""
+
+    text: str
+    repository: str
+    revision: str | None
+    gguf: str | None
+    weights: Sequence[str] = MODEL_WEIGHTS
+
+    @property
+    def tried(self) -> str:
+        """The beginning of an error message: the places without the model."""
+        return f"{self.text!r} is not a directory, not in the local hub cache"
+
+
+def hub_source(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> HubSource | None:
+    """The parts of a hub id, or None for a source that is a path of this machine or no hub id."""
+    if not source or Path(source).expanduser().exists():
+        return None
+    match = _HUB_ID.fullmatch(source)
+    return None if match is None else HubSource(source, match["repo"], match["revision"], match["gguf"], weights)
+
+
+def find_cached(source: HubSource) -> Path | None:
+    """The directory or GGUF file of a model in the hub cache, without a request; None if it is not complete there."""
+    from weights.hub.cache import snapshot
+
+    directory = snapshot(source.repository, source.revision)
+    return None if directory is None else _complete(source, directory)
+
+
+def find_download(source: HubSource) -> Path | Download:
+    """The directory or GGUF file of a model that is in the hub cache, else what has to be fetched for it.
+
+    Raises ResolveError for a model that is neither in the cache nor on the hub.
+    """
+    from huggingface_hub import constants
+
+    from weights.hub.fetch import plan
+
+    found = find_cached(source)
+    if found is not None:
+        return found
     if constants.HF_HUB_OFFLINE:
-        raise ResolveError(f"{tried}, and HF_HUB_OFFLINE forbids a download")
+        raise ResolveError(f"{source.tried}, and HF_HUB_OFFLINE forbids a download")
     try:
-        fetched = snapshot(_SAFE_WEIGHTS, offline=False)
-        if not has_weights(fetched, weights):
-            fetched = snapshot(_PICKLED_WEIGHTS, offline=False)
-    except GatedRepoError:
-        raise ResolveError(f"{tried}, and the hub requires an account with access to this repository") from None
-    except RevisionNotFoundError:
-        raise ResolveError(f"{tried}, and the hub has no revision of this name") from None
-    except RepositoryNotFoundError:
-        raise ResolveError(f"{tried}, and the hub has no repository of this name, or requires a token for it") from None
-    except LocalEntryNotFoundError:
-        raise ResolveError(f"{tried}, and the hub cannot be reached") from None
-    except Exception as error:  # the hub client passes on the exceptions of its HTTP library
-        raise ResolveError(f"{tried}, and the download from the hub failed ({type(error).__name__})") from None
-    if not has_weights(fetched, weights):
-        raise ResolveError(f"{tried}, and the repository on the hub has no weights ({' or '.join(weights)})")
-    return fetched
+        return plan(source.text, source.repository, source.revision, source.weights, source.gguf)
+    except ResolveError as error:
+        raise ResolveError(f"{source.tried}, and {error}") from None
+
+
+def found_in(source: HubSource, directory: Path) -> Path:
+    """The directory or GGUF file of a model in a snapshot of the cache that has just been fetched."""
+    found = _complete(source, directory)
+    if found is None:
+        raise ResolveError(
+            f"{source.tried}, and the repository on the hub has no weights ({' or '.join(source.weights)})"
+        )
+    return found
+
+
+def _complete(source: HubSource, directory: Path) -> Path | None:
+    """The directory or GGUF file of a model in a snapshot, if all its weights are there."""
+    if source.gguf is None and has_weights(directory, source.weights):
+        return directory
+    names = [path.relative_to(directory).as_posix() for path in directory.rglob("*.gguf") if path.exists()]
+    if not names or tuple(source.weights) != MODEL_WEIGHTS:
+        return None
+    try:
+        first = directory / gguf_files(names, source.gguf)[0]
+        pieces(first)
+    except (ResolveError, GgufError):
+        return None
+    return first
 
 
 def has_weights(directory: Path, weights: Sequence[str] = MODEL_WEIGHTS) -> bool:

@@ -16,6 +16,7 @@ import signal
 import socket
 import ssl
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -239,6 +240,38 @@ async def serve(
         for server in servers:
             server.should_exit = True
         await asyncio.gather(*serving, loading, failing, return_exceptions=True)
+
+
+async def serve_until(app: ASGIApp, endpoints: Endpoints, work: Callable[[], None]) -> None:
+    """Answer all requests by a small application while `work` runs in a thread. The listeners stay open.
+
+    Raises the exception of `work`.
+    """
+    listeners = [(endpoints.api, endpoints.tls)]
+    listeners += [] if endpoints.metrics is None else [(endpoints.metrics, endpoints.metrics_tls)]
+    servers = [
+        _UvicornServer(_config(app, LimitedHttpProtocol, "off"), listener.dup(), tls) for listener, tls in listeners
+    ]
+    serving = [asyncio.create_task(server.serve(), name="http") for server in servers]
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            loop.call_soon_threadsafe(done.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(done.set_result, None)
+
+    loop = asyncio.get_running_loop()
+    # Not a thread of a pool: the end of the process would wait for it.
+    threading.Thread(target=run, name="work", daemon=True).start()
+    try:
+        await done
+    finally:
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
 def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal["on", "off"]) -> uvicorn.Config:

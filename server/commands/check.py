@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from server.settings import Settings
+from server.settings import Settings, split_entry
 from server.system.terminal import table
 
 
@@ -17,9 +17,13 @@ def check(
     run: Callable[[Callable[[], Awaitable[Any]]], Any],
 ) -> None:
     """Run the command. run: runs a coroutine function. Raises CheckpointError."""
+    from server.commands.downloads import download
     from server.compose import inspect
     from server.ipc.wire.fit import room, shortage
+    from weights.resolve import hub_source
 
+    source = hub_source(split_entry(arguments.path)[1] if "/" in arguments.path else arguments.path)
+    download([] if source is None else [source])
     model, device = run(lambda: inspect(arguments.path, settings, worker))
     info = model.info
     context = f"{info.context_tokens} tokens"

@@ -14,7 +14,9 @@ from concurrent.futures import Future
 
 from server import settings as configuration
 from server.api.serve import Endpoints
+from server.commands.downloads import download
 from server.compose import Server
+from server.model_sources import hub_sources
 
 _PRIVATE = {
     "host": "127.0.0.1",
@@ -41,6 +43,7 @@ def serve_in_process(model: str, flags: Mapping[str, str], worker: Sequence[str]
     """
     key = secrets.token_urlsafe(24)
     settings = configuration.load({**flags, **_PRIVATE, "models": [model], "api_keys": [key]})
+    download(hub_sources(settings))
     server = Server(settings, worker)
     ready: Future[str] = Future()
     loop = asyncio.new_event_loop()

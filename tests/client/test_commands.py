@@ -17,7 +17,7 @@ import pytest
 from server.cli import COMMANDS, _parser, main
 from server.client import chat, commands, rerank, transcribe
 from server.client.bench import command as bench
-from server.commands import quantize
+from server.commands import hub, quantize
 from tests.client.fake_server import FakeRequest, Reply, error, events, fake_server
 from tests.e2e.conftest import REPOSITORY
 
@@ -312,6 +312,7 @@ def test_a_closed_pipe_ends_the_command_in_silence() -> None:
 def examples() -> list[str]:
     texts = [
         *commands.EXAMPLES.values(),
+        *hub.EXAMPLES.values(),
         chat.EXAMPLES,
         rerank.EXAMPLES,
         transcribe.EXAMPLES,

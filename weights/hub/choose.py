@@ -1,0 +1,91 @@
+"""Choose the files of a repository that a model needs. Imports no package of others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatch
+
+from weights.errors import ResolveError
+from weights.gguf.choose import SUFFIX, model_name
+
+TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "artifact.metadata")
+SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
+"""Matrices of BGE-M3, which are published as pickles alone."""
+_PICKLED_WEIGHTS = "pytorch_model*.bin"
+# Numbered folders (`0_Transformer`, `2_Dense`) are not in this list: they are modules of sentence-transformers.
+_IGNORED_FILES = tuple(
+    f"[!0-9]*/{name}" for name in ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
+)
+_MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+_MAX_LISTED = 20
+
+
+def needed_files(names: Sequence[str], weights: Sequence[str], gguf: str | None) -> list[str]:
+    """The names of the files to fetch, from all names of a repository.
+
+    Weights are safetensors, else pickles, else the only GGUF model. Copies of the weights in other formats or under
+    other names are left out.
+
+    weights: file names of the weights, such as `model.safetensors`.
+    gguf: quantization of the GGUF model to fetch, such as Q4_K_M; None for the weights in the order above.
+    Raises ResolveError for a repository without such weights, and for several GGUF models to choose from.
+    """
+    if gguf is not None:
+        return gguf_files(names, gguf)
+    texts = [name for name in names if _matches(name, (*TEXT_FILES, *SMALL_WEIGHTS)) and not _ignored(name)]
+    safe = [name for name in names if name.endswith(".safetensors") and not _ignored(name)]
+    modules = [name for name in safe if "/" in name]
+    files = _of_one_kind([name for name in safe if "/" not in name], weights)
+    if files or modules:
+        return sorted({*texts, *files, *modules})
+    pickles = [name for name in names if _matches(name, (_PICKLED_WEIGHTS,)) and not _ignored(name)]
+    if pickles and any(name.endswith(".bin") for name in weights):
+        return sorted({*texts, *pickles})
+    if any(name.endswith(SUFFIX) for name in names) and "model.safetensors" in weights:
+        return gguf_files(names, None)
+    raise ResolveError(f"the repository on the hub has no weights ({' or '.join(weights)})")
+
+
+def gguf_files(names: Sequence[str], quantization: str | None) -> list[str]:
+    """The file of a GGUF model, or all its pieces. quantization: None takes the only model of the repository."""
+    models: dict[str, list[str]] = {}
+    for name in sorted(names):
+        if name.endswith(SUFFIX) and not name.rpartition("/")[2].startswith("mmproj"):
+            models.setdefault(model_name(name), []).append(name)
+    if not models:
+        raise ResolveError("the repository on the hub has no GGUF file")
+    fitting = list(models)
+    if quantization is not None:
+        wanted = re.compile(rf"(?:^|[-._/]){re.escape(quantization)}", re.IGNORECASE)
+        ends = [match for model in models if (match := list(wanted.finditer(model))) and match[-1].end() == len(model)]
+        fitting = [match[-1].string for match in ends]
+    if len(fitting) != 1:
+        listed = ", ".join(sorted(quantization_of(model) for model in fitting or models)[:_MAX_LISTED])
+        problem = "several GGUF models" if quantization is None else f"{len(fitting) or 'no'} GGUF model {quantization}"
+        raise ResolveError(f"the repository has {problem}: choose one of {listed} (ORG/NAME:QUANTIZATION or --gguf)")
+    return models[fitting[0]]
+
+
+def quantization_of(model: str) -> str:
+    """The end of a GGUF model's name that says how it is quantized: `Q4_K_M` of `llama-3-Q4_K_M`; else its name."""
+    match = re.search(r"[-._/]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*|TQ\d\w*))$", model, re.IGNORECASE)
+    return match[1] if match else model
+
+
+def _of_one_kind(files: Sequence[str], weights: Sequence[str]) -> list[str]:
+    """The safetensors of a model: one file, or else its shards, or else all; not also copies under other names."""
+    if "model.safetensors" not in weights:
+        return [name for name in files if name in weights]
+    if "model.safetensors" in files:
+        return ["model.safetensors"]
+    shards = [name for name in files if _MODEL_FILE.fullmatch(name)]
+    return shards or [name for name in files if name != "adapter_model.safetensors"]
+
+
+def _ignored(name: str) -> bool:
+    return _matches(name, _IGNORED_FILES)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
