@@ -18,7 +18,7 @@ COPY constraints.txt ./
 FROM build AS build-cpu
 ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install -c constraints.txt --index-url "${CPU_INDEX}" torch
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py triptych.py README.md LICENSE ./
 COPY models ./models
 COPY weights ./weights
 COPY server ./server
@@ -26,7 +26,7 @@ RUN pip install -c constraints.txt '.[audio,detect]'
 
 FROM build AS build-cuda
 RUN pip install -c constraints.txt torch
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py triptych.py README.md LICENSE ./
 COPY models ./models
 COPY weights ./weights
 COPY server ./server
