@@ -27,16 +27,7 @@ _ANTHROPIC = {
     "messages": [
         {
             "role": "user",
-            "content": [
-                {"type": "compaction", "content": "A summary."},
-                {"type": "document", "source": {"type": "text", "data": "A letter."}},
-                {
-                    "type": "document",
-                    "source": {"type": "content", "content": [{"type": "text", "text": "A letter."}]},
-                },
-                {"type": "search_result", "title": "News", "source": "a.example", "content": []},
-                {"type": "text", "text": "hello"},
-            ],
+            "content": [{"type": "compaction", "content": "A summary."}, {"type": "text", "text": "hello"}],
         },
         {
             "role": "assistant",
@@ -52,11 +43,7 @@ _ANTHROPIC = {
                 {
                     "type": "tool_result",
                     "tool_use_id": "t1",
-                    "content": [
-                        {"type": "text", "text": "rain"},
-                        {"type": "tool_reference", "tool_name": "weather"},
-                        {"type": "image", "source": {}},
-                    ],
+                    "content": [{"type": "text", "text": "rain"}, {"type": "tool_reference", "tool_name": "weather"}],
                 }
             ],
         },

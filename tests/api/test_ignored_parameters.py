@@ -69,27 +69,6 @@ def test_refused_fields_name_their_neutral_values() -> None:
         Body.model_validate({"messages": [{"audio": 1}]})
 
 
-class Numbers(BaseModel):
-    """Fields whose neutral values are equal in Python, and different in JSON."""
-
-    off: Annotated[Any, only(False)] = None
-    zero: Annotated[Any, only(0)] = None
-    quiet: Annotated[Any, wish(False)] = None
-    none: Annotated[Any, wish(0)] = None
-
-
-def test_zero_and_false_are_different_neutral_values() -> None:
-    given: dict[str, Any] = {"off": False, "zero": 0, "quiet": False, "none": 0}
-    assert ignored_parameters(Numbers.model_validate(given)) == []
-    for name, value in given.items():
-        other = 0 if value is False else False
-        if name in ("quiet", "none"):
-            assert ignored_parameters(Numbers.model_validate({name: other})) == [name]
-        else:
-            with pytest.raises(ValueError, match="is not supported, except as"):
-                Numbers.model_validate({name: other})
-
-
 def test_the_schema_names_the_kinds() -> None:
     schemas = Body.model_json_schema()
     kinds = {name: field.get(KIND) for name, field in schemas["properties"].items()}

@@ -18,8 +18,10 @@ from tests.page.checkpoints import write_models
 
 KEY = "a-key-of-the-page-tests"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-TABS = ["Chat", "Generate", "Translate", "Transcribe", "Embed", "Classify"]
+TABS = ["Chat", "Generate", "Translate", "Speech", "Embed", "Classify"]
 TABS += ["Zero-shot", "Entities", "Fill mask", "Question", "Rerank"]
+"""Tabs of tasks. The tab "Status" comes after them."""
+ALL_TABS = [*TABS, "Status"]
 _FAILED_REQUEST = re.compile(r"the server responded with a status of (\d+)")
 
 
@@ -102,7 +104,7 @@ class Playground:
             self.problems.append(text)
 
     def _on_request(self, url: str) -> None:
-        if not url.startswith(self.server.running.url + "/"):
+        if not url.removeprefix("blob:").startswith(self.server.running.url + "/"):
             self.problems.append(f"request to {url}")
 
     def open(self, fragment: str = "") -> None:
@@ -138,8 +140,10 @@ class Playground:
 
     def body(self, panel: Locator) -> dict[str, Any]:
         """The body of the request that the panel shows as code."""
+        if not (fold := panel.locator("details:has(> .code)")).evaluate_all("(all) => all.every(({ open }) => open)"):
+            fold.locator("summary").first.click()
         panel.get_by_role("button", name="curl").click()
-        code = panel.locator("code").last.inner_text()
+        code = panel.locator(".code code").inner_text()
         quoted = code[code.index("-d '") + 4 : -1].replace("'\\''", "'")
         return json.loads(quoted)
 

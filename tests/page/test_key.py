@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.page.conftest import KEY, TABS, Playground
+from tests.page.conftest import ALL_TABS, KEY, Playground
 
 
 def test_the_key(closed_playground: Playground) -> None:
@@ -22,12 +22,12 @@ def test_the_key(closed_playground: Playground) -> None:
     closed_playground.enter_key("wrong")
     expect(page.get_by_text("does not accept this API key")).to_be_visible()
     closed_playground.enter_key(KEY)
-    expect(page.locator("[role=tab]")).to_have_count(len(TABS))
+    expect(page.locator("[role=tab]")).to_have_count(len(ALL_TABS))
     assert KEY not in page.content()
     stored = page.evaluate("() => [JSON.stringify(sessionStorage), JSON.stringify(localStorage), document.cookie]")
     assert KEY in stored[0] and KEY not in stored[1] + stored[2] and KEY not in page.url
     page.reload()
-    expect(page.locator("[role=tab]")).to_have_count(len(TABS))
+    expect(page.locator("[role=tab]")).to_have_count(len(ALL_TABS))
     with page.context.new_page() as other:
         other.goto(server.running.url)
         expect(other.get_by_text("This server needs an API key.")).to_be_visible()

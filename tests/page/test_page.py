@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.page.conftest import TABS, Playground
+from tests.page.conftest import ALL_TABS, TABS, Playground
 
 pytestmark = pytest.mark.parametrize("server", [None], ids=["no-key"], indirect=True)
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.parametrize("server", [None], ids=["no-key"], indirect=
 def test_tabs_by_keyboard(playground: Playground) -> None:
     page = playground.page
     tabs = page.get_by_role("tab")
-    assert tabs.all_inner_texts() == TABS
+    assert tabs.all_inner_texts() == ALL_TABS
     tabs.first.focus()
     for press, selected in [
         ("ArrowDown", 1),
         ("ArrowRight", 2),
-        ("End", 10),
+        ("End", 11),
         ("ArrowDown", 0),
-        ("ArrowUp", 10),
+        ("ArrowUp", 11),
         ("Home", 0),
     ]:
         page.keyboard.press(press)
@@ -69,7 +69,7 @@ def test_contrast(playground: Playground, scheme: str) -> None:
     playground.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     playground.expected = {400, 422}
     for name in TABS:
-        if name == "Transcribe":
+        if name == "Speech":
             continue
         panel = playground.tab(name)
         playground.run(panel)
@@ -123,12 +123,12 @@ def test_a_task_without_a_model_has_a_sentence_instead_of_a_tab(closed_playgroun
     closed_playground.page.route("**/info", lambda route: route.fulfill(json=info))
     closed_playground.open()
     assert closed_playground.page.get_by_role("tab").all_inner_texts() == [
-        name for name in TABS if name not in ("Entities", "Transcribe")
+        name for name in ALL_TABS if name not in ("Entities", "Speech")
     ]
     closed_playground.page.get_by_text("2 more tasks").click()
     sentences = closed_playground.page.locator("#missing li").all_inner_texts()
     assert sentences[1] == "Entities needs a model with a token classification head."
-    assert sentences[0].startswith("Transcribe needs a speech model")
+    assert sentences[0].startswith("Speech needs a speech model")
 
 
 def test_loading_models_and_an_absent_server(closed_playground: Playground) -> None:
@@ -151,7 +151,7 @@ def test_loading_models_and_an_absent_server(closed_playground: Playground) -> N
         closed_playground.enter_key(server.key)
     expect(page.get_by_text("The server does not answer.")).to_be_visible()
     expect(page.get_by_text("The models are loading")).to_be_visible()
-    expect(page.locator("[role=tab]")).to_have_count(len(TABS))
+    expect(page.locator("[role=tab]")).to_have_count(len(ALL_TABS))
     closed_playground.problems = [text for text in closed_playground.problems if "ERR_FAILED" not in text]
 
 
@@ -168,6 +168,6 @@ def test_small_screens_do_not_scroll_sideways(playground: Playground, width: int
     playground.page.set_viewport_size({"width": width, "height": 800})
     for name in TABS:
         panel = playground.tab(name)
-        if name != "Transcribe":
+        if name != "Speech":
             playground.run(panel)
         assert playground.page.evaluate("() => document.documentElement.scrollWidth") <= width, name

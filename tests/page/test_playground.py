@@ -18,6 +18,7 @@ def test_generate(playground: Playground) -> None:
     panel = playground.tab("Generate")
     panel.get_by_text("More settings").click()
     panel.get_by_label("Seed").fill("9223372036854775807")
+    panel.get_by_label("Token probabilities").check()
     output = playground.run(panel)
     expected = playground.server.post("/generate", playground.body(panel) | {"stream": False})
     (choice,) = expected["choices"]
@@ -33,6 +34,7 @@ def test_generate(playground: Playground) -> None:
 def test_token_probabilities_on_hover_and_by_keyboard(playground: Playground) -> None:
     panel = playground.tab("Generate")
     panel.get_by_label("Temperature").fill("0")
+    panel.get_by_label("Token probabilities").check()
     output = playground.run(panel)
     body = playground.body(panel) | {"stream": False}
     tokens = playground.server.post("/generate", body)["choices"][0]["logprobs"]
@@ -89,8 +91,10 @@ def _cancelled(playground: Playground) -> float:
 
 def test_chat(playground: Playground) -> None:
     panel = playground.tab("Chat")
-    panel.get_by_text("More settings").click()
+    for title in ("Settings", "System message"):
+        panel.locator("summary", has_text=title).click()
     panel.get_by_label("Seed").fill("7")
+    panel.get_by_label("Token probabilities").check()
     panel.get_by_label("System message").fill("Be kind.")
     first = playground.body(panel) | {"stream": False, "stream_options": None}
     output = playground.run(panel)
@@ -107,20 +111,18 @@ def test_chat(playground: Playground) -> None:
     panel.get_by_label("Message", exact=True).press("Enter")
     playground.wait(panel)
     assert output.locator(".message").count() == 4
-    panel.get_by_label("Seed").fill("8")
-    assert playground.body(panel)["messages"] == messages, "an empty message asks for another answer"
-    playground.run(panel)
-    assert output.locator(".message").count() == 4
     panel.get_by_role("button", name="New conversation").click()
     assert output.locator(".message").count() == 0
     playground.run(panel)
     assert panel.get_by_role("alert").inner_text() == "Write a message first."
+    assert playground.body(panel)["messages"] == [{"role": "system", "content": "Be kind."}]
 
 
 def test_a_refused_message_comes_back(playground: Playground) -> None:
     playground.expected = {400}
     panel = playground.tab("Chat")
-    panel.get_by_label("Length").fill("-1")
+    panel.locator("summary", has_text="Settings").click()
+    panel.get_by_label("Length").fill("0")
     panel.get_by_label("Message", exact=True).fill("Hello")
     playground.run(panel)
     assert "max_tokens" in panel.get_by_role("alert").inner_text()
@@ -133,7 +135,7 @@ def test_translate(playground: Playground) -> None:
     output = playground.run(panel)
     (expected,) = playground.server.post("/translate", playground.body(panel))["translations"]
     assert output.locator(".translation").inner_text() == expected["text"]
-    views = output.locator(".alignment")
+    views = panel.locator(".alignment")
     assert views.count() == len(expected["attention"]) == 2
     assert views.nth(1).locator(".word-row").nth(0).locator(".word").all_inner_texts() == ["I", "am", "a", "student."]
     words = views.nth(1).locator(".word-row").nth(1).locator(".word")
@@ -146,6 +148,35 @@ def test_translate(playground: Playground) -> None:
     boxes = [views.nth(1).locator(".word-row").nth(side).bounding_box() for side in (0, 1)]
     line = views.nth(1).locator("svg").bounding_box()
     assert boxes[0] and boxes[1] and line and boxes[0]["y"] < line["y"] < boxes[1]["y"]
+
+
+def test_translate_a_document(playground: Playground, tmp_path: Path) -> None:
+    panel = playground.tab("Translate")
+    file = tmp_path / "letter.md"
+    file.write_text("# I am a student.\n")
+    panel.get_by_label("Document", exact=True).set_input_files(file)
+    link = panel.get_by_role("link", name="fr-letter.md")
+    with playground.page.expect_download() as download:
+        link.click()
+    assert download.value.path().read_text() == "# Je suis un étudiant.\n"
+    assert panel.get_by_role("button", name="Swap the languages").is_disabled(), "no model translates from French"
+
+
+def test_swap_translates_back(closed_playground: Playground) -> None:
+    """A second model offers the other direction."""
+    server = closed_playground.server
+    info = server.running.get("/info", headers=server.headers).json()
+    (there,) = [model for model in info["models"] if model["name"] == "translator-en-fr"]
+    info["models"].append(there | {"name": "translator-fr-en", "languages": ["fr-en"]})
+    closed_playground.page.route("**/info", lambda route: route.fulfill(json=info))
+    closed_playground.open()
+    panel = closed_playground.tab("Translate")
+    panel.get_by_label("Text", exact=True).fill("I am a student.")
+    assert closed_playground.run(panel).locator(".translation").inner_text() == "Je suis un étudiant."
+    panel.get_by_role("button", name="Swap the languages").click()
+    body = closed_playground.body(panel)
+    assert (body["model"], body["source_lang"], body["target_lang"]) == ("translator-fr-en", "fr", "en")
+    assert body["inputs"] == "Je suis un étudiant."
 
 
 def test_embed(playground: Playground) -> None:
@@ -234,10 +265,10 @@ def test_question(playground: Playground) -> None:
     assert output.locator(".bar-label").all_text_contents() == [answer["answer"] for answer in expected]
 
 
-def test_transcribe(playground: Playground, tmp_path: Path) -> None:
+def test_speech(playground: Playground, tmp_path: Path) -> None:
     file = tmp_path / "recording.wav"
     file.write_bytes(wav(recording(2.0, seed=1)))
-    panel = playground.tab("Transcribe")
+    panel = playground.tab("Speech")
     assert "Choose a file" in _error_of(playground, panel)
     panel.get_by_label("Recording").set_input_files(file)
     panel.get_by_label("Language", exact=True).fill("de")
@@ -245,10 +276,39 @@ def test_transcribe(playground: Playground, tmp_path: Path) -> None:
     answer = playground.server.running.post(
         "/v1/audio/transcriptions",
         files={"file": file.read_bytes()},
-        data={"model": "speech", "language": "de"},
+        data={
+            "model": "speech",
+            "language": "de",
+            "response_format": "verbose_json",
+            "timestamp_granularities[]": ["segment", "word"],
+        },
         headers=playground.server.headers,
+    ).json()
+    assert answer["words"] and len(answer["segments"]) == output.locator(".transcript li").count()
+    shown = output.locator(".spoken-word").all_text_contents()
+    assert [word.strip() for word in shown] == [word["word"].strip() for word in answer["words"]]
+    first = answer["words"][0]
+    panel.locator("audio").evaluate("(player, at) => { player.currentTime = at }", (first["start"] + first["end"]) / 2)
+    expect(output.locator(".spoken-word.now").first).to_be_attached()
+    for title, start in [("SRT", "1\n00:00:"), ("VTT", "WEBVTT\n\n00:00:")]:
+        with playground.page.expect_download() as download:
+            output.get_by_role("button", name=title, exact=True).click()
+        assert download.value.path().read_text().startswith(start)
+    panel.get_by_label("Write").select_option(label="Translation into English")
+    assert panel.get_by_label("Language", exact=True).is_hidden()
+    playground.run(panel)
+    assert panel.locator(".transcript").is_visible()
+
+
+def test_a_dropped_recording_is_taken(playground: Playground) -> None:
+    panel = playground.tab("Speech")
+    data = playground.page.evaluate_handle(
+        "() => { const data = new DataTransfer(); data.items.add(new File(['RIFF'], 'dropped.wav')); return data }"
     )
-    assert output.text_content() == answer.json()["text"]
+    panel.locator(".drop").dispatch_event("drop", {"dataTransfer": data})
+    expect(panel.get_by_text("dropped.wav, 0.0 MB")).to_be_visible()
+    expect(panel.locator("audio")).to_be_visible()
+    assert "dropped.wav" in panel.locator(".code code").inner_text()
 
 
 def _error_of(playground: Playground, panel) -> str:

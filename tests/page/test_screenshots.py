@@ -1,51 +1,61 @@
-"""Screenshots of the demo models for the documentation, in the folder that PLAYGROUND_SCREENSHOTS names."""
+"""Pictures of the tabs in light and dark, in the folder that PLAYGROUND_SCREENSHOTS names. People look at them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
-from tests.e2e.conftest import serving
-from tests.page.conftest import PageServer, Playground
+from tests.audio.wavs import wav
+from tests.page.conftest import ALL_TABS, PageServer, Playground
+from tests.parity.speech import recording
 
-MAX_BYTES = 200_000
+MAX_BYTES = 150_000
 UNCERTAIN = """(output) => [...output.querySelectorAll(".token")]
   .map((token) => token.style.getPropertyValue("--doubt"))
   .findIndex((doubt, at) => at > 12 && doubt > 0.3 && doubt < 0.9)"""
 """A token that is neither certain nor improbable."""
+CHANGING = ["Chat", "Translate", "Speech", "Status"]
+"""Tabs whose layout depends on the width most."""
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
-    with serving(tmp_path_factory.mktemp("server") / "log") as running:
-        yield PageServer(running, None)
-
-
-@pytest.mark.parametrize(("tab", "scheme"), [("Generate", "light"), ("Translate", "light"), ("Embed", "dark")])
-def test_screenshot(demo: PageServer, browser: Browser, tab: str, scheme: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", [None], ids=["no-key"], indirect=True)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 720), (1920, 800)])
+def test_pictures(server: PageServer, browser: Browser, width: int, height: int, scheme: str, tmp_path: Path) -> None:
     directory = Path(os.environ.get("PLAYGROUND_SCREENSHOTS") or tmp_path)
-    size = {"width": 1200, "height": 640}
+    size = {"width": width, "height": height}
     context = browser.new_context(color_scheme=scheme, reduced_motion="reduce", viewport=size)
-    playground = Playground.in_context(demo, context)
+    playground = Playground.in_context(server, context)
     playground.open()
+    for tab in ALL_TABS if width == 1280 else CHANGING:
+        _prepare(playground, tab, tmp_path)
+        file = directory / f"{tab.lower().replace(' ', '-')}-{width}-{scheme}.png"
+        playground.page.screenshot(path=file)
+        assert 10_000 < file.stat().st_size < MAX_BYTES, tab
+    assert not playground.problems
+    context.close()
+
+
+def _prepare(playground: Playground, tab: str, directory: Path) -> None:
+    """Show an answer in a tab."""
     panel = playground.tab(tab)
+    if tab == "Status":
+        panel.locator(".tile", has_text="workers").wait_for()
+        return
+    if tab == "Speech":
+        (directory / "recording.wav").write_bytes(wav(recording(4.0, seed=1)))
+        panel.get_by_label("Recording").set_input_files(directory / "recording.wav")
     if tab == "Generate":
         panel.get_by_text("More settings").click()
         panel.get_by_label("Seed").fill("7")
+        panel.get_by_label("Token probabilities").check()
         panel.get_by_text("More settings").click()
     output = playground.run(panel)
     playground.page.mouse.move(0, 0)
-    playground.page.evaluate("() => scrollTo(0, 0)")
     if tab == "Generate":
-        output.locator(".token").nth(int(output.evaluate(UNCERTAIN))).hover()
-        expect(playground.page.get_by_role("tooltip")).to_be_visible()
-    name = tab.lower() + ("" if scheme == "light" else f"-{scheme}")
-    file = directory / f"{name}.png"
-    playground.page.screenshot(path=file)
-    assert 10_000 < file.stat().st_size < MAX_BYTES
-    assert not playground.problems
-    context.close()
+        token = int(output.evaluate(UNCERTAIN))
+        output.locator(".token").nth(token).hover()
+        playground.page.get_by_role("tooltip").wait_for()

@@ -15,7 +15,7 @@ from tests.parity.speech import recording
 from tests.waiting import HANG_SECONDS
 
 AWKWARD = "It's a \"test\" \\ of $HOME and `ls`,\n{braces} [ brackets ] 'twice' 🎩"
-OPENAI = {"Chat", "Generate", "Embed", "Transcribe"}
+OPENAI = {"Chat", "Generate", "Embed", "Speech"}
 TEXT_FIELD = {"Chat": "Message", "Generate": "Prompt", "Translate": "Text", "Classify": "Text"}
 
 
@@ -47,10 +47,13 @@ def check_code(playground: Playground, tab: str, tmp_path: Path) -> None:
     panel = playground.tab(tab)
     if tab in TEXT_FIELD:
         panel.get_by_label(TEXT_FIELD[tab], exact=True).fill(AWKWARD)
+    if tab == "Chat":
+        for title in ("Settings", "This request as code"):
+            panel.locator("summary", has_text=title).click()
     if tab in ("Chat", "Generate"):
         panel.get_by_label("Temperature").fill("0")
         panel.get_by_label("Length").fill("12")
-    if tab == "Transcribe":
+    if tab == "Speech":
         (tmp_path / "it's.wav").write_bytes(wav(recording(1.0, seed=1)))
         panel.get_by_label("Recording").set_input_files(tmp_path / "it's.wav")
         panel.get_by_label("Language", exact=True).fill("de")
@@ -63,9 +66,9 @@ def check_code(playground: Playground, tab: str, tmp_path: Path) -> None:
     printed = {}
     for language in languages:
         panel.get_by_role("button", name=language).click()
-        panel.get_by_role("button", name="Copy").click()
+        panel.get_by_title("Copy the code").last.click()
         code = playground.page.evaluate("() => navigator.clipboard.readText()")
-        assert code == panel.locator("pre code").inner_text()
+        assert code == panel.locator(".code code").inner_text()
         assert KEY not in code and ("TRIPTYCH_API_KEY" in code) == bool(playground.server.key)
         printed[language] = run_code(language, code, playground.server.key, tmp_path)
         assert '"error"' not in printed[language]
@@ -74,7 +77,9 @@ def check_code(playground: Playground, tab: str, tmp_path: Path) -> None:
     if tab in ("Chat", "Generate"):
         assert printed["OpenAI client"] == printed["Python"] != ""
         assert "event: done" in printed["curl"] or "data: [DONE]" in printed["curl"]
-    if tab == "Transcribe":
-        assert printed["OpenAI client"].strip() == output.text_content()
+    if tab == "Speech":
+        assert printed["OpenAI client"].strip() == output.locator(".transcript p").evaluate_all(
+            "(all) => all.map((p) => p.textContent).join('').trim()"
+        )
     if tab == "Translate":
         assert output.locator(".translation").inner_text() in printed["Python"].replace("\\n", "\n")

@@ -31,16 +31,6 @@ class ChatObject(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-def without_other_parts(parts: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """The parts of a tool's result that may be text, and the indices of the pictures, recordings and files among them.
-
-    A result is sent again with every turn. Refusing it would end the conversation, so these parts are dropped.
-    """
-    kinds = [part.get("type") if isinstance(part, dict) else None for part in parts]
-    dropped = [index for index, kind in enumerate(kinds) if isinstance(kind, str) and kind in _OTHER_PARTS]
-    return [part for index, part in enumerate(parts) if index not in dropped], dropped
-
-
 def text_parts(*types: str) -> BeforeValidator:
     """A validator for a field with text, or with a list of text parts, which become one text with a line per part.
 

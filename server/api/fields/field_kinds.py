@@ -48,7 +48,7 @@ class _Hint:
         return _marked(handler(schema), self.kind, "accepted without effect")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Wish:
     """Marks a wish. neutral: values that ask for nothing, besides null; the header does not name them."""
 
@@ -63,13 +63,9 @@ class Wish:
         return _marked(handler(schema), self.kind, f"dropped, and named{asks}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Refused:
-    """Marks a refused field and checks its value. neutral: accepted values, besides null.
-
-    Marks are compared by identity: `Annotated[Any, mark]` is kept in a cache by its arguments, where a mark of 0 would
-    equal one of False.
-    """
+    """Marks a refused field and checks its value. neutral: accepted values, besides null."""
 
     kind: ClassVar[Kind] = "refused"
     neutral: tuple[Any, ...] = ()

@@ -26,7 +26,8 @@ PAGE = StaticPage(
         if file.is_file() and (name := file.relative_to(_FOLDER).as_posix()) != _INDEX
     },
     "default-src 'none'; base-uri 'none'; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; "
-    "img-src 'self'; script-src 'self'; style-src 'self'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "img-src 'self'; media-src 'self' blob:; script-src 'self'; style-src 'self'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
 )
 """Routes are fixed at start: a file of the folder is served, a file added later is not."""
 

@@ -149,43 +149,10 @@ def test_results_of_all_forms() -> None:
     ]
     made = spec(("user", "a"), ("assistant", use), ("user", results))
     assert [message["content"] for message in made.messages[2:]] == ["", "", "", "x", "Tool: weather"]
-
-
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
-PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AA=="}}
-
-
-def test_pictures_in_results_are_dropped_and_named() -> None:
-    """A client sends its results again with every turn, so a refusal would end the conversation."""
-    use = [{"type": "tool_use", "id": "t", "name": "read", "input": {}}]
-    result = [{"type": "tool_result", "tool_use_id": "t", "content": [IMAGE, {"type": "text", "text": "x"}, PDF]}]
-    turns = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": use},
-        {"role": "user", "content": result},
-    ]
-    made = body(messages=turns)
-    assert ignored_parameters(made) == [f"messages[2].content[0].content[{index}]" for index in (0, 2)]
-    assert made.spec().messages[2]["content"] == "x"
-    for block in (IMAGE, PDF):
-        with pytest.raises(ValueError, match=f"contains a block of type {block['type']}"):
-            spec(("user", [block]))
-
-
-def test_documents_and_results_of_searches_are_read_as_text() -> None:
-    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "It rains."}}
-    parts = {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "It snows."}]}}
-    found = {
-        "type": "search_result",
-        "source": "a.example",
-        "title": "News",
-        "content": [{"type": "text", "text": "b"}],
-    }
-    content = [plain | {"title": "Weather", "citations": {"enabled": True}}, parts | {"context": "Of today."}, found]
-    made = body(messages=[{"role": "user", "content": content}])
-    text = "Weather\nIt rains.\nOf today.\nIt snows.\nNews\na.example\nb"
-    assert made.spec().messages == [{"role": "user", "content": text}]
-    assert ignored_parameters(made) == ["messages[0].content[0].citations"]
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+    results[4]["content"] = [image]
+    with pytest.raises(ValueError, match="contains a block of type image"):
+        spec(("user", "a"), ("assistant", use), ("user", results))
 
 
 def test_empty_texts_and_summaries() -> None:

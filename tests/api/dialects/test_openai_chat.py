@@ -12,7 +12,6 @@ from server.api.dialects.openai.completions import CompletionBody
 from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec, ToolChoice
-from server.operations.generating.grammar import JsonFormat
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -162,25 +161,3 @@ def test_a_changing_line_at_the_front_is_dropped() -> None:
 def test_the_usage_of_a_stream_in_the_form_of_openrouter() -> None:
     assert body(stream=True, usage={"include": True}).includes_usage
     assert not body(stream=True, usage={"include": None}).includes_usage
-
-
-def test_parts_of_a_result_that_are_not_text_are_dropped_and_named() -> None:
-    """A client sends its results again with every turn, so a refusal would end the conversation."""
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    result = {"role": "tool", "tool_call_id": "c", "content": [picture, {"type": "text", "text": "a"}]}
-    made = body({"role": "assistant", "tool_calls": [CALL]}, result)
-    assert ignored_parameters(made) == ["messages[2].content[0]"]
-    assert made.spec().messages[2]["content"] == "a"
-    with pytest.raises(InvalidRequest, match="contains a part of type image_url"):
-        body({"role": "user", "content": [picture]})
-
-
-def test_schemas_of_json_objects() -> None:
-    """llama.cpp and others take a schema with the type `json_object`; a named schema needs no name to be enforced."""
-    schema = {"type": "object", "required": ["a"]}
-    for given, place in (
-        ({"type": "json_object", "schema": schema}, "response_format.schema"),
-        ({"type": "json_object", "value": schema}, "response_format.value"),
-        ({"type": "json_schema", "json_schema": {"schema": schema}}, "response_format.json_schema.schema"),
-    ):
-        assert spec(response_format=given).options.text_format == JsonFormat(schema, False, place)

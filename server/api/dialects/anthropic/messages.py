@@ -10,13 +10,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from server.api.fields.changing_lines import without_changing_lines
 from server.api.fields.chat_fields import ChatObject, function_call
-from server.api.fields.field_kinds import Hint, wish
+from server.api.fields.field_kinds import Hint
 from server.errors import InvalidRequest
 
-WITHOUT_TEXT = frozenset({"image", "container_upload", "browser_state"})
+WITHOUT_TEXT = frozenset({"image", "document", "search_result", "container_upload", "browser_state"})
 """Types of blocks that the model would have to read, and that are not text."""
-_OTHER_SOURCES = ("base64", "url", "file")
-"""Types of the sources of documents that are not text."""
 _Dropped = Literal[
     "redacted_thinking",
     "server_tool_use",
@@ -37,33 +35,15 @@ _Dropped = Literal[
 """Types of blocks that are dropped: encrypted reasoning, and what tools inside Anthropic's servers did and returned."""
 
 
-def _kind_without_text(block: Any) -> str | None:
-    """The type of a block whose content a text model cannot read; None for another block."""
-    kind = block.get("type") if isinstance(block, dict) else None
-    if not isinstance(kind, str):
-        return None
-    if kind == "document":
-        source = block.get("source")
-        other = isinstance(source, dict) and source.get("type") in _OTHER_SOURCES
-        return kind if other else None
-    return kind if kind in WITHOUT_TEXT else None
-
-
 def as_blocks(value: Any) -> Any:
     """A string as a list of one text block. Raises ValueError for a block whose content a text model cannot read."""
     if isinstance(value, str):
         return [{"type": "text", "text": value}]
     for block in value if isinstance(value, list) else []:
-        if kind := _kind_without_text(block):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if isinstance(kind, str) and kind in WITHOUT_TEXT:
             raise ValueError(f"contains a block of type {kind}, which is not supported; send text")
     return value
-
-
-def _as_results(value: Any) -> Any:
-    """A string as a list of one text block. A document that is not text becomes a block that is dropped."""
-    if not isinstance(value, list):
-        return as_blocks(value)
-    return [{"type": "image"} if _kind_without_text(block) else block for block in value]
 
 
 class AnthropicText(ChatObject):
@@ -106,73 +86,8 @@ class AnthropicToolReference(ChatObject):
     cache_control: Hint = None
 
 
-class AnthropicTextSource(ChatObject):
-    """The text of a document."""
-
-    type: Literal["text"]
-    media_type: Literal["text/plain"] | None = None
-    data: str
-
-    def text(self) -> str:
-        return self.data
-
-
-class AnthropicContentSource(ChatObject):
-    """The text of a document in blocks."""
-
-    type: Literal["content"]
-    content: TextBlocks
-
-    def text(self) -> str:
-        return _joined(self.content)
-
-
-class AnthropicDocument(ChatObject):
-    """A document that is text. The model reads its title, its context and its text, each on lines of its own."""
-
-    type: Literal["document"]
-    source: Annotated[AnthropicTextSource | AnthropicContentSource, Field(discriminator="type")]
-    title: str | None = None
-    context: str | None = None
-    citations: Annotated[Any, wish({"enabled": False})] = None
-    cache_control: Hint = None
-
-    @property
-    def text(self) -> str:
-        return "\n".join(filter(None, (self.title, self.context, self.source.text())))
-
-
-class AnthropicSearchResult(ChatObject):
-    """A result of a search. The model reads its title, its source and its text, each on lines of its own."""
-
-    type: Literal["search_result"]
-    title: str
-    source: str
-    content: TextBlocks
-    citations: Annotated[Any, wish({"enabled": False})] = None
-    cache_control: Hint = None
-
-    @property
-    def text(self) -> str:
-        return "\n".join(filter(None, (self.title, self.source, _joined(self.content))))
-
-
-class AnthropicDroppedResult(BaseModel):
-    """A block of a tool's result that is not text. It is dropped, and named.
-
-    A result is sent again with every turn. Refusing it would end the conversation.
-    """
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    type: Literal["image", "container_upload", "browser_state"]
-
-
-_Result = Annotated[
-    AnthropicText | AnthropicToolReference | AnthropicDocument | AnthropicSearchResult | AnthropicDroppedResult,
-    Field(discriminator="type"),
-]
-_Results = Annotated[list[_Result], BeforeValidator(_as_results, json_schema_input_type=str | list[_Result])]
+_Result = Annotated[AnthropicText | AnthropicToolReference, Field(discriminator="type")]
+_Results = Annotated[list[_Result], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Result])]
 
 
 class AnthropicToolResult(ChatObject):
@@ -184,12 +99,6 @@ class AnthropicToolResult(ChatObject):
     is_error: bool | None = None
     toolset_name: Hint = None
     cache_control: Hint = None
-
-    def dropped(self) -> Iterator[str]:
-        """Places of the blocks that are not text."""
-        for index, block in enumerate(self.content or ()):
-            if isinstance(block, AnthropicDroppedResult):
-                yield f"content[{index}]"
 
 
 class AnthropicCompaction(ChatObject):
@@ -217,8 +126,6 @@ Block = Annotated[
     | AnthropicToolUse
     | AnthropicToolResult
     | AnthropicCompaction
-    | AnthropicDocument
-    | AnthropicSearchResult
     | AnthropicDroppedBlock,
     Field(discriminator="type"),
 ]
@@ -271,7 +178,7 @@ def _message(role: str, blocks: Sequence[Any], names: dict[str, str]) -> Iterato
     thoughts: list[str] = []
     has_results = False
     for block in blocks:
-        if isinstance(block, AnthropicText | AnthropicDocument | AnthropicSearchResult):
+        if isinstance(block, AnthropicText):
             texts.append(block.text)
         elif isinstance(block, AnthropicCompaction):
             texts.append(_summary(block))
@@ -313,15 +220,10 @@ def _summary(block: AnthropicCompaction) -> str:
     return block.content or ""
 
 
-def _text_of(block: _Result) -> str:
-    if isinstance(block, AnthropicToolReference):
-        return f"Tool: {block.tool_name}"
-    return "" if isinstance(block, AnthropicDroppedResult) else block.text
-
-
-def _joined(blocks: Sequence[_Result]) -> str:
+def _joined(blocks: Sequence[AnthropicText | AnthropicToolReference]) -> str:
     """The text of blocks, a line or more for each one that is not empty."""
-    return "\n".join(filter(None, map(_text_of, blocks)))
+    texts = (block.text if isinstance(block, AnthropicText) else f"Tool: {block.tool_name}" for block in blocks)
+    return "\n".join(filter(None, texts))
 
 
 def _check_role(block: AnthropicThinking | AnthropicToolUse | AnthropicToolResult, role: str, allowed: str) -> None:

@@ -20,6 +20,7 @@ from server.api.dialects.openai.shared_fields import (
 from server.api.fields.chat_fields import (
     TOOL_CHOICE,
     ChatObject,
+    FunctionName,
     JsonSchema,
     check_dropped,
     tool_choice,
@@ -48,22 +49,19 @@ class OpenAIBuiltInTool(BaseModel):
 
 
 class OpenAIJsonObject(ChatObject):
-    """A JSON object. `schema` or `value`: its schema, as llama.cpp and huggingface_hub name it."""
+    """A JSON object. `value`: its schema, as huggingface_hub sends it."""
 
     type: Literal["json_object"]
-    schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     value: JsonSchema | None = None
 
     def text_format(self) -> TextFormat:
-        if self.schema_ is not None:
-            return JsonFormat(self.schema_, False, "response_format.schema")
         return JsonFormat(self.value or {"type": "object"}, False, "response_format.value")
 
 
 class OpenAINamedSchema(ChatObject):
     """`strict`: refuse a schema that cannot be enforced in full."""
 
-    name: Hint = None
+    name: FunctionName
     description: Hint = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     strict: bool | None = None

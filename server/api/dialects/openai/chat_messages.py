@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from server.api.fields.changing_lines import changing_texts, without_changing_lines
 from server.api.fields.chat_fields import (
@@ -16,7 +16,6 @@ from server.api.fields.chat_fields import (
     FunctionName,
     function_call,
     text_parts,
-    without_other_parts,
 )
 from server.api.fields.field_kinds import Hint, Unsupported, only, wish
 
@@ -78,22 +77,6 @@ class OpenAIMessage(ChatObject):
     provider_specific_fields: Hint = None
     audio: Unsupported = None
     function_call: Unsupported = None
-    metadata: Hint = None
-    timestamp: Hint = None
-    created_at: Hint = None
-    status: Hint = None
-    _dropped_parts: list[int] = PrivateAttr(default_factory=list)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _drop_parts(cls, value: Any, handler: ModelWrapValidatorHandler[OpenAIMessage]) -> OpenAIMessage:
-        """Drop the parts of a tool's result that are not text."""
-        if not isinstance(value, dict) or value.get("role") != "tool" or not isinstance(value.get("content"), list):
-            return handler(value)
-        parts, dropped = without_other_parts(value["content"])
-        message = handler(value | {"content": parts})
-        message._dropped_parts = dropped
-        return message
 
     @model_validator(mode="after")
     def _check(self) -> OpenAIMessage:
@@ -105,10 +88,6 @@ class OpenAIMessage(ChatObject):
         if self.content is None and not (of_assistant or self.role == "tool"):
             raise ValueError("needs `content`")
         return self
-
-    def dropped(self) -> Iterator[str]:
-        """Places of the parts of a tool's result that are dropped."""
-        return (f"content[{index}]" for index in self._dropped_parts)
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates take it. OpenAI's newer name of the role system is developer."""

@@ -1,6 +1,6 @@
 """Decoding fields of the OpenAI dialect: those of OpenAI, ours, and those of other servers that speak it.
 
-Programs that were written for vLLM, llama.cpp, SGLang, Ollama or OpenRouter send the fields of these servers too.
+Programs that were written for vLLM, llama.cpp or OpenRouter send the fields of these servers too.
 """
 
 from __future__ import annotations
@@ -88,24 +88,6 @@ class OpenAISamplingFields(SamplingFields):
     grammar: Annotated[Any, only("")] = None
     json_schema: Unsupported = None
 
-    # SGLang
-    separate_reasoning: Annotated[Any, only(True)] = None
-    stream_reasoning: Annotated[Any, only(True)] = None
-    no_stop_trim: Annotated[bool | None, Field(description="the same as `include_stop`")] = None
-    return_hidden_states: Annotated[Any, only(False)] = None
-    ebnf: Unsupported = None
-    regex: Unsupported = None
-    stop_regex: Annotated[Any, only([], "")] = None
-    lora_path: Unsupported = None
-    session_params: Unsupported = None
-    custom_logit_processor: Unsupported = None
-    custom_params: Unsupported = None
-    rid: Hint = None
-
-    # Ollama
-    keep_alive: Hint = None
-    num_ctx: Annotated[Any, wish()] = None
-
     # OpenRouter
     top_a: Annotated[Any, only(0, 0.0)] = None
     provider: Annotated[Any, wish({})] = None
@@ -121,7 +103,7 @@ class OpenAISamplingFields(SamplingFields):
         """The options of a request, with OpenAI's defaults for sampling."""
         given = {
             "min_new_tokens": self.min_new_tokens if self.min_tokens is None else self.min_tokens,
-            "include_stop": self.include_stop or self.include_stop_str_in_output or self.no_stop_trim,
+            "include_stop": self.include_stop or self.include_stop_str_in_output,
             "repetition_penalty": self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty,
             "sampling_defaults": SAMPLING,
         }

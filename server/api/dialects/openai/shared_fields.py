@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from server.api.dialects.openai.common import TopLogprobs
 from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
 from server.api.fields.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables
-from server.api.fields.field_kinds import Hint, Unsupported
+from server.api.fields.field_kinds import Unsupported
 from server.api.fields.fields import MAX_NEW_TOKENS
 from server.operations.chatting.chat import FunctionTool, ToolChoice
 
@@ -25,7 +25,6 @@ class OpenAIFunction(ChatObject):
     description: str | None = None
     parameters: JsonSchema | None = None
     strict: bool | None = None
-    cache_control: Hint = None
 
     def tool(self, place: str) -> FunctionTool:
         """place: path of the function in the request."""

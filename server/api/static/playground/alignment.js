@@ -61,7 +61,7 @@ export class AlignmentView {
     });
     this.source = wordRow("Source words", sources);
     this.target = wordRow("Target words", targets);
-    this.lines = svg("svg", { class: "links", "aria-hidden": "true" });
+    this.lines = svg("svg", { class: "alignment-lines", "aria-hidden": "true" });
     this.box = el("div", { class: "alignment" }, this.source.element, this.lines, this.target.element);
     this.element = el("div", { class: "scroll" }, this.box);
     this.describe(sources);

@@ -19,7 +19,7 @@ function labelled(kind, name, label, control, hint) {
 
 /** A text of several lines. */
 export function textArea(name, label, value, { rows = 5, hint, placeholder } = {}) {
-  const control = el("textarea", { rows, placeholder, spellcheck: "false" }, value);
+  const control = el("textarea", { rows, placeholder, spellcheck: "false", dir: "auto" }, value);
   return { name, control, element: labelled("wide", name, label, control, hint), read: () => control.value };
 }
 
@@ -31,7 +31,8 @@ export function textLines(name, label, values, options) {
 
 /** A text of one line. */
 export function textLine(name, label, value, { hint, placeholder, width = "wide" } = {}) {
-  const control = el("input", { type: "text", value, placeholder, spellcheck: "false", autocomplete: "off" });
+  const about = { type: "text", spellcheck: "false", autocomplete: "off", dir: "auto" };
+  const control = el("input", { ...about, value, placeholder });
   const read = () => control.value || undefined;
   return { name, control, element: labelled(width, name, label, control, hint), read };
 }

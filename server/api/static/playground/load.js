@@ -1,6 +1,6 @@
 // The load of the server from /metrics: sequences running and waiting, and tokens generated per second.
 
-import { get } from "./api.js";
+import { PageError, get } from "./api.js";
 import { el, svg } from "./dom.js";
 
 const INTERVAL_MS = 2000;
@@ -20,21 +20,33 @@ export function sums(text) {
   return found;
 }
 
+/** Points of a line of values, scaled to the largest. */
+export function linePoints(values, width, height) {
+  const most = Math.max(1, ...values);
+  const step = width / (values.length - 1);
+  const y = (value) => (height - 2 - (value / most) * (height - 4)).toFixed(1);
+  return values.map((value, at) => `${(at * step).toFixed(1)},${y(value)}`).join(" ");
+}
+
+/** A small chart: `{element, line}`; the points of `line` are set with `linePoints`. */
+export function sparkline(width, height) {
+  const line = svg("polyline", { fill: "none" });
+  const about = { viewBox: `0 0 ${width} ${height}`, width, height, class: "sparkline", "aria-hidden": "true" };
+  return { line, element: svg("svg", about, line) };
+}
+
 export class LoadView {
-  constructor(element) {
+  /** onReach(isReached): called after each request, with whether the server answered it. */
+  constructor(element, onReach) {
     this.element = element;
+    this.onReach = onReach;
     this.rates = Array(KEPT).fill(0);
-    this.line = svg("polyline", { fill: "none" });
-    this.chart = svg(
-      "svg",
-      { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true" },
-      this.line,
-    );
+    this.chart = sparkline(WIDTH, HEIGHT);
     this.values = { running: el("b"), waiting: el("b"), "tokens/s": el("b") };
     const parts = Object.entries(this.values).map(([name, value]) =>
       el("span", { "data-load": name }, value, ` ${name}`),
     );
-    this.element.replaceChildren(...parts.slice(0, 2), this.chart, parts[2]);
+    this.element.replaceChildren(...parts.slice(0, 2), this.chart.element, parts[2]);
   }
 
   /** Begin again, for example with another key. */
@@ -50,8 +62,10 @@ export class LoadView {
       try {
         this.show(sums(await (await get("/metrics", "text/plain")).text()));
         this.element.hidden = false;
+        this.onReach(true);
       } catch (error) {
         this.element.hidden = true;
+        this.onReach(!(error instanceof PageError));
         if (error.status === 401) {
           return; // until there is another key
         }
@@ -69,11 +83,7 @@ export class LoadView {
     this.values.running.textContent = String(metrics.triptych_requests_running ?? 0);
     this.values.waiting.textContent = String(metrics.triptych_requests_waiting ?? 0);
     this.values["tokens/s"].textContent = rate.toFixed(0);
-    const most = Math.max(1, ...this.rates);
-    const points = this.rates.map((value, index) => {
-      const x = WIDTH - (this.rates.length - 1 - index) * (WIDTH / (KEPT - 1));
-      return `${x.toFixed(1)},${(HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1)}`;
-    });
-    this.line.setAttribute("points", points.join(" "));
+    this.chart.line.setAttribute("points", linePoints(this.rates, WIDTH, HEIGHT));
+    document.dispatchEvent(new CustomEvent("load-of-server", { detail: { metrics, rates: this.rates } }));
   }
 }

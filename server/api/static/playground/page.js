@@ -10,7 +10,7 @@ import { TASKS } from "./tasks.js";
 
 const RETRY_MS = 2000;
 const byId = (id) => document.getElementById(id);
-const load = new LoadView(byId("load"));
+const load = new LoadView(byId("load"), onReach);
 let shown = "";
 let retry;
 
@@ -26,6 +26,17 @@ function askForKey(text) {
   notice(text);
   byId("key-form").hidden = false;
   byId("key").focus();
+}
+
+/** Say that the server does not answer, until it does; then ask for its models again. */
+function onReach(isReached) {
+  const box = byId("outage");
+  if (isReached && !box.hidden) {
+    connect();
+  }
+  box.hidden = isReached;
+  box.textContent =
+    "The server does not answer. The page tries again every two seconds. Texts and conversations are kept.";
 }
 
 /** Ask for the models, and show the page for them. */
@@ -45,12 +56,16 @@ async function connect() {
       askForKey("The server does not accept this API key.");
       return;
     }
-    notice("The server does not answer. The page tries again every two seconds.");
+    if (!shown) {
+      notice("The server does not answer. The page tries again every two seconds.");
+    }
     retry = setTimeout(connect, RETRY_MS);
     return;
   }
-  if (!info.models.length) {
-    notice("The models are loading…");
+  if (!info.models.length && !info.on_demand?.models.length) {
+    if (!shown) {
+      notice("The models are loading…");
+    }
     retry = setTimeout(connect, RETRY_MS);
     return;
   }
@@ -59,7 +74,8 @@ async function connect() {
 }
 
 function show(info) {
-  const description = JSON.stringify(info.models);
+  const states = info.on_demand?.models.map(({ name, state }) => [name, state]);
+  const description = JSON.stringify([info.models, states]);
   if (description === shown) {
     return;
   }
@@ -67,20 +83,17 @@ function show(info) {
   const missing = [];
   const groups = TASKS.map(({ title, tasks }) => {
     const tabs = tasks.flatMap((task) => {
-      const models = info.models.filter(({ routes }) => routes.includes(task.route)).sort(task.order);
-      if (!models.length) {
+      const serves = ({ routes }) => !task.route || routes.includes(task.route);
+      const models = info.models.filter(serves).sort(task.order);
+      if (task.route && !models.length) {
         missing.push(task);
         return [];
       }
-      return [{ id: task.id, title: task.title, panel: new Panel(task, models).element }];
+      return [{ id: task.id, title: task.title, panel: new (task.Panel ?? Panel)(task, models, info).element }];
     });
     return { title, tabs };
   });
-  if (groups.every(({ tabs }) => !tabs.length)) {
-    notice("No loaded model serves any task of this page.");
-  } else {
-    showTabs(byId("tabs"), byId("main"), groups);
-  }
+  showTabs(byId("tabs"), byId("main"), groups);
   showMissing(missing);
   const count = info.models.length === 1 ? "1 model" : `${info.models.length} models`;
   byId("about").textContent = `${count} on ${info.device}, version ${info.version}`;
@@ -103,6 +116,7 @@ byId("key-form").addEventListener("submit", (event) => {
 });
 byId("key").value = key.get();
 byId("missing").open = false;
+document.addEventListener("modelschange", connect);
 connectThemeButton(byId("theme"));
 document.title = `Triptych playground, ${new URL(SERVER).host}`;
 document.addEventListener("visibilitychange", () => !document.hidden && shown && load.poll());

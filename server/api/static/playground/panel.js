@@ -4,21 +4,41 @@ import { ApiError, PageError } from "./api.js";
 import { CodeView } from "./code_view.js";
 import { el } from "./dom.js";
 import { select } from "./fields.js";
+import { keepInputs, restoreInputs } from "./kept_inputs.js";
 import { hideInspector } from "./tokens.js";
 
-/** Sizes of a model in one line. */
-function described(model) {
-  const size = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 2 }).format(
-    model.parameters,
-  );
-  const adapter = model.adapter_of ? `adapter of ${model.adapter_of}, ` : "";
-  const kind = [model.family, `${size} parameters`, model.quantization ?? model.dtype];
-  return `${adapter}${kind.join(", ")}, ${model.context_tokens} tokens of context`;
+/** An answer whose top is lower than this share of the window is brought into view. */
+const HIDDEN_SHARE = 0.6;
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+
+/** Bytes for people. */
+export function bytes(count) {
+  const unit = ["B", "kB", "MB", "GB", "TB"];
+  const power = count ? Math.min(unit.length - 1, Math.floor(Math.log10(count) / 3)) : 0;
+  return `${(count / 1000 ** power).toPrecision(3).replace(/\.?0+$/, "")} ${unit[power]}`;
+}
+
+/** What a model is, as name to text. */
+export function modelFacts(model) {
+  const cache = model.kv_bytes ? ` + ${bytes(model.kv_bytes)} KV` : "";
+  return {
+    family: model.adapter_of ? `${model.family}, adapter of ${model.adapter_of}` : model.family,
+    parameters: compact.format(model.parameters),
+    precision: model.quantization ?? model.dtype,
+    memory: bytes(model.weight_bytes) + cache,
+    context: `${model.context_tokens} tokens`,
+  };
+}
+
+/** Names with values, in a row. */
+export function factList(kind, facts) {
+  const parts = Object.entries(facts).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
+  return el("dl", { class: kind }, ...parts);
 }
 
 export class Panel {
   /**
-   * task: a module of tabs/. models: descriptions of the models that serve it, from /info.
+   * task: a module of tabs/. models: descriptions of the models that serve it. info: the answer of /info.
    * A task has:
    *   id, title, about, verb: texts; placeholder: shown before the first answer.
    *   fields(panel): `{main, settings, more}`, lists of fields.
@@ -26,8 +46,9 @@ export class Panel {
    *   openai(body): the same as a call of the OpenAI client; optional.
    *   run(panel, signal): sends the request and shows the answer in `panel.output`.
    */
-  constructor(task, models) {
+  constructor(task, models, info) {
     this.task = task;
+    this.info = info;
     this.models = models;
     this.model = select(
       "model",
@@ -35,8 +56,8 @@ export class Panel {
       models.map(({ name }) => [name, name]),
       { width: "wide" },
     );
-    this.modelHint = el("p", { class: "hint" });
-    this.model.element.append(this.modelHint);
+    this.modelCard = el("div", { class: "model-card" });
+    this.model.element.append(this.modelCard);
     const { main, settings = [], more = [] } = task.fields(this);
     this.fields = [this.model, ...main, ...settings, ...more];
 
@@ -47,28 +68,26 @@ export class Panel {
     this.output = el("div", { class: "output", "aria-live": "polite" }, el("p", { class: "empty" }, task.placeholder));
     this.numbers = el("dl", { class: "numbers" });
     this.status = el("p", { class: "spoken", role: "status" });
-    const moreBox = more.length
-      ? [
-          el(
-            "details",
-            { class: "more" },
-            el("summary", {}, "More settings"),
-            el("div", { class: "grid" }, ...elements(more)),
-          ),
-        ]
-      : [];
+    this.code = new CodeView(() => this.snippet());
+    this.build({ main, settings, more });
+    this.listen();
+  }
+
+  /** Arrange the parts of the panel. */
+  build({ main, settings, more }) {
+    const { task } = this;
+    const moreBox = more.length ? [moreSettings(more)] : [];
     const top = el("div", { class: "grid" }, ...elements([this.model, ...main]));
     const options = el("div", { class: "grid" }, ...elements(settings));
-    this.form = el("form", { class: "card form", novalidate: true }, top, options, ...moreBox, this.actions);
+    const parts = [top, options, ...moreBox, this.error, this.actions];
+    this.form = el("form", { class: "card form", novalidate: true }, ...parts);
     this.answer = el(
       "section",
       { class: "card answer", "aria-label": "Answer" },
-      this.error,
       this.output,
       this.numbers,
       this.status,
     );
-    this.code = new CodeView(() => this.snippet());
     this.element = el(
       "section",
       { class: `panel ${task.id}` },
@@ -76,7 +95,6 @@ export class Panel {
       el("div", { class: "workspace" }, this.form, this.answer),
       this.code.element,
     );
-    this.listen();
   }
 
   listen() {
@@ -90,7 +108,11 @@ export class Panel {
         this.run();
       }
     });
-    this.form.addEventListener("input", () => this.update());
+    this.element.addEventListener("input", () => {
+      this.update();
+      keepInputs(this.task.id, this.fields);
+    });
+    this.element.addEventListener("shown", () => this.restore(), { once: true });
     this.element.addEventListener("shown", () => this.update());
     document.addEventListener("keychange", () => this.code.update());
   }
@@ -111,29 +133,44 @@ export class Panel {
     return { request, openai: this.task.openai?.(request) };
   }
 
+  /** Put back what was typed before a reload. The model comes first: some fields offer what it has. */
+  restore() {
+    restoreInputs(this.task.id, [this.model]);
+    this.update();
+    restoreInputs(this.task.id, this.fields);
+  }
+
   /** Follow the inputs: the model's line and the code. */
   update() {
-    this.modelHint.textContent = described(this.served);
+    this.modelCard.replaceChildren(factList("facts-line", modelFacts(this.served)));
     this.task.update?.(this);
     this.code.update();
   }
 
-  async run() {
-    if (this.controller) {
+  /** Run the task, unless it runs already. A run that was stopped is waited for. */
+  async run(action = (signal) => this.task.run(this, signal)) {
+    if (this.controller && !this.controller.signal.aborted) {
       return;
     }
+    await this.running?.catch(() => {}); // its own caller has reported it
     this.controller = new AbortController();
+    this.running = this.runOnce(action, this.controller.signal);
+    await this.running;
+  }
+
+  async runOnce(action, signal) {
     this.showError(null);
     this.showNumbers({});
     this.setBusy(true);
+    this.reveal();
     try {
-      await this.task.run(this, this.controller.signal);
+      await action(signal);
       this.status.textContent = "Finished.";
     } catch (error) {
       if (error.name === "AbortError") {
         this.status.textContent = "Stopped.";
       } else {
-        this.showError(error);
+        this.problem = error;
         if (!(error instanceof ApiError || error instanceof PageError)) {
           throw error;
         }
@@ -141,12 +178,20 @@ export class Panel {
     } finally {
       this.controller = undefined;
       this.setBusy(false);
+      this.showError(this.problem ?? null);
       this.code.update();
     }
   }
 
   stop() {
     this.controller?.abort();
+  }
+
+  /** Bring the answer into view where it stands below the form. */
+  reveal() {
+    if (this.answer.getBoundingClientRect().top > innerHeight * HIDDEN_SHARE) {
+      this.answer.scrollIntoView({ block: "start" });
+    }
   }
 
   setBusy(busy) {
@@ -171,18 +216,16 @@ export class Panel {
 
   /** Show numbers about the answer. entries: name to text. */
   showNumbers(entries) {
-    const parts = Object.entries(entries).map(([name, value]) =>
-      el("div", {}, el("dt", {}, name), el("dd", {}, value)),
-    );
-    this.numbers.replaceChildren(...parts);
+    this.numbers.replaceChildren(...factList("", entries).children);
   }
 
-  /** Show an error with its field, or none. */
+  /** Show an error beside its field, bring it into view, and put the cursor there; or show none. */
   showError(error) {
+    this.problem = undefined;
     for (const { control } of this.fields) {
       control?.removeAttribute("aria-invalid");
     }
-    this.error.hidden = error === null;
+    this.error.hidden = true;
     if (error === null) {
       return;
     }
@@ -201,11 +244,32 @@ export class Panel {
     }
     const root = isApi && error.field ? error.field.split(/[.[]/)[0] : undefined;
     const field = this.fields.find(({ name }) => name === root);
+    this.placeError(field);
+    this.error.hidden = false; // A hidden alert that appears is announced.
     field?.control?.setAttribute("aria-invalid", "true");
-    field?.control?.closest("details")?.setAttribute("open", "");
+    field?.control?.focus({ preventScroll: true });
+    (field?.control ? field.element : this.error).scrollIntoView({ block: "nearest" });
+  }
+
+  /** Put the error box below its field, or above the buttons where no field of the form is named. */
+  placeError(field) {
+    if (field?.control) {
+      field.element.append(this.error);
+      for (let box = field.element.closest("details"); box; box = box.parentElement.closest("details")) {
+        box.open = true;
+      }
+    } else {
+      this.actions.before(this.error);
+    }
   }
 }
 
-function elements(fields) {
+/** Fields that most requests leave as they are, folded. */
+export function moreSettings(fields) {
+  const grid = el("div", { class: "grid" }, ...elements(fields));
+  return el("details", { class: "more" }, el("summary", {}, "More settings"), grid);
+}
+
+export function elements(fields) {
   return fields.map(({ element }) => element);
 }

@@ -4,13 +4,17 @@ import { check, number, seed, textLine } from "./fields.js";
 
 export const TOP_LOGPROBS = 5;
 
-/** maxTokens: name of the field for the length of the answer. */
+/**
+ * Empty fields are not sent: the settings of the checkpoint then hold, and the answer may fill the context.
+ * maxTokens: name of the field for the length of the answer.
+ * probabilities: off at first, because the server is slower with it.
+ */
 export function samplingFields(maxTokens) {
   return {
     settings: [
-      number(maxTokens, "Length, tokens", { value: 96, min: 1 }),
-      number("temperature", "Temperature", { value: 0.8, min: 0, max: 100, step: 0.1 }),
-      number("top_p", "Top p", { value: 0.95, min: 0, max: 1, step: 0.05 }),
+      number(maxTokens, "Length, tokens", { min: 1, placeholder: "what fits" }),
+      number("temperature", "Temperature", { min: 0, max: 100, step: 0.1, placeholder: "model's" }),
+      number("top_p", "Top p", { min: 0, max: 1, step: 0.05, placeholder: "model's" }),
     ],
     more: [
       number("top_k", "Top k", { min: 0 }),
@@ -20,8 +24,8 @@ export function samplingFields(maxTokens) {
       number("frequency_penalty", "Frequency penalty", { min: -2, max: 2, step: 0.1 }),
       seed("seed", "Seed"),
       textLine("stop", "Stop at this text", "", { width: "half", placeholder: "none" }),
-      check("logprobs", "Token probabilities, on hover", true),
     ],
+    probabilities: check("logprobs", "Token probabilities, on hover"),
   };
 }
 

@@ -15,6 +15,19 @@ const python = (value) => expression(value, PYTHON_STYLE, "    ");
 
 const KEY_IN_PYTHON = `os.environ["${VARIABLE}"]`;
 
+/** Names and values of a form; a list has one part for each value, and its name ends with brackets. */
+export function formParts(form) {
+  return Object.entries(form).flatMap(([name, value]) =>
+    Array.isArray(value) ? value.map((one) => [`${name}[]`, one]) : [[name, value]],
+  );
+}
+
+/** The same for httpx, which takes a list as the value of one name. */
+function grouped(form) {
+  const named = ([name, value]) => [Array.isArray(value) ? `${name}[]` : name, value];
+  return Object.fromEntries(Object.entries(form).map(named));
+}
+
 /** request: `{path, body, stream}`, or `{path, form, file}` for a form with a file. */
 export function curl({ path, body, form, file, stream }) {
   const lines = [`curl -s${stream ? "N" : ""} ${SERVER}${path}`];
@@ -23,7 +36,7 @@ export function curl({ path, body, form, file, stream }) {
   }
   if (file) {
     lines.push(`-F ${shellQuoted(`file=@${file}`)}`);
-    lines.push(...Object.entries(form).map(([name, value]) => `-F ${shellQuoted(`${name}=${value}`)}`));
+    lines.push(...formParts(form).map(([name, value]) => `-F ${shellQuoted(`${name}=${value}`)}`));
   } else {
     lines.push("-H 'Content-Type: application/json'", `-d ${shellQuoted(expression(body, JSON_STYLE, "  "))}`);
   }
@@ -43,7 +56,7 @@ export function httpx({ path, body, form, file, stream }) {
     call.push(`headers={"Authorization": "Bearer " + ${KEY_IN_PYTHON}}`);
   }
   if (file) {
-    call.push(`data=${python(form)}`, `files={"file": open(${JSON.stringify(file)}, "rb")}`);
+    call.push(`data=${python(grouped(form))}`, `files={"file": open(${JSON.stringify(file)}, "rb")}`);
   } else {
     call.push(`json=${python(body)}`);
   }

@@ -35,6 +35,7 @@ export function showTabs(list, main, groups) {
       if (selected) {
         history.replaceState(null, "", `#${id}`);
         tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+        scrollTo(0, 0);
         panel.dispatchEvent(new Event("shown"));
       }
     }

@@ -17,13 +17,13 @@ export const generate = {
   order: (one, other) => one.languages.length - other.languages.length,
   verb: "Generate",
   placeholder:
-    "The text appears here. Point at a token to see how probable it was, and what else the model considered.",
+    "The text appears here. With token probabilities, point at a token to see what else the model considered.",
 
   fields() {
-    const { settings, more } = samplingFields("max_new_tokens");
+    const { settings, more, probabilities } = samplingFields("max_new_tokens");
     return {
       main: [textArea("prompt", "Prompt", "Once upon a time", { rows: 6 })],
-      settings,
+      settings: [...settings, probabilities],
       more: [number("num_beams", "Beams", { min: 1, max: 16 }), ...more],
     };
   },
@@ -49,7 +49,8 @@ export const generate = {
     const { path, body } = this.request(panel);
     const text = new TokenText();
     const watch = new Stopwatch();
-    panel.show(el("span", { class: "prompt" }, body.prompt), text.element, ...(body.logprobs ? [legend()] : []));
+    const prompt = el("span", { class: "prompt", dir: "auto" }, body.prompt);
+    panel.show(prompt, text.element, ...(body.logprobs ? [legend()] : []));
     let done;
     for await (const { name, data } of events(await post(path, body, signal))) {
       if (name === "token") {

@@ -2,18 +2,21 @@
 
 import { AlignmentView } from "../alignment.js";
 import { ask } from "../answers.js";
+import { copyButton } from "../copying.js";
 import { el } from "../dom.js";
 import { check, number, textArea } from "../fields.js";
 import { languageFields, updateLanguages } from "../languages.js";
+import { TranslatorPanel } from "../translator/translator_panel.js";
 
 export const translate = {
   id: "translate",
   title: "Translate",
   route: "/translate",
-  about: "A text in another language. The lines show which source words the model attended to for each word.",
+  about: "A text or a document in another language. Point at a word to see which words it came from.",
   needs: "an encoder-decoder for translation, such as Marian, NLLB or T5",
   verb: "Translate",
   placeholder: "The translation appears here.",
+  Panel: TranslatorPanel,
 
   fields(panel) {
     panel.languages = languageFields(panel.models);
@@ -40,13 +43,16 @@ export const translate = {
     const { answer, numbers } = await ask(panel, signal);
     const { translations, usage } = answer;
     const [{ text, target_lang: language, alternatives, attention, finish_reason: end }] = translations;
+    const direction = { dir: "auto", lang: language?.split("_")[0] };
     const views = (attention ?? []).map((one) => new AlignmentView(one));
-    const others = alternatives.map((one) => el("li", {}, one.text));
+    const others = alternatives.map((one) => el("li", direction, one.text));
     panel.show(
-      el("p", { class: "translation", lang: language?.split("_")[0] }, text),
+      el("p", { class: "translation", ...direction }, text),
       ...(others.length ? [el("ul", { class: "alternatives", "aria-label": "Alternatives" }, ...others)] : []),
-      ...views.map(({ element }) => element),
+      el("div", { class: "message-actions" }, copyButton(() => text, "Copy the translation")),
     );
+    panel.alignments.replaceChildren(...views.map(({ element }) => element));
+    panel.alignments.hidden = !views.length;
     views.forEach((view) => view.draw());
     panel.showNumbers({
       ...numbers,
