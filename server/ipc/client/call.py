@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -62,7 +62,7 @@ class SequenceClient(Protocol):
 
     def abort_all(self, sequence_ids: Sequence[int]) -> None: ...
 
-    def cancelled(self, sequence_id: int) -> None: ...
+    def cancelled(self, sequence_ids: Collection[int]) -> None: ...
 
     def completed(self, sequence_id: int) -> None: ...
 
