@@ -34,10 +34,14 @@ MIN_TEXT_BYTES = 4 << 20
 def models_in_directory(directory: Path) -> dict[str, Path]:
     """The checkpoints directly below a directory, by name: subdirectories with weights, and GGUF files.
 
-    What a name of a model cannot have is left out, and so are files that are being written, which begin with a dot.
+    Names that begin with a dot are left out, and so are those that no model can have.
     """
     found: dict[str, Path] = {}
-    subdirectories = [path for path in sorted(directory.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    try:
+        subdirectories = [path for path in sorted(directory.iterdir()) if path.is_dir()]
+    except OSError:  # it is gone, or its file system is not mounted now
+        return {}
+    subdirectories = [path for path in subdirectories if not path.name.startswith(".")]
     for path in subdirectories:
         if (path / "config.json").is_file():
             found[path.name] = path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -292,6 +293,24 @@ class Runtime:
             if model.name == name:
                 return model
         raise ModelNotFound(unknown_model(name, [model.name for model in self.ready()]), "model")
+
+    async def served(self, name: str | None, wait_seconds: float) -> ServedModel:
+        """The named model, or the first one, after it is loaded. Raises NotReady and ModelNotFound.
+
+        wait_seconds: longest wait for a load.
+        """
+        if self.registry is None:
+            return self.ready()[0] if name is None else self.model(name)
+        names = list(self.registry.models)
+        wanted = next(iter(names), "") if name is None else self.names.resolve(name, names)
+        found = await self.registry.find_again(wanted)
+        if found is not None:
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self.registry.load(found)
+            except TimeoutError:
+                raise NotReady("the model is loading; try again soon", retry_after=2) from None
+        return self.model(wanted)
 
     def _is_placeholder(self, name: str) -> bool:
         return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())

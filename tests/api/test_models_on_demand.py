@@ -50,7 +50,7 @@ class FakeRegistry:
     def release(self) -> None:
         self.held -= 1
 
-    async def load(self, model) -> None:
+    async def load_now(self, model) -> None:
         model.state = "loaded"
 
     async def unload(self, model) -> None:

@@ -294,9 +294,9 @@ async def test_an_operator_loads_and_unloads():
         model = world.registry.models["a"]
         world.loads.broken["a"] = "broken"
         with pytest.raises(NotReady):
-            await world.registry.load(model)
+            await world.registry.load_now(model)
         del world.loads.broken["a"]
-        await world.registry.load(model)
+        await world.registry.load_now(model)
         assert model.state == "loaded"
         await world.registry.unload(model)
         assert model.state == "declared" and world.loads.log[-1] == "-a"

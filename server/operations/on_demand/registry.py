@@ -220,9 +220,13 @@ class ModelRegistry:
         call.on_close(lambda: self._release(model))
 
     async def load(self, model: DeclaredModel) -> None:
-        """Load a model now, for the operator. A pause after a failure is not kept. Raises NotReady if it fails."""
-        model.retry_at = 0.0
+        """Load a model that no request holds. Raises NotReady if that fails, or failed a short time ago."""
         await self._wait(None, model)
+
+    async def load_now(self, model: DeclaredModel) -> None:
+        """The same as `load`, for the operator: the pause after a failure is not kept."""
+        model.retry_at = 0.0
+        await self.load(model)
 
     async def unload(self, model: DeclaredModel) -> None:
         """Unload a model now, for the operator: it leaves when the running requests have ended."""
@@ -243,7 +247,7 @@ class ModelRegistry:
         else:
             model.spec = spec
         try:
-            await self.load(model)
+            await self.load_now(model)
         except NotReady:
             model.spec, model.retry_at = before, 0.0
             raise

@@ -263,7 +263,7 @@ class HubRoute(Route[Any, Any, Any]):
         sent = request.path_params.get("model", body.get("model"))
         name = sent if isinstance(sent, str) else None
         if name is not None or task is None:
-            model = state.runtime.ready()[0] if name is None else state.runtime.model(name)
+            model = await state.runtime.served(name, state.settings.queue_timeout_seconds)
             task = task or _task_of_model(body, model)
             if TASKS[task].operation not in model.operations():
                 raise InvalidRequest(f"the model `{model.name}` does not support the task {task}", "model")

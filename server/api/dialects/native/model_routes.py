@@ -80,7 +80,7 @@ async def _load(state: State, request: Request, body: LoadModelBody) -> dict[str
             raise Forbidden("`source` declares a new model; the server must be started with --allow-admin-load")
         await registry.declare_source(name, body.source)
     model = await _declared(state, registry, name)
-    await registry.load(model)
+    await registry.load_now(model)
     return _answer(model)
 
 
@@ -94,7 +94,7 @@ async def _unload(state: State, request: Request, body: object) -> dict[str, Any
 async def _load_named(state: State, request: Request, body: NamedModelBody) -> dict[str, Any]:
     registry = require_admin(request, state)
     model = await _declared(state, registry, _name(body))
-    await registry.load(model)
+    await registry.load_now(model)
     return _answer(model)
 
 
