@@ -38,7 +38,7 @@ def test_models_come_when_asked_for_and_leave_for_others(tmp_path: Path, demo_se
         message = refused.json()["error"]["message"]
         assert "could not be loaded" in message and str(tmp_path) not in message
         assert states(server) == {"broken": "failed", "sentiment": "loaded", "story": "loaded"}
-        # A model that appears later is found. There is no room for it beside the others.
+        # A model that appears later is found.
         shutil.copytree(DEMO / "translator-en-fr", models / ".incoming")
         (models / ".incoming").rename(models / "mt")
         body = {"inputs": ["I am a student"], "source_lang": "en", "target_lang": "fr"}

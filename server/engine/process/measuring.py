@@ -11,6 +11,8 @@ from server.engine.process.speculation import agent_shares
 from server.ipc.wire.descriptions import EngineOptions
 from server.ipc.wire.messages import ModelMeasured
 
+MIN_KV_BYTES = 64 << 20
+"""Wanted size of the KV cache of a model whose longest sequence needs less, if it can use as much."""
 LOGIT_COPIES = 3
 """Copies of the logits of a step: as computed, as changed by penalties, and as sorted for sampling."""
 STEP_TENSORS = 8
@@ -43,9 +45,11 @@ def needed_memory(
     """
     needs = loaded.pool_needs(options)
     drafts = {} if draft is None else {loaded.spec.name: draft}
-    (kv_bytes,) = agent_shares([loaded], drafts, options)
+    (agents,) = agent_shares([loaded], drafts, options)
+    # A model with a short context runs several sequences at once.
+    kv_bytes = max(agents, min(MIN_KV_BYTES, sum(need.max_bytes for need in needs.values())))
     smallest = sum(need.block_bytes * min(need.blocks, 8) for need in needs.values())
-    extra = kv_bytes - agent_bytes(needs)
+    extra = agents - agent_bytes(needs)
     return ModelMeasured(
         epoch,
         loaded.spec.name,

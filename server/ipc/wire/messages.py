@@ -309,7 +309,7 @@ class ModelMeasured(Message, frozen=True):
 
     weight_bytes: weights of the model, its adapters and its draft model.
     min_kv_bytes: KV pools with room for one sequence of a few tokens; 0 without generation.
-    kv_bytes: KV pools with room for one sequence of `AGENT_TOKENS` tokens, or of full length if that is shorter.
+    kv_bytes: KV pools with room for one sequence of `AGENT_TOKENS` tokens or of full length, and at least for 64 MiB.
     step_bytes: the largest step.
     """
 
