@@ -23,6 +23,8 @@ REQUEST_SECONDS = 8.0
 """Processor time for all formats of one request together."""
 NUM_PROCESSES = 2
 MAX_CACHED_BYTES = 32 << 20
+RESULT_BYTES = 512
+"""Memory of a kept result besides its texts: objects, and a place in a table. Short patterns have little text."""
 _PROCESS_FILE = Path(__file__).with_name("grammar_process.py")
 
 
@@ -150,10 +152,10 @@ class GrammarCompiler:
 
     def _store(self, key: str, result: Remembered) -> None:
         if key not in self._results:
-            self._cached_bytes += len(key) + result.size
+            self._cached_bytes += RESULT_BYTES + len(key) + result.size
         else:
             self._cached_bytes += result.size - self._results[key].size
         self._results[key] = result
         while self._cached_bytes > MAX_CACHED_BYTES:
             oldest, forgotten = self._results.popitem(last=False)
-            self._cached_bytes -= len(oldest) + forgotten.size
+            self._cached_bytes -= RESULT_BYTES + len(oldest) + forgotten.size

@@ -104,6 +104,16 @@ async def test_a_worker_that_always_exits_is_a_start_error(directory: Path) -> N
         assert supervisor.epoch == LIMITS.max_failures and supervisor.state == "failed"
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+async def test_a_worker_that_dies_while_loading_is_started_twice(directory: Path, number: int) -> None:
+    """The kernel ends a worker whose model needs more memory than there is, each time."""
+    command = (sys.executable, "-c", f"import os; os.kill(os.getpid(), {int(number)})")
+    async with supervised(directory, command, start=False) as (supervisor, _, _):
+        with pytest.raises(StartError, match=f"died 2 times while loading, .* {signal.Signals(number).name}"):
+            await supervisor.start()
+        assert supervisor.epoch == 2 and supervisor.state == "failed"
+
+
 async def test_a_missing_command_is_a_start_error(directory: Path) -> None:
     async with supervised(directory, ("/no/such/program",), start=False) as (supervisor, _, _):
         with pytest.raises(StartError):

@@ -43,6 +43,9 @@ from server.ipc.workers.worker_process import WORKER_COMMAND, WorkerProcess, sta
 log = logging.getLogger("triptych.supervisor")
 
 POLL_SECONDS = 0.25
+MAX_DEATHS_BEFORE_READY = 2
+"""Signals that may end a worker before the first one is ready. The first may have come from a moment without memory;
+after the second, the model needs more memory than there is, or crashes the worker, and would do so again."""
 
 SupervisorState = Literal["starting", "ready", "restarting", "failed", "stopped"]
 
@@ -133,6 +136,7 @@ class Supervisor:
         self._ending = ""
         self._started_seconds = 0.0
         self._ready_seconds: float | None = None
+        self._deaths_before_ready = 0
         self._first_ready: asyncio.Future[None] | None = None
 
     @property
@@ -191,6 +195,8 @@ class Supervisor:
                 now = time.monotonic()
                 self._policy.failed(None if self._ready_seconds is None else now - self._ready_seconds)
                 reason = self._policy.exhausted
+                if not self._first_ready.done() and self._deaths_before_ready >= MAX_DEATHS_BEFORE_READY:
+                    reason = f"died {self._deaths_before_ready} times while loading, which would come again"
                 if reason is not None and not (self._first_ready.done() and self._has_others()):
                     self._give_up(reason)
                     return
@@ -239,6 +245,7 @@ class Supervisor:
             if was_ready:
                 self._listener.on_lost(epoch)
             self._ending = await worker.end(self._limits.stop_seconds)
+            self._deaths_before_ready += worker.died
 
     async def _watch(self, worker: WorkerProcess) -> None:
         """Return when the worker's socket is closed, or after killing a worker that sent nothing for too long.

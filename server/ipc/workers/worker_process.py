@@ -49,6 +49,11 @@ class WorkerProcess:
             self._killed = True
             self._process.kill()
 
+    @property
+    def died(self) -> bool:
+        """Whether a signal ended the process that this class has not sent: a crash, or the kernel for want of memory."""
+        return (self._process.returncode or 0) < 0 and not self._killed
+
     async def end(self, timeout_seconds: float) -> str:
         """Close the socket, wait for the end of the process and describe it.
 
