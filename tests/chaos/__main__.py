@@ -31,6 +31,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FORKS = multiprocessing.get_context("forkserver")
 """Makes the processes of the checks: copies of one that has imported their modules, which takes seconds."""
 TIMEOUT_SECONDS = 900.0
+PARTS = {"first": range(1, 30), "later": range(30, 1000)}
+"""Numbers of the promises of the two targets `make chaos` and `make chaos-later`, each within 30 minutes."""
 LANES: dict[Conditions, int] = {"alone": 1, "waiting": 1, "any": 3}
 """Checks that run at the same time, by their conditions."""
 PHASES: tuple[tuple[Conditions, ...], ...] = (("alone",), ("waiting", "any"))
@@ -60,6 +62,7 @@ def run(promise: Promise, scale: str, bug: str | None, beside_others: bool) -> d
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of promises", default=[])
+    parser.add_argument("--part", choices=PARTS, help="the promises of one target; results of the other are kept")
     parser.add_argument("--scale", choices=["small", "full"], default="full")
     parser.add_argument("--results", type=Path, default=REPOSITORY / "build" / "chaos.json")
     parser.add_argument("--report", type=Path, help="page to write")
@@ -67,10 +70,13 @@ def main() -> int:
     parser.add_argument("--no-bugs", action="store_true", help="skip the runs with planted bugs")
     arguments = parser.parse_args()
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    known = arguments.resume and arguments.results.exists()
+    numbers = {*arguments.only} or {*PARTS.get(arguments.part, ())} or {promise.number for promise in PROMISES}
+    known = (arguments.resume or arguments.part) and arguments.results.exists()
     results: dict[str, Any] = json.loads(arguments.results.read_text()) if known else {}
+    if not arguments.resume:
+        results = {number: found for number, found in results.items() if int(number) not in numbers}
     FORKS.set_forkserver_preload(["tests.chaos.one"])
-    asked = [promise for promise in PROMISES if not arguments.only or promise.number in arguments.only]
+    asked = [promise for promise in PROMISES if promise.number in numbers]
     lock = Lock()
 
     def check(promise: Promise, bug: str | None, conditions: Conditions) -> None:

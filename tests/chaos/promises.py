@@ -8,9 +8,7 @@ from tests.chaos.checks import (
     clients,
     cost,
     engine,
-    fairness,
     growth,
-    hostile,
     inputs,
     latency,
     overload,
@@ -18,6 +16,7 @@ from tests.chaos.checks import (
     security,
     shared_weights,
 )
+from tests.chaos.later_promises import LATER_PROMISES
 from tests.chaos.promise import Promise
 
 PROMISES: tuple[Promise, ...] = (
@@ -326,7 +325,7 @@ PROMISES: tuple[Promise, ...] = (
         cost.dearest,
         "text-work-runs-in-the-event-loop",
         {"tries": 1},
-        {"tries": 0, "together": 2, "known": 2, "corpus": 0},
+        {"tries": 0, "together": 2, "known": 2, "with_corpus": 0},
     ),
     Promise(
         26,
@@ -376,45 +375,5 @@ PROMISES: tuple[Promise, ...] = (
         {"layers": 12, "hidden_size": 1024, "kv_cache_bytes": 64 << 20},
         conditions="any",
     ),
-    Promise(
-        33,
-        "A tokenizer is data, not a program that owns the host",
-        "hostile `tokenizer.json`: refused at load, or ≤ 1 s and ≤ 256 MB a request; a panic is one request's error",
-        (
-            "tests/text/test_bounded_tokenizers.py::test_a_component_without_bounds_is_refused",
-            "tests/text/test_bounded_tokenizers.py::test_a_panic_is_an_error_of_one_request",
-        ),
-        hostile.tokenizers,
-        "panics-pass-all-handlers",
-        {"refused": 100},
-        {"refused": 1},
-    ),
-    Promise(
-        34,
-        "Absurd files are refused at once",
-        "150 hostile configurations, headers, indexes, GGUF, sentencepiece, adapters: one line, ≤ 5 s, ≤ 1 GiB",
-        (
-            "tests/hostile/test_hostile_files.py::test_a_hostile_file_is_refused_in_one_line",
-            "tests/hostile/test_hostile_files.py::test_an_expression_of_a_checkpoint_has_a_time_limit",
-        ),
-        hostile.files,
-        "the-start-has-no-limit",
-        {"starts": 4},
-        {"starts": 0, "only_first": 1},
-    ),
-    Promise(
-        35,
-        "Fair by key, then call, then row",
-        "beside 300 unread streams with n 4, and 1,024 prompts with n 4: first token and `/embed` within 3 times alone "
-        "plus one step",
-        (
-            "tests/engine/test_fair_shares.py::test_keys_share_the_rows_before_calls_do",
-            "tests/engine/test_fair_shares.py::"
-            "test_a_short_call_starts_in_the_next_step_beside_a_call_with_a_thousand_rows",
-        ),
-        fairness.fair_shares,
-        "rows-are-never-shared",
-        {"runs": 2},
-        {"runs": 1, "streams": 100, "prompts": 64, "tries": 3},
-    ),
+    *LATER_PROMISES,
 )

@@ -51,7 +51,7 @@ class WorkerProcess:
 
     @property
     def died(self) -> bool:
-        """Whether a signal ended the process that this class has not sent: a crash, or the kernel for want of memory."""
+        """Whether a signal of others ended the process: a crash, or the kernel for want of memory."""
         return (self._process.returncode or 0) < 0 and not self._killed
 
     async def end(self, timeout_seconds: float) -> str:

@@ -1,14 +1,19 @@
-"""Promises 16 and 25: event loop and memory of the HTTP process for large texts and the most expensive bodies."""
+"""Promises 16, 25 and 31: event loop and memory of the HTTP process for large texts and the most expensive bodies."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import quantiles
 
 from tests.chaos.dearest.measure import MeasuredServer
-from tests.chaos.dearest.search import Dear, measure_corpus, search
+from tests.chaos.dearest.recipe import body_bytes, content_type
+from tests.chaos.dearest.search import Dear, corpus, measure_corpus, search
+from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import monitored_server
 from tests.clients.models import write_models
@@ -19,6 +24,7 @@ ANSWERED = (200, 404, 413, 422, 429)
 TIMEOUT_SECONDS = 60.0
 SEARCH_SECONDS = 12.0
 """A client of the search disconnects after this time. The event loop has done its work for the request by then."""
+PROBE_SECONDS = 0.02
 _TEXT_CHARACTERS = 390_000
 """Just below the limit of a text. In none of the encodings below do 16 such texts fit into one body."""
 
@@ -82,11 +88,11 @@ def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
     ]
 
 
-def dearest(tries: int, together: int = 16, known: int = 100, corpus: int = 1) -> Record:
+def dearest(tries: int, together: int = 16, known: int = 100, with_corpus: int = 1) -> Record:
     """Promise 25: known bodies, those that the generator found earlier, and new ones; alone and sixteen at once.
 
     tries: bodies that the generator sends to each route now. known: number of known bodies to send.
-    corpus: whether to send the bodies found earlier.
+    with_corpus: whether to send the bodies found earlier.
     """
     record = Record("request")
     with tempfile.TemporaryDirectory() as directory:
@@ -97,7 +103,7 @@ def dearest(tries: int, together: int = 16, known: int = 100, corpus: int = 1) -
                 for count in (1, together):
                     _measure(record, server, path, [content] * count, name)
             found: list[Dear] = []
-            if corpus:
+            if with_corpus:
                 found += measure_corpus(server, (1, together), timeout=SEARCH_SECONDS, report=_quiet)
             if tries:
                 found += search(server, tries, timeout=SEARCH_SECONDS, report=_quiet)
@@ -108,6 +114,32 @@ def dearest(tries: int, together: int = 16, known: int = 100, corpus: int = 1) -
                 record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
                 dear = stall > STALL_MILLISECONDS or memory > MEMORY_MB
                 record.must(not dear, f"{row.path}: {stall:.0f} ms, {memory:.0f} MB: {json.dumps(row.recipe)[:120]}")
+    return record
+
+
+def turns(together: int) -> Record:
+    """Promise 31: calls of thousands of rows take turns, and `/health` answers beside the dearest bodies.
+
+    together: number of equal bodies that are sent at once; 0 for the tests alone.
+    """
+    record = run_tests(Record("test or probe"), "tests/ipc/test_large_calls.py", "tests/test_loop_iterations.py")
+    if not together:
+        return record
+    with monitored_server() as server, ThreadPoolExecutor(together) as threads:
+        for path, recipe in corpus():
+            if path not in ("/v1/completions", "/translate", "/v2/glossaries", "/v3/glossaries"):
+                continue
+            body, kind = body_bytes(recipe), content_type(recipe)
+            sent = [
+                threads.submit(server.request, path, body, SEARCH_SECONDS, content_type=kind) for _ in range(together)
+            ]
+            seconds = []
+            while not all(request.done() for request in sent):
+                seconds.append(server.request("/health").seconds)
+                time.sleep(PROBE_SECONDS)
+            record.runs += len(seconds)
+            if len(seconds) >= 10:
+                record.most("/health p99 beside them", quantiles(seconds, n=100)[-1] * 1000, 100, "ms")
     return record
 
 

@@ -1,4 +1,4 @@
-"""Promise 35: the first token of a short request beside the dearest requests of other calls."""
+"""Promise 30: the first token of a short request beside the dearest requests of other calls."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def _beside(
 
 
 def fair_shares(runs: int, streams: int = 300, prompts: int = 1024, tries: int = 5) -> Record:
-    """Promise 35. streams, prompts: sizes of the dearest requests. tries: short requests beside each of them."""
+    """Promise 30. streams, prompts: sizes of the dearest requests. tries: short requests beside each of them."""
     record = Record("dear request")
 
     async def check(url: str) -> None:

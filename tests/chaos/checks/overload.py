@@ -26,6 +26,7 @@ from typing import Any
 from tests.chaos import facts, load
 from tests.chaos.checks.clients import p99
 from tests.chaos.floor import refusing_server
+from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import server
 from tests.e2e.conftest import RunningServer
@@ -136,3 +137,8 @@ def in_words(outcome: load.Outcome) -> str:
         if len(refusals) > 1
         else f"{len(late)} arrivals, {len(refusals)} refusals"
     )
+
+
+def idle() -> Record:
+    """Promise 32: requests within the limits, alone on a server with several models."""
+    return run_tests(Record("test"), "tests/api/test_idle_limits.py", "tests/operations/test_idle_server.py")

@@ -16,6 +16,7 @@ import psutil
 from tests.chaos import facts
 from tests.chaos.checks.worker_faults import one_of_two_killed, restarted_by_signal
 from tests.chaos.connection import Closed, Connection, Event, ask
+from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import command, server
 from tests.e2e.conftest import REPOSITORY, RunningServer
@@ -262,3 +263,14 @@ def loading(stops: int, crashes: int = 5, limit: float = 60.0) -> Record:
             process.kill()
             process.wait()
     return record
+
+
+def helpers() -> Record:
+    """Promise 38: helper processes that stop or die, and disks that take nothing."""
+    return run_tests(
+        Record("test"),
+        "tests/test_line_process.py",
+        "tests/operations/test_glossary_store.py",
+        "tests/test_output.py",
+        "tests/wire/test_full_disk.py",
+    )

@@ -12,6 +12,7 @@ from server.api.entry.middleware import PUBLIC_PATHS
 from tests.chaos import facts, mix
 from tests.chaos.connection import Connection
 from tests.chaos.openapi import document
+from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import server
 
@@ -112,3 +113,18 @@ def leaks(paths: int, requests: int = 60) -> Record:
         record.must(CANARY not in running.log.read_text(), "the log contains a canary")
         record.must(CANARY not in page, "/metrics contains a canary")
     return record
+
+
+def pages() -> Record:
+    """Promise 35: hostile pages on every route, and what has to work all the same."""
+    return run_tests(Record("test"), "tests/api/test_browser_attacks.py", "tests/api/test_foreign_pages.py")
+
+
+def log_lines() -> Record:
+    """Promise 36: forwarded addresses, and names in lines of the log."""
+    return run_tests(Record("test"), "tests/api/test_forwarded.py", "tests/api/test_access_log.py")
+
+
+def roles() -> Record:
+    """Promise 37: special tokens in the texts of a conversation."""
+    return run_tests(Record("test"), "tests/operations/test_special_tokens.py")

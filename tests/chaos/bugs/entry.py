@@ -1,0 +1,68 @@
+"""Bugs in the HTTP process that promises from 30 on are about. Each docstring says what goes wrong."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from tests.chaos.bugs.registry import bug, replace
+
+
+@bug("http")
+def aborts_take_one_turn() -> None:
+    """All rows of a call that ends are dropped in one turn of the event loop."""
+    from server.ipc.client.client import EngineClient
+
+    def drop_all(self: Any) -> None:
+        dropped = list(self._dropped)
+        self._dropped.clear()
+        self._drop(dropped)
+
+    replace(EngineClient, "_drop_next", drop_all)
+
+
+@bug("http")
+def own_reservations_count_as_others() -> None:
+    """What a request has reserved before counts against it, as if it were of another request."""
+    from server.operations.admission import Admission
+
+    def check(self: Any, held: Any, *rest: Any) -> None:
+        stranger = copy.copy(held)
+        stranger.requests = 0
+        old(self, stranger, *rest)
+
+    old = replace(Admission, "_check_room", check)
+
+
+@bug("http")
+def pages_are_never_checked() -> None:
+    """A server without keys answers every page."""
+    from server.api.entry.page_check import PageCheck
+
+    replace(PageCheck, "check", lambda *given, **named: None)
+
+
+@bug("http")
+def every_peer_is_a_proxy() -> None:
+    """Whoever sends `X-Forwarded-For` chooses the address in the log."""
+    from server.api.entry.forwarded import ForwardedMiddleware
+
+    replace(ForwardedMiddleware, "_is_proxy", lambda self, address: True)
+
+
+@bug("http")
+def texts_may_take_roles() -> None:
+    """Special tokens in messages are tokens."""
+    from server.text.chats.text_marks import TextMarks
+
+    replace(TextMarks, "messages", lambda self, messages: list(messages))
+
+
+@bug("http")
+def full_disks_are_faults() -> None:
+    """An error of the disk is not recognised."""
+    from contextlib import nullcontext
+
+    from server.operations import glossary_store
+
+    replace(glossary_store, "storing", lambda what: nullcontext())
