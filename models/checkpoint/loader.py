@@ -22,6 +22,7 @@ from models.checkpoint.checkpoint_heads import (
 )
 from models.checkpoint.constant_tables import check_constant_tables
 from models.checkpoint.expected_tensors import expected_tensors
+from models.checkpoint.fitting_families import fitting_families
 from models.checkpoint.gguf_rules import gguf_rules
 from models.checkpoint.gliner_files import encoder_rules
 from models.checkpoint.kept_quantized import kept_quantized
@@ -33,6 +34,7 @@ from models.config import (
     ConfigError,
     LanguageModelHead,
     ModelConfig,
+    UnservedFamilyError,
 )
 from models.families.shared.family import CheckpointTask, Family
 from models.generation_defaults import GenerationDefaults, generation_defaults
@@ -136,7 +138,10 @@ def load_model(
     choice.check_quantization(dtype, device, quantization)
     if adapters and is_gguf(directory):
         raise ConfigError(f"adapter {next(iter(adapters))!r}: adapters of models in GGUF files are not supported")
-    files = read_files(directory)
+    try:
+        files = read_files(directory)
+    except UnservedFamilyError as error:
+        raise ConfigError(f"{error}{fitting_families(directory)}") from None
     hf, family, architecture = files.hf, files.family, files.architecture
     _refuse_dtype(family, dtype)
     config = files.config()

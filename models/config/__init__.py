@@ -23,7 +23,7 @@ from models.config.embeddings import (
     QuestionTypesEmbeddingConfig,
     StaticEmbeddingConfig,
 )
-from models.config.errors import ConfigError
+from models.config.errors import ConfigError, UnservedFamilyError
 from models.config.heads import (
     ClassificationHead,
     FeedForwardSpanHead,
@@ -138,6 +138,7 @@ __all__ = [
     "StaticEmbeddingConfig",
     "StreamsConfig",
     "TokenClassificationHead",
+    "UnservedFamilyError",
     "XieluFeedForwardConfig",
     "YarnScaling",
 ]

@@ -9,6 +9,10 @@ class ConfigError(ValueError):
     """A configuration is invalid, or needs something that is not supported."""
 
 
+class UnservedFamilyError(ConfigError):
+    """The `model_type` of a checkpoint is not served."""
+
+
 def require(condition: bool, message: str) -> None:
     """Raise ConfigError with the message unless the condition holds."""
     if not condition:

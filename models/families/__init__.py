@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.config import ConfigError
+from models.config import ConfigError, UnservedFamilyError
 from models.families import (
     afmoe,
     albert,
@@ -316,8 +316,8 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
 
     Without `architectures` in the file, the first architecture of the family is used. Of several architectures, the
     first is used if it is a model without a head; the tensors of the others are not loaded.
-    Raises ConfigError for a `model_type` that is not served, with the reason and the nearest one that is, and for an
-    architecture that is not served.
+    Raises UnservedFamilyError for a `model_type` that is not served, with the reason and the nearest one that is, and
+    ConfigError for an architecture that is not served.
     """
     kind = hf.get("model_type")
     wrapped = wrapped_family(hf, FAMILIES)
@@ -328,7 +328,7 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
         for name, known in FAMILIES.items():
             # The first family with a class is its own; a few others run as it.
             classes = {**dict.fromkeys(known.architectures, name), **classes}
-        raise ConfigError(why_not_served(kind, {**FAMILIES, **WRAPPERS}, classes, hf.get("architectures")))
+        raise UnservedFamilyError(why_not_served(kind, {**FAMILIES, **WRAPPERS}, classes, hf.get("architectures")))
     family = next((known for known in FAMILIES.values() if _is_published_as(known, kind, hf)), FAMILIES[kind])
     return family, _architecture(family, hf)
 
