@@ -16,11 +16,13 @@ from starlette.types import ASGIApp
 
 from server.api.background import with_background
 from server.api.dialects.registry import (
+    CLIENTS,
     GET_ROUTES,
     OWNED_ROUTES,
     ROUTES,
     add_routes,
     error_shape,
+    tags,
     with_paths,
 )
 from server.api.entry.forwarded import ForwardedMiddleware
@@ -77,7 +79,9 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
 
     add_error_handlers(app, state)
     status_answers = (status_routes.Status, status_routes.InfoAnswer)
-    app.openapi = cache(lambda: document(app, ROUTES, (*GET_ROUTES, *OWNED_ROUTES), status_answers))  # type: ignore[method-assign]
+    clients = {name: text for name, (text, _) in CLIENTS.items()}
+    routes = (*GET_ROUTES, *OWNED_ROUTES)
+    app.openapi = cache(lambda: document(app, ROUTES, routes, status_answers, clients, tags()))  # type: ignore[method-assign]
     return app
 
 

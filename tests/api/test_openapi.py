@@ -145,3 +145,20 @@ def test_generate_has_exactly_the_fields_of_the_contract(document: dict[str, Any
         "score",
         "logprobs",
     }
+
+
+def test_operations_are_grouped_by_their_clients(document: dict[str, Any]) -> None:
+    groups = [tag["name"] for tag in document["tags"]]
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    assert {name for operation in operations for name in operation["tags"]} == set(groups)
+    for path, method, group in [
+        ("/generate", "post", "Triptych"),
+        ("/v1/chat/completions", "post", "OpenAI"),
+        ("/v1/responses/{response_id}", "delete", "OpenAI"),
+        ("/api/tags", "get", "Ollama"),
+        ("/v3/glossaries", "post", "DeepL"),
+        ("/health", "get", "Server"),
+    ]:
+        assert document["paths"][path][method]["tags"] == [group]
+    for operation in operations:
+        assert operation["description"].startswith(operation["summary"]) and len(operation["summary"]) > 6

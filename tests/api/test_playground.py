@@ -68,7 +68,7 @@ async def test_a_file_that_the_browser_has_is_not_sent_again(guarded: httpx.Asyn
 def test_the_page_names_served_files_only() -> None:
     addresses = re.findall(r'(?:src|href)="([^"]+)"', source("index.html"))
     files = {f"/{address}" for address in addresses if address.startswith("playground/")}
-    assert files <= set(PAGE.files) and len(files) == 5
+    assert files <= set(PAGE.files) and len(files) == 7
     assert set(addresses) - {file.lstrip("/") for file in files} == {"./", "docs", "#main"}
 
 

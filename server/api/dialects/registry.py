@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -62,6 +62,40 @@ OWNED_ROUTES: tuple[OwnedRoute | StateRoute, ...] = (
     *deepl.STATE_ROUTES,
 )
 """Routes on what the server keeps: models, and answers, documents and glossaries of an API key."""
+
+CLIENTS: Mapping[str, tuple[str, Sequence[Route[Any, Any, Any] | GetRoute | OwnedRoute | StateRoute]]] = {
+    "Triptych": ("The routes of this server: every task, every option.", native.ROUTES),
+    "OpenAI": (
+        "Clients of the OpenAI API, and of the many servers that follow it.",
+        (*openai.ROUTES, *openai.GET_ROUTES, *openai.OWNED_ROUTES),
+    ),
+    "Anthropic": ("Clients of the Messages API.", anthropic.ROUTES),
+    "Ollama": ("Clients of Ollama.", (*ollama.ROUTES, *ollama.GET_ROUTES)),
+    "Cohere and Jina": ("Clients of the Cohere API, version 2, and of Jina's reranker.", cohere.ROUTES),
+    "Hugging Face": (
+        "Clients of text-generation-inference, of text-embeddings-inference, and of the hub's tasks.",
+        (*tgi.ROUTES, *tei.ROUTES, *hub.ROUTES, *info.GET_ROUTES),
+    ),
+    "LibreTranslate": (
+        "Clients of LibreTranslate. It shares `/translate` with this server.",
+        (*libretranslate.ROUTES, *libretranslate.GET_ROUTES, *libretranslate.STATE_ROUTES),
+    ),
+    "DeepL": ("Clients of the DeepL API.", (*deepl.ROUTES, *deepl.GET_ROUTES, *deepl.STATE_ROUTES)),
+    "Evaluation": ("The harness lm-eval.", (*lm_eval.ROUTES, *lm_eval.GET_ROUTES)),
+}
+"""Groups of the routes in the OpenAPI document, by their clients: what they are, and their routes."""
+
+
+def tags() -> dict[tuple[str, str], str]:
+    """The group of each path and method. A path that clients share is in the first group that has it."""
+    found: dict[tuple[str, str], str] = {}
+    for client, (_, routes) in CLIENTS.items():
+        for route in routes:
+            method = (
+                "post" if isinstance(route, Route) else "get" if isinstance(route, GetRoute) else route.method.lower()
+            )
+            found.setdefault((route.path, method), client)
+    return found
 
 
 def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:

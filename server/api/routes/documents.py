@@ -39,6 +39,8 @@ _ERRORS = {
 _STREAM = (
     "With `stream`: server-sent events, `token` events and then `done` with the whole answer; or `error` and no `done`."
 )
+_STATUS = "Server"
+"""Group of the routes that belong to no client."""
 _FILE = {"type": "string", "format": "binary"}
 
 
@@ -152,8 +154,13 @@ def document(
     routes: Sequence[Route[Any, Any, Any]],
     get_routes: Sequence[GetRoute | OwnedRoute | StateRoute],
     status_answers: Sequence[type[BaseModel]],
+    clients: Mapping[str, str],
+    tags: Mapping[tuple[str, str], str],
 ) -> dict[str, Any]:
-    """The whole OpenAPI document of an application. status_answers: answer schemas of the native `GET` routes."""
+    """The whole OpenAPI document of an application. status_answers: answer schemas of the native `GET` routes.
+
+    clients: names of the groups of routes, with what each is. tags: the group of a path and a method.
+    """
     described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     dialect_routes: list[Route[Any, Any, Any] | GetRoute | OwnedRoute | StateRoute] = [*routes, *get_routes]
     dialect_answers = [answer for route in dialect_routes for answer in (route.answer, route.errors.answer)]
@@ -176,7 +183,18 @@ def document(
     components["schemas"] = schemas
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     described["security"] = [{"key": []}, {}]
+    _group(described, clients, tags)
     return described
+
+
+def _group(described: dict[str, Any], clients: Mapping[str, str], tags: Mapping[tuple[str, str], str]) -> None:
+    """Give each operation its group, and the first sentence of its description as its summary."""
+    for path, item in described["paths"].items():
+        for method, operation in item.items():
+            operation["tags"] = [tags.get((path, method), _STATUS)]
+            operation["summary"] = re.split(r"[.;:](?:\s|$)", operation["description"], maxsplit=1)[0]
+    groups = {**clients, _STATUS: "The state of the server, for operators and for probes."}
+    described["tags"] = [{"name": name, "description": text} for name, text in groups.items()]
 
 
 def _reference(model: type[BaseModel]) -> dict[str, str]:
