@@ -58,8 +58,9 @@ def write(results: Results, page: Path) -> None:
 def _tokens(rows: dict[str, Row]) -> str:
     counts = sorted({row["tokens"] for row in rows.values()})
     text = " and ".join(f"{count:,} tokens" for count in counts)
-    noise = "; differences of 10% in the mean, and of 30% in the last percent, are noise"
-    return text if counts[0] >= ENOUGH else text + noise
+    if counts[0] < ENOUGH:
+        text += "; differences of 10% in the mean, and of 30% in the last percent, are noise"
+    return text if len(counts) == 1 else f"{text}. Perplexities of different numbers of tokens are of different texts"
 
 
 def _decoder(name: str, rows: dict[str, Row], page: Path) -> str:
