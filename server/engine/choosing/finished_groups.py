@@ -42,7 +42,7 @@ def with_attention(
 
     source_blocks: cross-attention blocks of the group. They still have the keys and values of its source.
     """
-    if not group.params.attention and group.params.alignment is None:
+    if not group.has_attention and group.params.alignment is None:
         return hypotheses
     return [
         replace(hypothesis, attention=_attention(runner, group, hypothesis.token_ids, source_blocks))

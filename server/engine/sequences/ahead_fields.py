@@ -36,6 +36,7 @@ ROW_FIELDS = frozenset(
         "prompt_logprobs",
         "text_drops_space",
         "recorded_tokens",
+        "attention",
     }
 )
 """Fields of `GenerateRow` that a request which runs ahead may set."""

@@ -74,6 +74,7 @@ class SequenceGroup:
     source_frames: audio source in place of text, one of `Generate.frames`.
     num_source_tokens: length of the source in the cross-attention cache.
     recorded_tokens: see `GenerateRow`.
+    has_attention: the result has the attention of its tokens over the source.
     source_encoded: the cross-attention blocks are filled.
     adapter: name of the adapter, empty for none.
     tables: token settings of the request as arrays.
@@ -125,6 +126,7 @@ class SequenceGroup:
         self.source_frames = message.frames[row.prompt] if message.frames else b""
         self.num_source_tokens = len(self.source_token_ids) if num_source_tokens is None else num_source_tokens
         self.recorded_tokens = row.recorded_tokens
+        self.has_attention = params.attention and row.attention
         self.source_encoded = False
         self.cross_block_table: list[int] = []
         self.num_prompt_tokens = len(prompt)

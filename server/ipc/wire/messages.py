@@ -115,6 +115,7 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
         `GenerationParams.stop_texts` are compared with the text without that space.
     terms: indices into `Generate.terms`, of those that the text must contain. Such a row is generated with
         `Generate.term_params`.
+    attention: whether the row has attention, if `GenerationParams.attention` asks for it.
     """
 
     sequence_id: int
@@ -126,6 +127,7 @@ class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
     text_drops_space: bool = False
     recorded_tokens: int = 0
     terms: list[int] = []
+    attention: bool = True
 
 
 class Generate(Message, frozen=True):

@@ -136,7 +136,7 @@ def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int) 
 
 def attention_numbers(message: Generate) -> int:
     """Upper bound of the numbers in the attention matrices of all answers together."""
-    each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows]
+    each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows if row.attention]
     return sum(each) * message.params.num_return_sequences
 
 
