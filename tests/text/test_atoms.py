@@ -10,6 +10,7 @@ import pytest
 from server.operations.translating.segments import split
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
+from server.text.markup.protected import Protection
 from server.text.markup.tag_placement import TokenAlignment
 
 HTML = MarkupOptions("html")
@@ -108,6 +109,27 @@ def test_two_atoms_keep_the_space_between_them() -> None:
 def test_an_atom_beside_an_element_keeps_its_space() -> None:
     found = rendered(f"<p>We like the {ICON} <b>red</b> house.</p>", FRENCH, RED)
     assert found == f"<p>Nous aimons la maison {ICON} <b>rouge</b>.</p>"
+
+
+@pytest.mark.parametrize(
+    ("document", "translation", "expected"),
+    [
+        (
+            "<p>See https://a.org/?b=1&amp;c=2 now.</p>",
+            "Voir now.",
+            "<p>Voir https://a.org/?b=1&amp;c=2 now.</p>",
+        ),
+        ("Write to me&#64;a.org now.", "Voir to now.", "Voir to me&#64;a.org now."),
+        ("Say &#123;n&#125; &amp; go.", "Voir & go.", "Voir &#123;n&#125; &amp; go."),
+        ("Say &lt;1&gt; now, {n}&amp;.", "Voir now, &.", "Voir &lt;1&gt; now, {n}&amp;."),
+    ],
+)
+def test_protected_parts_contain_character_references(document: str, translation: str, expected: str) -> None:
+    options = MarkupOptions("html", protection=Protection(patterns=True))
+    assert (
+        rendered(document, translation, {"Voir": "See" if "See" in document else document.split()[0]}, options)
+        == expected
+    )
 
 
 def test_many_atoms_are_joined_in_linear_time() -> None:

@@ -48,12 +48,31 @@ def test_siblings_change_order_and_children_stay_inside() -> None:
     assert placed(nested) == "Nous aimons <a>la maison <b><u>rouge</u></b></a> ."
 
 
-def test_an_element_without_a_counterpart_is_dropped_but_its_image_is_not() -> None:
+def test_an_element_without_a_counterpart_goes_around_a_word_at_its_place() -> None:
     image = InlineTag(SOURCE.index("red"), SOURCE.index("red"), "<img>", is_atom=True)
     lost = attention({**WORDS, "rouge": "house"})
-    assert placed(tag("red", "b", image), alignment=lost).replace("<img>", "") == TARGET
+    assert placed(tag("red", "b"), alignment=lost) == "Nous aimons la <b>maison</b> rouge ."
+    assert placed(tag("red", "b", image), alignment=lost).replace("<img>", "") == "Nous aimons la <b>maison</b> rouge ."
     assert placed(tag("red", "b", image), alignment=lost).count("<img>") == 1
+
+
+def test_an_element_is_dropped_without_a_free_word_or_attention_but_its_image_is_not() -> None:
+    image = InlineTag(SOURCE.index("red"), SOURCE.index("red"), "<img>", is_atom=True)
+    lost = attention({**WORDS, "rouge": "house"})
+    everything = [tag("We like the", "a"), tag("house", "i"), tag("red", "b", image)]
+    text = place_tags(TARGET, SOURCE, everything, lost, lambda text: text)
+    assert "<b>" not in text and text.count("<img>") == 1 and "<a>" in text and "<i>" in text
     assert place_tags(TARGET, SOURCE, [tag("red", "b", image)], None, lambda text: text) == TARGET + "<img>"
+
+
+def test_an_element_without_letters_keeps_its_text() -> None:
+    source, target = "The dog 1 runs & sleeps .", "Le chien dort ."
+    number = InlineTag(8, 9, "<sup>", "</sup>", space_before=True)
+    words = [(0, 3), (4, 7), (8, 9), (10, 14), (15, 16), (17, 23), (24, 25)]
+    weights = np.zeros((4, 7), np.float32)
+    weights[[0, 1, 2, 3], [0, 1, 5, 6]] = 1
+    alignment = TokenAlignment(words, [(0, 2), (3, 8), (9, 13), (14, 15)], weights)
+    assert place_tags(target, source, [number], alignment, str) == "Le chien <sup>1</sup> dort ."
 
 
 def test_an_image_goes_before_the_word_that_followed_it() -> None:

@@ -25,6 +25,8 @@ _MIN_CONSIDERED = 6
 """Languages among which a text is told from one in the target language."""
 _MIN_TARGET_SHARE = 0.5
 """Probability from which a text counts as one in the target language. Below it, a short text is translated."""
+_MIN_TARGET_RATIO = 1.5
+"""Or how much likelier the target language is than the next one. Many languages leave small shares to each."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,10 @@ def _of_the_request(ranked: Sequence[DetectedLanguage], sources: frozenset[str],
 
     Shares are those among the source languages. A single source language is taken as it is.
     """
-    if ranked and ranked[0].language == target and ranked[0].share >= _MIN_TARGET_SHARE:
-        return [ranked[0]]
+    if ranked and ranked[0].language == target:
+        share, next_share = ranked[0].share, max((detected.share for detected in ranked[1:]), default=0.0)
+        if share >= min(_MIN_TARGET_SHARE, _MIN_TARGET_RATIO * next_share):
+            return [ranked[0]]
     found = [detected for detected in ranked if detected.language in sources]
     if len(sources) == 1:
         return [DetectedLanguage(next(iter(sources)), 1.0)] if ranked else []

@@ -133,3 +133,14 @@ ANY_LANGUAGE = frozenset().union(*BY_LANGUAGE.values())
 
 NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "rouge", "ahoy", "panic", "jeb", "e"})
 """Last words of names that are written with an exclamation mark: Yahoo!, Yum! Brands, Moulin Rouge!, E!."""
+
+_NUMBERED_TEXT = """
+kapitel seite nummer teil band abschnitt absatz artikel punkt ziffer bild abbildung tabelle raum zimmer stufe klasse
+kapitola strana číslo díl část článek bod kapitoly straně afsnit side kapitlet avsnitt sida sidan del tabell figur
+luku sivu kohta osa numero kuva taulukko lk peatükk fejezet oldal pont szám rozdział strona numer część punkt tom
+poglavje stran točka poglavlje stranica broj članak tačka nodaļa skyrius kafli bölüm sayfa sayı madde cilt
+kapitola časť článok
+"""
+NUMBERED = frozenset(_NUMBERED_TEXT.split())
+"""Nouns before the number that they count, in languages that write a full stop after ordinal numbers. After
+"chapter 4." the full stop ends a sentence."""

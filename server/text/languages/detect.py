@@ -2,7 +2,7 @@
 
 lingua runs in a process of its own (`detect_process`), which starts with the first text. Its precise tables take about
 22 MB per language, so they are used for up to `PRECISE_LANGUAGES`. More languages use tables of trigrams only, which
-take about 60 MB for all languages together.
+take about 60 MB for all languages together; common languages among them are then told apart by the precise tables.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ from server.system.line_process import LineProcess
 from server.text.languages.language_codes import parse_language
 
 PRECISE_LANGUAGES = 10
+COMMON_LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv", "tr")
+"""Languages of one script with the most texts. Tables of trigrams take "The garden is small." for German."""
+_FREQUENT = frozenset((*COMMON_LANGUAGES, "ru"))
+_PRIOR = 6.0
+"""How much likelier a frequent language is before a text is read. It decides short texts, whose trigrams fit rare
+languages as well: "Le chien court." looks Basque."""
 MAX_CHARACTERS = 2000
 """Characters of a text that are read; the rest of a longer text is ignored."""
 _SECONDS = 60.0
@@ -75,7 +81,20 @@ class LanguageDetector:
             raise DetectionError(
                 "detection needs the package lingua-language-detector (pip install 'triptych[detect]')"
             )
-        codes = [code for language in known for code in _BY_LANGUAGE[language]]
+        found = self._ask(texts, known, precise)
+        if precise:
+            return found
+        found = [_with_prior(ranked) for ranked in found]
+        common = [code for code in known if code in COMMON_LANGUAGES]
+        places = [place for place, ranked in enumerate(found) if ranked and ranked[0].language in common]
+        if len(common) > 1 and places:
+            told = self._ask([texts[place] for place in places], common, precise=True)
+            for place, precisely in zip(places, told, strict=True):
+                found[place] = _combined(found[place], precisely)
+        return found
+
+    def _ask(self, texts: Sequence[str], languages: Sequence[str], precise: bool) -> list[list[DetectedLanguage]]:
+        codes = [code for language in languages for code in _BY_LANGUAGE[language]]
         request = {"languages": codes, "precise": precise, "texts": [text[:MAX_CHARACTERS] for text in texts]}
         with self._lock:
             try:
@@ -86,6 +105,10 @@ class LanguageDetector:
             raise DetectionError(f"the process that detects languages was stopped: it took more than {_SECONDS:g} s")
         return [_ranked(shares) for shares in json.loads(line)]
 
+    def knows(self, language: str) -> bool:
+        """Whether a language can be detected. language: its code, as in `Language`."""
+        return language in _BY_LANGUAGE
+
     def close(self) -> None:
         """Stop the process if it is running."""
         with self._lock:
@@ -94,6 +117,22 @@ class LanguageDetector:
 
 def _has_letters(text: str) -> bool:
     return any(character.isalpha() for character in text[:MAX_CHARACTERS])
+
+
+def _with_prior(ranked: Sequence[DetectedLanguage]) -> list[DetectedLanguage]:
+    weights = {own.language: own.share * (_PRIOR if own.language in _FREQUENT else 1.0) for own in ranked}
+    total = sum(weights.values())
+    weighted = [DetectedLanguage(language, weight / total) for language, weight in weights.items()]
+    return sorted(weighted, key=lambda own: -own.share)
+
+
+def _combined(ranked: Sequence[DetectedLanguage], precisely: Sequence[DetectedLanguage]) -> list[DetectedLanguage]:
+    """Languages whose shares are divided anew among those that were told apart precisely."""
+    known = {detected.language: detected.share for detected in precisely}
+    total = sum(detected.share for detected in ranked if detected.language in COMMON_LANGUAGES)
+    others = [detected for detected in ranked if detected.language not in COMMON_LANGUAGES]
+    divided = [DetectedLanguage(language, share * total) for language, share in known.items()]
+    return sorted([*divided, *others], key=lambda detected: -detected.share)
 
 
 def _ranked(shares: dict[str, float]) -> list[DetectedLanguage]:

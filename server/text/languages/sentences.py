@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import sentencex
 
-from server.text.languages.abbreviations import ANY_LANGUAGE, BEFORE_NUMBERS, BY_LANGUAGE, EVERYWHERE, NAMES
+from server.text.languages.abbreviations import ANY_LANGUAGE, BEFORE_NUMBERS, BY_LANGUAGE, EVERYWHERE, NAMES, NUMBERED
 
 SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
 """Every sentence except the last one contains at least one of these characters."""
@@ -44,7 +44,9 @@ _BRACKETED = re.compile(r"[(（][^()（）]{1,400}[.!?…。！？][)）](?P<spa
 """A sentence in brackets, which sentencex does not separate from the next one."""
 _JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|いっ|いい|書|呼|問|答|感|考|話|声|、|も|は|か))")
 """The particle and verb by which a Japanese sentence continues after an exclamation that it quotes."""
-_CHINESE_SPEECH = re.compile(r"[^，。！？：；、“”「」\s]{0,12}[说說道问問喊叫答曰想嚷骂罵吼哭笑]|[的地之这這那]")
+_CHINESE_SPEECH = re.compile(
+    r"[^，。！？：；、“”「」\s]{0,12}(?<![不没沒])[说說道问問喊叫答曰想嚷骂罵吼哭笑](?![话話])|[的地之这這那]"
+)
 """The beginning of a text that continues quoted speech in Chinese: a verb of speech soon, or a particle."""
 _ENGLISH_SPEECH = re.compile(
     r"(?:[A-Z][\w'’-]*\s+){1,3}(?:said|says|asked|asks|cried|shouted|replied|answered|whispered|yelled|added|called)\b"
@@ -250,8 +252,9 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
         plain = re.split(r"['’]", plain)[-1] or plain
     if word.isdecimal():
         is_list_item = len(sentence) <= len(word) + 1
-        follows_abbreviation = before[: -len(word)].rstrip().endswith(".")
-        return len(word) <= 2 and (is_list_item or (language in _ORDINALS and not follows_abbreviation))
+        previous = before[: -len(word)].rstrip()
+        is_counted = previous.endswith(".") or _last_word(previous).lower() in NUMBERED
+        return len(word) <= 2 and (is_list_item or (language in _ORDINALS and not is_counted))
     if _is_initial(plain):
         return True
     if plain in EVERYWHERE or plain in (BY_LANGUAGE.get(language, ()) if language else ANY_LANGUAGE):

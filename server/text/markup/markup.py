@@ -7,6 +7,7 @@ crosses another, ends the run instead. Joined, the raw characters of all parts a
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ MAX_TAGS = 20_000
 MAX_DEPTH = 256
 """Limits of one text."""
 
+_NOWHERE = (sys.maxsize, sys.maxsize)
+"""A protected part after the end of every text."""
 _EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r(?!\n)|\n)[^\S\r\n]*[\r\n]\s*)")
 _NEAR = 16
 """Pieces beside an atom in which its white space is looked for."""
@@ -161,7 +164,11 @@ def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Pi
     """Pieces of all tokens. Consecutive tokens that are not translated become one atom, or one block."""
     is_block = _xml_blocks(found, options) if options.kind == "xml" else _html_blocks(found, options)
     kept: list[tuple[MarkupToken, bool]] = []
+    texts: list[MarkupToken] = []
     for token, block, translated in zip(found, is_block, _translated(found, options), strict=True):
+        if texts and not (translated and token.kind == "text"):
+            yield from _text_pieces(texts, options)
+            texts = []
         if not translated:
             kept.append((token, block))
             continue
@@ -169,7 +176,7 @@ def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Pi
             yield _kept(kept)
             kept = []
         if token.kind == "text":
-            yield from _text_pieces(token, options)
+            texts.append(token)
         elif block:
             yield Piece("block", token.raw)
         elif token.kind in ("start", "end"):
@@ -178,28 +185,50 @@ def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Pi
             yield Piece("atom", token.raw)
     if kept:
         yield _kept(kept)
+    if texts:
+        yield from _text_pieces(texts, options)
 
 
-def _text_pieces(token: MarkupToken, options: MarkupOptions) -> Iterator[Piece]:
-    """A text token as text and atoms: its protected parts. Empty lines of plain text with wrapped lines are blocks."""
-    if token.raw != token.text:  # a character reference
-        yield Piece("text", token.raw, text=token.text)
-        return
-    parts = [token.text]
+def _text_pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
+    """Consecutive text tokens as text and atoms: their protected parts, which may contain character references.
+
+    Empty lines of plain text with wrapped lines are blocks.
+    """
     if options.kind == "text" and not options.split_at_newlines:
-        parts = _EMPTY_LINES.split(token.text)
-    for index, part in enumerate(parts):
-        if index % 2:
-            yield Piece("block", part)
-            continue
-        at = 0
-        for start, end in options.protection.spans(part):
-            if at < start:
-                yield Piece("text", part[at:start], text=part[at:start])
-            yield Piece("atom", part[start:end])
-            at = end
-        if at < len(part):
-            yield Piece("text", part[at:], text=part[at:])
+        for index, part in enumerate(_EMPTY_LINES.split(found[0].text)):
+            if index % 2:
+                yield Piece("block", part)
+            else:
+                yield from _with_atoms([MarkupToken("text", part, text=part)], options)
+    else:
+        yield from _with_atoms(found, options)
+
+
+def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
+    spans = options.protection.spans("".join([token.text for token in found]))
+    start, end = next(spans, _NOWHERE)
+    place, atom = 0, ""
+    for token in found:
+        at, last = place, place + len(token.text)
+        if not token.text and atom:
+            atom += token.raw
+        elif not token.text:
+            yield Piece("text", token.raw)
+        while at < last:
+            if end <= at:
+                start, end = next(spans, _NOWHERE)
+            is_reference = token.raw != token.text
+            stop = last if is_reference else min(last, end if start <= at else start)
+            raw = token.raw if is_reference else token.raw[at - place : stop - place]
+            if start < stop:
+                atom += raw
+            else:
+                yield Piece("text", raw, text=token.text[at - place : stop - place])
+            at = stop
+            if atom and end <= at:
+                yield Piece("atom", atom)
+                atom = ""
+        place = last
 
 
 def _kept(group: Sequence[tuple[MarkupToken, bool]]) -> Piece:

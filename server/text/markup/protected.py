@@ -15,28 +15,52 @@ from functools import cached_property
 
 _SYMBOLS = "\u00a9\u00ae\u2122\u2190-\u2211\u2217-\u23ff\u2440-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
 """Arrows, mathematical and technical signs, dingbats, emoji and flags; not the minus sign."""
+_EXTENSIONS = (
+    "txt|pdf|docx?|xlsx?|pptx?|odt|epub|csv|json|ya?ml|toml|ini|cfg|conf|log|md|html?|css|jsx?|tsx?|py|rb|rs|java|kt|"
+    "cpp|hpp|php|sh|bat|exe|dll|zip|tar|gz|tgz|7z|rar|png|jpe?g|gif|svg|webp|mp[34]|avi|mov|wav|iso|apk|sql|xml"
+)
+"""Ends of the names of common files."""
 _PATTERN = re.compile(
     rf"""
     ```.{{1,4000}}?``` | ``[^`\n]{{1,400}}`` | `[^`\n]{{1,400}}`                       # code
     | (?:https?|ftps?|file|wss?)://[^\s<>"'`{{}}|\\^]+ | \bmailto:[^\s<>"'`]+           # addresses
-    | (?<![\w@.])www\.[\w-]+\.[^\s<>"'`{{}}|\\^]+
+    | (?<![\w@.])www\.[\w-]+\.[^\s<>"'`{{}}|\\^]+ | \b(?:tel|sms):\+?\d[\d().-]{{2,20}}
     | (?<![\w.+%-])[\w.+%-]{{1,64}}@(?:[\w-]{{1,63}}\.){{1,8}}[^\W\d_]{{2,24}}\b
-    | \{{\{{[^{{}}\n]{{0,80}}\}}\}} | [$\#%]\{{[^{{}}\n]{{1,80}}\}} | \{{%[^{{}}\n]{{1,80}}%\}}  # templates
-    | \{{(?:[^\W\d]\w*|\d{{1,3}})?(?:[.\[][\w.\[\]]{{0,60}})?(?:![rsa])?(?::[^{{}}\s]{{0,20}})?\}}
+    | (?<![\w.])\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?![\w.])
+    | \{{\{{\{{?[^{{}}\n]{{0,80}}\}}\}}\}}? | [$\#%]\{{[^{{}}\n]{{1,80}}\}} | \{{%[^{{}}\n]{{1,80}}%\}}  # templates
+    | <%[^\n]{{1,200}}?%> | <\?[^\n]{{1,400}}?\?> | \[\[\w[\w.-]{{0,60}}\]\]
+    | \{{\s?\w{{1,60}},\s?(?:plural|select|selectordinal),
+      (?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]{{0,80}}+\}}){{0,200}}+\}}){{1,400}}+\}}      # messages of ICU
+    | \{{\s?\w{{1,60}},\s?(?:number|date|time|spellout|ordinal|duration)(?:,\s?[^{{}}\n]{{1,40}})?\}}
+    | \{{\d{{1,3}}(?:,\s?-?\d{{1,4}})?(?::[^{{}}\n]{{1,40}})?\}}
+    | \{{(?:[^\W\d][\w-]{{0,60}})?(?:[.\[][\w.\[\]'"]{{0,60}})?(?:![rsa])?(?::[^{{}}\s]{{0,20}})?\}}
     | \$\w{{1,60}}\$ | (?<![\w%$])%[^\W\d]\w{{1,60}}%(?![%\w])
-    | (?<![\w%])%(?:\d{{1,2}}\$|\(\w{{1,60}}\))?[-+\#0]{{0,4}}(?:\d{{1,3}}|\*)?(?:\.\d{{1,3}})?
+    | (?<![\w$])\$(?!(?:US|CA|AU|NZ|HK|USD|CAD|AUD)\b)[A-Za-z_]\w{{0,60}}(?:\([\w.]{{1,60}}\))?
+    | (?<![\w%])%(?:\d{{1,2}}\$|\(\w{{1,60}}\)|<\w{{1,60}}>)?[-+\#0']{{0,4}}(?:\d{{1,3}}|\*)?(?:\.(?:\d{{1,3}}|\*))?
       (?:hh|h|ll|l|L|q|j|z|t)?[sdiufFeEgGxXoscpa@](?![^\W_])
-    | </?\d{{1,4}}\s?/?> | <[^\W\d_][\w-]*\sid=["']?\d+["']?\s?/?>                       # numbered tags
-    | (?<![\w&\#/.])[\#@][^\W\d]\w{{0,60}}                                              # hashtags, mentions
+    | %%
+    | </?\d{{1,4}}\s?/?> | </?[A-Za-z][\w.:-]{{0,40}}(?:\s[^<>\n=]{{0,80}}=[^<>\n]{{0,200}})?\s?/?>   # tags
+    | &(?:[A-Za-z][A-Za-z0-9]{{1,30}}|\#\d{{1,7}}|\#x[0-9A-Fa-f]{{1,6}});
+    | \b[A-Za-z]:\\[^\s<>"|?*]{{0,200}} | \\[nrt](?![a-z])                              # paths
+    | (?<![\w./~<-])(?:~|\.{{1,2}})/\.?[\w@+-]+(?:[./][\w@+-]+)*
+    | (?<![\w./~<-])/\.?[\w@+-]{{1,60}}(?:\.[\w@+-]{{1,60}})*(?:/\.?[\w@+-]{{1,60}}(?:\.[\w@+-]{{1,60}})*)+/?
+    | (?<![\w./-])[\w-]{{1,60}}(?:[./][\w-]{{1,60}}){{0,8}}\.(?:{_EXTENSIONS})(?![\w-]|\.\w)
+    | (?<![^\s(\["']):[a-z_]\w{{0,40}}:?(?![\w:])                                       # names
+    | (?<!\w)__[A-Z][A-Z0-9_]{{0,60}}__(?!\w)
+    | (?<![\w&\#/.])[\#@][^\W\d]\w{{0,60}}(?:\.[^\W\d]\w{{0,60}})*                      # hashtags, mentions
     | (?:[\d\#*]\ufe0f?\u20e3 | [{_SYMBOLS}][{_SYMBOLS}\ufe0e\ufe0f\u200d\u20e3\U000e0020-\U000e007f]*)
     """,
     re.VERBOSE | re.DOTALL,
 )
-_HINT = re.compile(rf"[`{{@\#%$<{_SYMBOLS}\u20e3]|://|www\.|mailto:")
+_HINT = re.compile(
+    rf"""[`{{@\#%$<&\\{_SYMBOLS}\u20e3]|://|www\.|mailto:|(?:tel|sms):|\[\[|__[A-Z]|\d\.\d+\.\d+\.\d|(?<![\w<])/\w
+    |(?:~|\.)/|(?<![^\s(\["']):[a-z_]|\.(?:{_EXTENSIONS})(?!\w)""",
+    re.VERBOSE,
+)
 """Each protected part has one of these, so most texts are decided by one fast search."""
 _TRAILING = ".,;:!?…'\"»”’"
 """Marks at the end of an address that belong to the sentence."""
-_ADDRESS = re.compile(r"(?:[a-z]+://|www\.|mailto:)")
+_ADDRESS = re.compile(r"(?:[a-z]+://|www\.|mailto:|[A-Za-z]:\\|tel:|sms:)")
 _NUMBER = re.compile(r"\d+(?:[.,\s'’\u066b\u066c\u00a0\u202f]\d+)*")
 
 

@@ -2,7 +2,8 @@
 
 An element goes around the words of the translation that attend most to the words it contained in the source. Elements
 stay nested: a child is placed inside its parent, and siblings never overlap. An element whose words have no
-counterpart is dropped, and its children move to its parent; an atom is never dropped. An atom without a counterpart
+counterpart goes around a word at its place, or is dropped if there is none, and its children move to its parent. An
+atom is never dropped, and neither is an element without letters, such as a footnote mark. An atom without a counterpart
 stands between two words, never inside one, with the white space that it had in the source.
 """
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from server.word_bounds import UNSPACED
 
 MIN_MASS = 0.25
-"""Smallest share of a single word's attention for which an element is placed around that word."""
+"""Smallest share of a single word's attention for which this word is a counterpart of an element."""
 _MIN_ATTENTION = 0.05
 """Minimum attention of a translated word on words of the source. A word with less is not aligned: nearly all of its
 attention is on special tokens."""
@@ -101,7 +102,7 @@ def place_tags(
     alignment: None where it is not known; then elements are dropped, and atoms are put at the end.
     escape: turns characters into markup.
     """
-    placement = _Placement(translation, source, alignment)
+    placement = _Placement(translation, source, alignment, escape)
     placed = placement.layout(tags, 0, len(placement.units))
     return "".join(_compose(placed, placement.units, translation, 0, len(translation), escape))
 
@@ -109,7 +110,10 @@ def place_tags(
 class _Placement:
     """The units (words and punctuation) of a translation, and how much each attends to any part of the source."""
 
-    def __init__(self, translation: str, source: str, alignment: TokenAlignment | None) -> None:
+    def __init__(
+        self, translation: str, source: str, alignment: TokenAlignment | None, escape: Callable[[str], str]
+    ) -> None:
+        self._escape = escape
         self.translation = translation
         self.source = source
         self.units = list(_units(translation, [start for start, _ in alignment.target] if alignment else []))
@@ -135,6 +139,11 @@ class _Placement:
                 found = found or self._best_range(tag, free)
                 if tag.is_atom and found and not self._are_words(found):
                     found = None
+            if found is None and not tag.is_atom and tag.end > tag.start:
+                if not tag.children and not any(map(str.isalpha, self.source[tag.start : tag.end])):
+                    points.append(self._as_atom(tag))
+                    continue
+                found = self._neighbour(tag, free)
             if found is None:
                 if tag.is_atom:
                     points.append(tag)
@@ -175,6 +184,28 @@ class _Placement:
             if likeliest is not None and mass[likeliest] >= MIN_MASS:
                 best = (likeliest, likeliest + 1)
         return best
+
+    def _neighbour(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
+        """The free word that stands where an element without a counterpart stood; None if there is none."""
+        gaps = sorted({gap for first, last in free for gap in range(first, last + 1)} - self._inner_gaps)
+        if not self._is_aligned or not gaps:
+            return None
+        gap = self._gap(tag, gaps)
+        return next(
+            (
+                (unit, unit + 1)
+                for unit in (gap, gap - 1)
+                if any(first <= unit < last for first, last in free) and self.translation[self.units[unit][0]].isalnum()
+            ),
+            None,
+        )
+
+    def _as_atom(self, tag: InlineTag) -> InlineTag:
+        """An element with its text, as an atom."""
+        text, before, after = self.source[tag.start : tag.end], self.source[: tag.start], self.source[tag.end :]
+        written = tag.opening + self._escape(text) + tag.closing
+        spaces = not before or before[-1].isspace(), not after or after[0].isspace()
+        return InlineTag(tag.start, tag.end, written, "", True, [], *spaces)
 
     def _occurrence(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
         """Find where the text inside a tag stands unchanged in the translation, such as a name.
