@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NOT_FLAGS = frozenset({"models", "api_keys", "tls_key_password"})
 """Models are positional arguments. Keys and passwords on a command line would be visible in process lists."""
-REPEATED = frozenset({"adapter"})
+REPEATED = frozenset({"adapter", "translation_prompt"})
 """Flags that may be given more than once."""
 METAVARS = {
     "adapter": "NAME=PATH_OR_HUB_ID@MODEL",
@@ -41,6 +41,7 @@ METAVARS = {
     "glossaries": "DIRECTORY",
     "suggestions": "FILE",
     "rerank_prompts": "NAME=PROMPT",
+    "translation_prompt": "NAME=PROMPT",
 }
 GROUPS = {
     "device": "models",
@@ -132,7 +133,10 @@ def _fill_check(parser: Parser) -> None:
     )
     _add_flags(
         parser,
-        ["device", "dtype", "quantize", "languages", "rerank_prompts", "kv_cache_memory", "kv_cache_dtype", "threads"],
+        [
+            *("device", "dtype", "quantize", "languages", "rerank_prompts", "translation_prompt"),
+            *("kv_cache_memory", "kv_cache_dtype", "threads"),
+        ],
     )
     parser.add_argument("--profile", action="store_true", help="measure each operation of a step; on a CPU only")
     parser.set_defaults(run=_check)

@@ -43,6 +43,7 @@ from server.model_sources import (
     find_answer_prompts,
     find_models,
     find_speculations,
+    find_translation_prompts,
     model_specs,
     resolved,
     stated_languages,
@@ -60,6 +61,7 @@ from server.text import checkpoint_text
 from server.text.chats.chat import ChatRenderer
 from server.text.chats.chat_forms import with_forms
 from server.text.checkpoint_text import CheckpointText
+from server.text.languages.translation_prompts import InstructionPrompt
 from weights.errors import ResolveError
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class Server:
         self.adapters = find_adapters(settings, self.directories)
         self.languages = stated_languages(settings.languages, list(self.directories))
         self.answer_prompts = find_answer_prompts(settings, list(self.directories))
+        self.translation_prompts = find_translation_prompts(settings, list(self.directories))
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
         memory = settings.max_request_memory or default_memory_bytes(usable_memory_bytes())
@@ -166,8 +169,9 @@ class Server:
 
     def _text_of(self, spec: ModelSpec) -> CheckpointText:
         """The text parts of a model that is loaded on demand. Raises CheckpointError."""
-        pair = self.languages.get(spec.name, "")
-        text = _load_text(spec.name, Path(spec.directory), pair, self.state.runtime.chat_renderer)
+        pair, instruction = self.languages.get(spec.name, ""), self.translation_prompts.get(spec.name)
+        renderer = self.state.runtime.chat_renderer
+        text = _load_text(spec.name, Path(spec.directory), pair, renderer, instruction)
         if text.chat_templates.problem is not None:
             raise CheckpointError(f"{spec.name}: {text.chat_templates.problem}")
         draft = "" if spec.speculation is None else spec.speculation.draft_directory
@@ -204,8 +208,9 @@ class Server:
         if self.settings.on_demand:
             return
         for name, directory in self.directories.items():
-            pair = self.languages.get(name, "")
-            text = await asyncio.to_thread(_load_text, name, directory, pair, self.state.runtime.chat_renderer)
+            pair, instruction = self.languages.get(name, ""), self.translation_prompts.get(name)
+            renderer = self.state.runtime.chat_renderer
+            text = await asyncio.to_thread(_load_text, name, directory, pair, renderer, instruction)
             self.texts[name] = replace(text, answer_prompt=self.answer_prompts.get(name))
         for adapter in self.adapters:
             self.texts[adapter.name] = self.texts[adapter.model]
@@ -289,15 +294,21 @@ def _tracing(settings: Settings) -> Tracing | None:
     return start_tracing()
 
 
-def _load_text(name: str, directory: Path, languages: str = "", renderer: ChatRenderer | None = None) -> CheckpointText:
-    """The text parts of a checkpoint. The first arguments are those of `checkpoint_text.load`.
+def _load_text(
+    name: str,
+    directory: Path,
+    languages: str = "",
+    renderer: ChatRenderer | None = None,
+    instruction: InstructionPrompt | None = None,
+) -> CheckpointText:
+    """The text parts of a checkpoint. The other arguments are those of `checkpoint_text.load`.
 
     renderer: renders a sample conversation, to find the forms of contents that the chat templates read; None for a
         model that does not chat.
     Raises CheckpointError. Its message is about the model if that is not supported, else about the text parts.
     """
     try:
-        text = checkpoint_text.load(name, directory, languages)
+        text = checkpoint_text.load(name, directory, languages, instruction)
         return text if renderer is None else replace(text, chat_templates=with_forms(text.chat_templates, renderer))
     except CheckpointError as error:
         raise CheckpointError(_model_problem(name, directory) or str(error)) from None
@@ -337,9 +348,10 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     directory = resolved(source)
     pair = settings.languages[-1].rpartition("=")[2] if settings.languages else ""
     prompts = find_answer_prompts(settings, [name])
+    instruction = find_translation_prompts(settings, [name]).get(name)
     renderer = ChatRenderer()
     try:
-        text = replace(_load_text(name, directory, pair, renderer), answer_prompt=prompts.get(name))
+        text = replace(_load_text(name, directory, pair, renderer, instruction), answer_prompt=prompts.get(name))
     finally:
         renderer.close()
     client = EngineClient(Telemetry(Metrics(), LoadProgress()), 1, 1)

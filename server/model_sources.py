@@ -11,6 +11,8 @@ from server.errors import CheckpointError, StartError
 from server.ipc.wire.descriptions import KVCacheDType, ModelSpec, Quantization, Speculation
 from server.settings import Settings
 from server.text.chats.answer_prompts import AnswerPrompt, PromptError, read_prompt
+from server.text.languages.translation_prompts import InstructionPrompt, read_translation_prompt
+from server.text.languages.translation_prompts import PromptError as TranslationPromptError
 from weights.errors import ResolveError
 from weights.own_adapters import adapter_directory
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, HubSource, hub_source, resolve
@@ -131,6 +133,26 @@ def hub_sources(settings: Settings) -> list[HubSource]:
     # A name without a slash may be that of an adapter inside of the model's checkpoint.
     found += [hub_source(source, ADAPTER_WEIGHTS) for source in adapters if "/" in source]
     return [source for source in found if source is not None]
+
+
+def find_translation_prompts(settings: Settings, models: Sequence[str]) -> dict[str, InstructionPrompt]:
+    """The `--translation-prompt` settings, by name of the model.
+
+    Raises StartError for a model that is not served or answers by its rerank prompt, and for a prompt that cannot be
+    used.
+    """
+    found = {}
+    for entry in settings.translation_prompt:
+        name, _, prompt = entry.partition("=")
+        if name not in models:
+            raise StartError(f"translation_prompt: no model is named {name!r}, only {', '.join(models)}")
+        if any(name == reranker.partition("=")[0] for reranker in settings.rerank_prompts):
+            raise StartError(f"translation_prompt: {name!r} generates no text, because it is named in rerank_prompts")
+        try:
+            found[name] = read_translation_prompt(prompt)
+        except TranslationPromptError as error:
+            raise StartError(f"translation_prompt: {error}") from None
+    return found
 
 
 def resolved(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:

@@ -92,6 +92,15 @@ def _split_commas(value: object) -> object:
     return value
 
 
+def _prompt_entries(value: object) -> object:
+    """Parse `NAME=PROMPT` entries from a TOML table, a list, or text. A prompt with `{text}` may contain commas."""
+    if isinstance(value, str) and "{text}" in value:
+        return [value]
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return [part for entry in value for part in ([entry] if "{text}" in entry else entry.split(","))]
+    return _named_entries(value)
+
+
 def _adapter_entries(value: object) -> object:
     """Parse `NAME=SOURCE@MODEL` entries from lists of comma-separated text, a TOML table, or comma-separated text."""
     if isinstance(value, Mapping):
@@ -120,6 +129,7 @@ Speculations = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Aliases = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Languages = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
 Prompts = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
+TranslationPrompts = Annotated[list[str], NoDecode, BeforeValidator(_prompt_entries)]
 Names = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
 Pivot = Annotated[str, AfterValidator(_pivot)]
 Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split_commas)]
@@ -226,6 +236,12 @@ class Settings(BaseSettings):
         description="Language models that answer /rerank by yes or no, as NAME=PROMPT: qwen3-reranker, "
         "bge-reranker-gemma, mxbai-rerank-v2, or a JSON file with a prompt. They do not generate text. Separate "
         "entries by commas.",
+    )
+    translation_prompt: TranslationPrompts = Field(
+        default=[],
+        description="Language models that translate, as NAME=PROMPT: a text with {text}, which may also contain "
+        "{source}, {target}, {source_code} and {target_code}; the name of a published prompt, such as hy-mt2; or a "
+        "JSON file with a prompt. Published models are recognized by their names. Repeat the flag for each model.",
     )
     speculative_tokens: Count | None = Field(
         default=None,
@@ -472,6 +488,9 @@ class Settings(BaseSettings):
         for entry in self.default_model:
             if not re.fullmatch(r"/?[a-z0-9_/.-]+=[^=]+", entry):
                 raise ValueError(f"default_model: write OPERATION=MODEL or ROUTE=MODEL, not {entry!r}")
+        for entry in self.translation_prompt:
+            if not re.fullmatch("[^=]+=.+", entry, re.DOTALL):
+                raise ValueError("translation_prompt: write NAME=PROMPT")
         for origin in self.cors_origins:
             if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", origin):
                 raise ValueError(
@@ -491,9 +510,15 @@ class Settings(BaseSettings):
                     f"trusted_proxies: write addresses or networks as 127.0.0.1 or 10.0.0.0/8, not {name!r}"
                 ) from None
         named_speculative = [entry for entry in self.speculative if "=" in entry]
-        models, adapters, speculative, rerankers = (
+        models, adapters, speculative, rerankers, translators = (
             [entry.partition("=")[0] for entry in entries]
-            for entries in (self.models, self.adapter, named_speculative, self.rerank_prompts)
+            for entries in (
+                self.models,
+                self.adapter,
+                named_speculative,
+                self.rerank_prompts,
+                self.translation_prompt,
+            )
         )
         _check_unique("models", models)
         _check_unique("adapter", adapters, models)
@@ -501,6 +526,7 @@ class Settings(BaseSettings):
         _check_unique("rerank_prompts", rerankers)
         for setting, entries in (("alias", self.alias), ("default_model", self.default_model)):
             _check_unique(setting, [entry.partition("=")[0] for entry in entries])
+        _check_unique("translation_prompt", translators)
         for name in speculative:
             if models and self.models_dir is None and name not in models:
                 raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")

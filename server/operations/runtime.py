@@ -42,6 +42,7 @@ from server.text.checkpoint_text import CheckpointText
 from server.text.languages.detect import LanguageDetector
 from server.text.languages.language_offers import PAIR_FAMILIES
 from server.text.languages.pivots import AUTOMATIC
+from server.text.languages.translation_prompts import InstructionPrompt
 from server.text.tokens.pairs import PairTemplate
 from server.text.tokens.tokenizer import Encoding, Tokenizer
 
@@ -124,9 +125,16 @@ class ServedModel:
     def tasks(self) -> list[Task]:
         """The tasks of the checkpoint, without those for which its files lack information."""
         unknown = {"translate"} if not self.text.languages.known else set()
+        instructed: list[Task] = ["translate"] if self.instruction is not None else []
         if self.late_interaction_problem is not None:
             unknown.add("late_interaction")
-        return [task for task in self.info.tasks if task not in unknown]
+        return [task for task in (*self.info.tasks, *instructed) if task not in unknown]
+
+    @property
+    def instruction(self) -> InstructionPrompt | None:
+        """The prompt with which a language model translates; None for other models."""
+        can_translate = "generate" in self.info.tasks and not self.info.is_encoder_decoder
+        return self.text.languages.instruction if can_translate else None
 
     @property
     def answers_rerank(self) -> bool:

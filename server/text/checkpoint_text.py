@@ -12,6 +12,7 @@ from server.text.chats.answer_prompts import AnswerPrompt
 from server.text.chats.chat import ChatTemplates, read_templates
 from server.text.languages.language_offers import LanguagesError
 from server.text.languages.languages import TranslationLanguages
+from server.text.languages.translation_prompts import InstructionPrompt
 from server.text.speech.speech import SpeechTokens
 from server.text.speech.speech_settings import SpeechSettings
 from server.text.task_settings import TaskSettings, task_settings
@@ -96,11 +97,14 @@ class CheckpointText:
         return self.prompts.by_name[name]
 
 
-def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
+def load(
+    name: str, directory: Path, languages: str = "", instruction: InstructionPrompt | None = None
+) -> CheckpointText:
     """Read the text parts of a checkpoint.
 
     name: name of the model, for error messages.
     languages: the operator's language pair, for a translation checkpoint that does not name its own.
+    instruction: the operator's prompt for translations with a language model.
     Raises CheckpointError, one line, for files that cannot be read.
     """
     try:
@@ -108,7 +112,7 @@ def load(name: str, directory: Path, languages: str = "") -> CheckpointText:
         config = read_json(directory, "config.json")
         family = str(config.get("model_type", ""))
         try:
-            offered = TranslationLanguages.from_checkpoint(directory, family, tokenizer, languages)
+            offered = TranslationLanguages.from_checkpoint(directory, family, tokenizer, languages, instruction)
         except LanguagesError as error:
             raise CheckpointError(f"{name}: languages: {error}") from None
         speech, settings = None, SpeechSettings()

@@ -26,6 +26,7 @@ from server.api.state import State, cache_salt, of
 from server.api.stored.document_jobs import DocumentJob
 from server.errors import ClientGone, DeadlineExceeded, InvalidRequest
 from server.ipc.client.call import Call
+from server.operations.translating.instructed import Formality
 from server.operations.translating.translate_document import (
     DocumentSpec,
     check_document,
@@ -47,6 +48,7 @@ class DocumentOptions:
 
     source_lang: None to detect it. glossary_ids: stored glossaries.
     name: of the file, in place of that of the form. output_format: wanted end of the name of the translated file.
+    formality: as for `TranslateSpec`.
     """
 
     source_lang: str | None
@@ -55,6 +57,7 @@ class DocumentOptions:
     model: str | None = None
     name: str | None = None
     output_format: str | None = None
+    formality: Formality | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,12 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
         try:
             document = await state.runtime.pools.document.run(lambda: _read(kind, data), call)
             spec = DocumentSpec(
-                document.units, options.source_lang, options.target_lang, options.glossary_ids, options.model
+                document.units,
+                options.source_lang,
+                options.target_lang,
+                options.glossary_ids,
+                options.model,
+                options.formality,
             )
             check_document(spec)
             job.characters = spec.num_characters

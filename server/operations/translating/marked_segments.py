@@ -16,13 +16,12 @@ from server.operations.generating.generated_text import GeneratedText
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating.pivot_text import token_spans
 from server.operations.translating.segments import Segment
+from server.operations.translating.translation_models import longest_answer
 from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, sentences
 from server.text.markup.markup_tokens import MarkupError
 from server.text.markup.tag_placement import Span, TokenAlignment, proportional_alignment
-
-_LONGEST_RATIO = 6
 
 
 @dataclass(kw_only=True)
@@ -42,11 +41,38 @@ class MarkedSegment(Segment):
     def result(self, rank: int) -> str:
         if not self.answers:
             return self.sentence.render(self.text, None) + self.separator
-        answer = self.answers[rank]
-        alignment = self._alignment(answer)
-        if alignment is None and self.sentence.kind == "text":
-            alignment = proportional_alignment(self.text, answer.text)
-        return self.sentence.render(answer.text, alignment) + self.separator
+        text = self.answer(rank)
+        if self.is_instructed:
+            text, is_complete = self._without_parts(text)
+            if is_complete:
+                return self.sentence.before + text + self.sentence.after + self.sentence.separator + self.separator
+        alignment = self._alignment(self.answers[rank])
+        if alignment is None and (self.is_instructed or self.sentence.kind == "text"):
+            alignment = proportional_alignment(self.text, text)
+        return self.sentence.render(text, alignment) + self.separator
+
+    @property
+    def has_tags(self) -> bool:
+        return bool(self.sentence.tags)
+
+    @property
+    def reading(self) -> str:
+        """The text that the model reads. A language model repeats protected parts of plain text, so it reads them."""
+        return self.sentence.raw.strip() if self.is_instructed and self.sentence.kind == "text" else self.text
+
+    def _without_parts(self, text: str) -> tuple[str, bool]:
+        """An answer of a language model to plain text, and whether it has each protected part as often as the source.
+
+        Otherwise the parts in it are removed, so that they can be put back by the order of the words.
+        """
+        if self.sentence.kind != "text":
+            return text, False
+        parts = {tag.opening for tag in self.sentence.tags}
+        if all(text.count(part) == self.sentence.raw.count(part) for part in parts):
+            return text, True
+        for part in sorted(parts, key=len, reverse=True):
+            text = text.replace(part, " ")
+        return " ".join(text.split(" ")).strip(), False
 
     def _alignment(self, answer: GeneratedText) -> TokenAlignment | None:
         if not self.sentence.tags:
@@ -88,7 +114,7 @@ def split_markup(
 def fit_attention(message: Generate, is_open_ended: bool) -> Generate:
     """A message whose attention, which places protected parts of plain text, can be sent.
 
-    Otherwise the answers are limited to `_LONGEST_RATIO` tokens for each one of the source, and in the last resort no
+    Otherwise the answers are limited to `LONGEST_RATIO` tokens for each one of the source, and in the last resort no
     attention is sent: the parts are then placed by the order of the words.
 
     is_open_ended: the request does not state how long an answer may be.
@@ -98,7 +124,7 @@ def fit_attention(message: Generate, is_open_ended: bool) -> Generate:
     if is_open_ended:
         rows = [
             msgspec.structs.replace(
-                row, max_new_tokens=min(row.max_new_tokens, 32 + _LONGEST_RATIO * len(message.prompts[row.prompt]))
+                row, max_new_tokens=min(row.max_new_tokens, longest_answer(len(message.prompts[row.prompt])))
             )
             for row in message.rows
         ]

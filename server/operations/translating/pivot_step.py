@@ -12,12 +12,17 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Generate, GenerateRow
 from server.operations.generating import prompts
 from server.operations.generating.generate import hypotheses, text_options
+from server.operations.generating.generated_text import GeneratedText
+from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import resolve
 from server.operations.generating.generation_run import TextRun, check_complete
 from server.operations.runtime import Runtime
+from server.operations.translating.instructed import read_instructed
+from server.operations.translating.loops import second_attempt
 from server.operations.translating.pivot_text import PivotText, token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
+from server.text.markup.tag_placement import Span
 
 ROWS_AT_ONCE = 64
 """Rows that are prepared in one iteration of the event loop. Each takes 20 microseconds for each alternative."""
@@ -27,10 +32,18 @@ async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, tra
     """Set the token ids of segments, as the model of a step reads them."""
     if not translated:
         return
-    texts = [sentence.text for sentence in translated]
-    sources = await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, step.options, "inputs")
+    sources = await _read(runtime, call, step, [sentence.reading for sentence in translated], step.options)
     for segment, source in zip(translated, sources, strict=True):
         segment.source_ids = source
+
+
+async def _read(
+    runtime: Runtime, call: Call, step: TranslationStep, texts: Sequence[str], options: GenerationOptions
+) -> list[list[int]]:
+    """Token ids of texts, as the model of a step reads them."""
+    if step.frame is not None:
+        return await read_instructed(runtime, call, step.model, step.frame, texts)
+    return await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs")
 
 
 async def to_pivot(
@@ -49,7 +62,7 @@ async def to_pivot(
     is_aligned: the attention of this step is needed.
     fit: reduces the attention of a message that has too much of it; None if such a request is refused.
     """
-    model, prompt, options = path.first.model, path.first.prompt, path.first.options
+    step, model, prompt, options = path.first, path.first.model, path.first.prompt, path.first.generation_options
     resolved = resolve(options, model, prompt)
     params = msgspec.structs.replace(resolved.params, num_return_sequences=1, attention=is_aligned)
     start = prompts.decoder_start(model, prompt)
@@ -60,10 +73,12 @@ async def to_pivot(
         if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
             await asyncio.sleep(0)
         room = prompts.max_new_tokens(model.info, segment.source_ids, start, "inputs")
-        answers.append(hypotheses(model, params, len(rows), shown, []))
-        length = min(resolved.max_new_tokens, room)
-        rows.append(GenerateRow(call.next_id(), length, len(rows), start, seed=seed))
-    message = Generate(model.name, params, [sentence.source_ids for sentence in translated], rows)
+        continued = segment.source_ids if step.frame is not None else []
+        answers.append(hypotheses(model, params, len(rows), shown, continued))
+        length = min(resolved.max_new_tokens, room, step.answer_tokens(segment.source_ids) or room)
+        rows.append(GenerateRow(call.next_id(), length, len(rows), start, seed=seed, attention=segment.is_aligned))
+    sources = [sentence.source_ids for sentence in translated]
+    message = Generate(model.name, params, sources, rows, cache_salt=call.cache_salt)
     if fit is not None:
         message = fit(message, True)
     prompts.check_attention_size(message, "aligning the text in the pivot language")
@@ -71,8 +86,19 @@ async def to_pivot(
     run = TextRun(call, answers, items=items)
     await run.complete()
     check_complete(run)
+
+    def new_answers(row: int, place: int) -> list[GeneratedText]:
+        return hypotheses(model, params, place, shown, sources[row] if step.frame is not None else [])
+
+    for row, again in (await second_attempt(call, message, run, new_answers)).items():
+        answers[row] = again
     kept = [row for row in range(len(rows)) if run.failure_of(row) is None]
-    await _read_pivots(runtime, call, path.last, [(translated[row], PivotText(answers[row][0])) for row in kept])
+    await _read_pivots(
+        runtime,
+        call,
+        path.last,
+        [(translated[row], PivotText(answers[row][0], step.frame is not None)) for row in kept],
+    )
     return run
 
 
@@ -80,12 +106,14 @@ async def _read_pivots(
     runtime: Runtime, call: Call, step: TranslationStep, pivots: Sequence[tuple[Segment, PivotText]]
 ) -> None:
     """Tokenize the texts in the pivot language for the second model. One that is too long for it loses its end."""
-    texts = [translated_pivot.answer.text for _, translated_pivot in pivots]
+    texts = [translated_pivot.text for _, translated_pivot in pivots]
     limit = step.model.info.source_tokens or None
     options = replace(step.options, truncate=limit)
-    sources = await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs")
-    spans = await token_spans(runtime, call, step.model, texts, step.prompt)
+    sources = await _read(runtime, call, step, texts, options)
+    spans: list[list[Span]] = [[] for _ in texts]
+    if step.frame is None:
+        spans = await token_spans(runtime, call, step.model, texts, step.prompt)
     for (segment, pivot), ids, places in zip(pivots, sources, spans, strict=True):
         pivot.ids, pivot.spans = ids, places[: len(ids)]
-        pivot.is_cut = len(places) > len(ids)
+        pivot.is_cut = step.frame is None and len(places) > len(ids)
         segment.pivot = pivot

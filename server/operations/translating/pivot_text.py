@@ -20,15 +20,21 @@ from server.text.tokens.computed import Computed
 class PivotText:
     """The best answer of the first model to a segment.
 
+    is_instructed: the first model is a language model. White space around its answer is dropped.
     ids: token ids of its text, as the second model reads it.
     spans: place of each of them in the text.
     is_cut: the text was too long for the second model and lost its end.
     """
 
     answer: GeneratedText
+    is_instructed: bool = False
     ids: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     is_cut: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.answer.text.strip() if self.is_instructed else self.answer.text
 
     @property
     def finish_reason(self) -> str | None:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from server.ipc.wire.logprobs import Logprobs
 from server.operations.generating.generated_text import AttentionMatrix, GeneratedText, TextDelta
+from server.operations.translating.loops import is_loop
 from server.operations.translating.pivot_text import PivotText
 from server.text.languages.language_codes import parse_language
 from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sentences
 from server.text.markup.protected import numbers_differ
 from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
+Flag = Literal["numbers", "loop", "language"]
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 """Languages that put no space between sentences; ISO 639-1 codes where they exist."""
 
@@ -36,6 +39,10 @@ class Segment:
     prefix: text that the request put before the answer.
     source_ids: token ids of the text, as the model reads it.
     pivot: the segment in the pivot language, for a translation with two models.
+    is_instructed: a language model translates it. White space around its answers is dropped.
+    is_aligned: the attention of its translation is needed.
+    is_second_attempt: the first answer was a loop; see `loops`.
+    has_wrong_language: the translation is not in the target language, as far as can be detected.
     """
 
     text: str
@@ -44,6 +51,20 @@ class Segment:
     prefix: str = ""
     source_ids: list[int] = field(default_factory=list)
     pivot: PivotText | None = None
+    is_instructed: bool = False
+    is_aligned: bool = False
+    is_second_attempt: bool = False
+    has_wrong_language: bool = False
+
+    @property
+    def reading(self) -> str:
+        """The text that the model reads."""
+        return self.text
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether inline tags or protected parts are placed in the translation."""
+        return False
 
     @property
     def needs_model(self) -> bool:
@@ -53,7 +74,7 @@ class Segment:
     @property
     def is_whole(self) -> bool:
         """Whether the result is known at the end only, so that it is streamed as one piece."""
-        return False
+        return self.is_instructed
 
     @property
     def done(self) -> bool:
@@ -72,6 +93,22 @@ class Segment:
         known = [score for score in scores if score is not None]
         return sum(known) if len(known) == len(scores) else None
 
+    @property
+    def flags(self) -> list[Flag]:
+        """What a reader should check in the best translation. See `Translation` of the native dialect."""
+        if not self.answers:
+            return []
+        read = self.source_ids if self.pivot is None else self.pivot.ids
+        has_loop = is_loop(self.answers[0], read) or (
+            self.pivot is not None and is_loop(self.pivot.answer, self.source_ids)
+        )
+        found: list[tuple[Flag, bool]] = [
+            ("numbers", numbers_differ(self.reading, self.answers[0].text)),
+            ("loop", has_loop),
+            ("language", self.has_wrong_language),
+        ]
+        return [flag for flag, applies in found if applies]
+
     def alignment(self, answer: GeneratedText) -> AttentionMatrix:
         """Attention of a translation's tokens over the tokens of the segment."""
         if self.pivot is None:
@@ -80,8 +117,13 @@ class Segment:
 
     def result(self, rank: int) -> str:
         """The translation of this rank with the separator."""
-        own = self.prefix + self.answers[rank].text if self.answers else self.text
+        own = self.prefix + self.answer(rank) if self.answers else self.text
         return own + self.separator
+
+    def answer(self, rank: int) -> str:
+        """The text of an answer."""
+        text = self.answers[rank].text
+        return text.strip() if self.is_instructed else text
 
 
 @dataclass
@@ -156,11 +198,9 @@ class SegmentedText:
         known = [score for score in scores if score is not None]
         return sum(known) if known and len(known) == len(scores) else None
 
-    def has_other_numbers(self) -> bool:
-        """Whether a segment and its best translation have other numbers."""
-        return any(
-            numbers_differ(segment.text, segment.answers[0].text) for segment in self.segments if segment.answers
-        )
+    def flags(self) -> list[Flag]:
+        """The flags that some segment has."""
+        return list(dict.fromkeys(flag for segment in self.segments for flag in segment.flags))
 
     def finish_reason(self) -> str:
         """The first of `error`, `timeout` and `length` that a segment has, else `stop`."""

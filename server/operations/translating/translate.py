@@ -1,9 +1,9 @@
-"""Translation with an encoder-decoder, sentence by sentence unless the request says otherwise."""
+"""Translation, sentence by sentence unless the request says otherwise."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,11 +23,19 @@ from server.operations.generating.logprob_memory import logprob_memory
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating import segments
 from server.operations.translating.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
+from server.operations.translating.instructed import Formality, longest_frame, segment_tokens, with_frames
+from server.operations.translating.loops import second_attempt
 from server.operations.translating.marked_segments import MarkedSegment, fit_attention, locate_tokens, split_markup
 from server.operations.translating.pivot_step import ROWS_AT_ONCE, read_segments, to_pivot
 from server.operations.translating.segments import Segment, SegmentedText
 from server.operations.translating.translate_run import TranslateRun
-from server.operations.translating.translation_models import TranslationPath, choose_path, language_prompt_of
+from server.operations.translating.translation_models import (
+    TranslationPath,
+    choose_path,
+    language_prompt_of,
+    longest_answer,
+)
+from server.operations.translating.wrong_language import mark_wrong_languages
 from server.system.loop_iterations import next_iteration
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.protected import Protection
@@ -46,6 +54,9 @@ class TranslateSpec:
     model: name of the model, or None for the first one that offers the pair of languages.
     markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
     glossary: translations of terms. A sentence with a term is translated with the term's translation.
+    context: text around the inputs, which is not translated. The model needs a prompt with a place for it.
+    formality: `more` or `less`, for a model with such a prompt; `prefer_more` and `prefer_less` are optional.
+    quality: report each sentence with its score, and flag translations that are not in the target language.
     glossary_ids: stored glossaries of the request's API key, in place of `glossary`.
     protect: parts of the texts that stay as they are. None: all known patterns, where the options allow it.
     fails_alone: a failed text is reported at its place in the answer, unless all texts fail. Otherwise one failure
@@ -63,6 +74,9 @@ class TranslateSpec:
     fails_alone: bool = False
     protect: Protection | None = None
     glossary_ids: Sequence[str] = ()
+    context: str | None = None
+    formality: Formality | None = None
+    quality: bool = False
 
     @property
     def protection(self) -> Protection:
@@ -97,6 +111,9 @@ class TranslateSpec:
             return Cost(characters_of(self.inputs), 0, 0)
         model = model.for_task(language_prompt.task)
         prefix, limit = language_prompt.prefix, model.max_input_tokens
+        is_instructed = model.instruction is not None
+        if is_instructed:
+            prefix, limit = longest_frame(model, self.context or ""), segment_tokens(model)
         has_tags = self.markup is not None and any("<" in text for text in self.inputs)
         places = has_tags or any(map(self.protection.may_apply, self.inputs))
         by_parts = self.splits or self.markup is not None or places
@@ -108,20 +125,23 @@ class TranslateSpec:
         tokens: list[int] = []
         for text, count in zip(self.inputs, counts, strict=True):
             mean = -(-model.tokenizer.token_bound(text) // count)
-            tokens += [min(mean + around, limit)] * count
+            tokens += [min(mean + around, model.max_input_tokens)] * count
         characters = characters_of(self.inputs) + sum(counts) * len(prefix)
         characters += 4 * characters_of(self.glossary.values())
         options = self.options
         if self.glossary:
             options = options_with_terms(options, model.info, 1 + self.num_alternatives)
+        aligned = places and not is_instructed
         options = replace(
             options,
             num_return_sequences=1 + self.num_alternatives,
-            return_attention=options.return_attention or places,
+            return_attention=options.return_attention or aligned,
         )
+        if is_instructed and options.max_new_tokens is None:
+            options = replace(options, max_new_tokens=longest_answer(max(tokens, default=around) - around))
         work = (3 if places else 2) * characters
         cost = generation_cost(options, model, work, tokens, candidates=1, max_sequences=None)
-        return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if places else 0)
+        return replace(cost, placed_tokens=sum(map(model.tokenizer.token_bound, self.inputs)) if aligned else 0)
 
 
 async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateRun:
@@ -137,9 +157,10 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     _check(spec)
     for path_step in path.steps:
         runtime.admission.admit(call, path_step.model, replace(spec, options=path_step.options).cost(path_step.model))
-    sections, token_bytes = await grammar.prepare(
-        runtime, call, model, options.text_format, continues=options.decoder_prefix is not None
-    )
+    path = await with_frames(runtime, call, path, spec.context, spec.formality)
+    step, options = path.last, path.last.generation_options
+    continues = step.frame is not None or options.decoder_prefix is not None
+    sections, token_bytes = await grammar.prepare(runtime, call, model, options.text_format, continues=continues)
     ranks = spec.num_alternatives + 1
     inputs = [SegmentedText(i, parts) for i, parts in enumerate(await _split(runtime, call, path, spec))]
     places = [
@@ -159,14 +180,18 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
             "inputs",
         )
     translated = [text.segments[index] for text, index in places]
-    tagged = [sentence for sentence in translated if isinstance(sentence, MarkedSegment) and sentence.sentence.tags]
-    is_aligned = options.return_attention or bool(tagged)
-    params = msgspec.structs.replace(resolved.params, num_return_sequences=ranks, attention=is_aligned)
+    tagged = [segment for segment in translated if isinstance(segment, MarkedSegment) and segment.has_tags]
+    is_aligned = options.return_attention or (bool(tagged) and not path.is_instructed)
+    scored = {"num_return_sequences": ranks, "attention": is_aligned, "logprobs": options.logprobs or spec.quality}
+    params = msgspec.structs.replace(resolved.params, **scored)
+    for segment in translated:
+        segment.is_aligned = is_aligned and (options.return_attention or segment.has_tags)
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     items = [text.index for text, _ in places] if spec.fails_alone else None
     fit = fit_attention if spec.markup is None and not options.return_attention else None
-    await locate_tokens(runtime, call, path.first.model, tagged, path.first.prompt)
+    if not path.is_instructed:
+        await locate_tokens(runtime, call, path.first.model, tagged, path.first.prompt)
     await read_segments(runtime, call, path.first, translated)
     first: TextRun | None = None
     if path.pivot is not None and translated:
@@ -178,7 +203,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     if spec.glossary:
         terms = await find_terms(runtime, call, model, spec.glossary, [sentence.text for sentence in translated])
         own = resolve(options_with_terms(options, model.info, ranks), model, step.prompt)
-        term_params = msgspec.structs.replace(own.params, num_return_sequences=ranks, attention=is_aligned)
+        term_params = msgspec.structs.replace(own.params, **scored)
     start = prompts.decoder_start(model, step.prompt)
     prefix = prompts.decoder_prefix(options, model)
     shown = text_options(options, token_bytes)
@@ -186,6 +211,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     rows: list[GenerateRow] = []
     answers: list[list[GeneratedText]] = []
     sources: list[list[int]] = []
+    continued_by_row: list[Sequence[int]] = []
     prefixed: set[int] = set()
     for (text, _), segment, required in zip(places, translated, terms.by_sentence, strict=True):
         if len(rows) % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
@@ -197,7 +223,12 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
             own_prefix, segment.prefix = prefix, options.decoder_prefix or ""
         room = prompts.max_new_tokens(model.info, sources[-1], start + own_prefix, "inputs")
         own_params, own_shown = (term_params, term_shown) if required else (params, shown)
-        segment.answers = hypotheses(model, own_params, len(rows), own_shown, own_prefix)
+        if step.frame is not None:
+            room = min(room, prompts.tokens_left_in_pool(model.info, sources[-1], own_params.num_beams))
+            room = min(room, step.answer_tokens(sources[-1]) or room)
+        continued = own_prefix if step.frame is None else sources[-1]
+        continued_by_row.append(continued)
+        segment.answers = hypotheses(model, own_params, len(rows), own_shown, continued)
         answers.append(segment.answers)
         rows.append(
             GenerateRow(
@@ -206,21 +237,34 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
                 len(rows),
                 start + own_prefix,
                 seed=resolved.seed,
-                text_drops_space=own_shown.drops_space and not own_prefix,
+                text_drops_space=own_shown.drops_space and not continued,
                 terms=required,
+                attention=segment.is_aligned,
             )
         )
-    message = Generate(model.name, params, sources, rows)
+    message = Generate(model.name, params, sources, rows, cache_salt=call.cache_salt)
     if any(terms.by_sentence):
         message = msgspec.structs.replace(message, terms=terms.terms, term_params=term_params)
     if fit is not None:
         message = fit(message, options.max_new_tokens is None)
     prompts.check_attention_size(message, "" if options.return_attention else "aligning the inline tags of `inputs`")
-    memory = logprob_memory(runtime.admission, call, options)
+    memory = logprob_memory(runtime.admission, call, replace(options, logprobs=params.logprobs))
+
+    def new_answers(row: int, place: int) -> list[GeneratedText]:
+        own_params, own_shown = (term_params, term_shown) if rows[row].terms else (params, shown)
+        return hypotheses(model, own_params, place, own_shown, continued_by_row[row])
+
+    def check(translated: Sequence[Segment]) -> Awaitable[None]:
+        languages = path.first.prompt.source_lang, step.prompt.target_lang or spec.options.target_lang
+        return mark_wrong_languages(runtime, call, translated, *languages)
+
     await next_iteration()
     call.submit(message)
     run = TextRun(call, answers, items=items, logprob_memory=memory)
-    return TranslateRun(run, path, spec.options, resolved.seed, inputs, places, first)
+    again = partial(second_attempt, call, message, new_answers=new_answers)
+    return TranslateRun(
+        run, path, spec.options, resolved.seed, inputs, places, first, again, check if spec.quality else None
+    )
 
 
 def _with_stored_terms(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateSpec:
@@ -269,15 +313,19 @@ async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: Tran
     protection = spec.protection
     marked = [spec.markup is not None or protection.may_apply(text) for text in spec.inputs]
     if not spec.splits and not any(marked):
-        return [segments.whole(text) for text in spec.inputs]
+        return [
+            [replace(segment, is_instructed=path.is_instructed) for segment in segments.whole(text)]
+            for text in spec.inputs
+        ]
     runtime.check_characters(spec.inputs, "inputs")
     runtime.check_tokens(model.tokenizer, spec.inputs, "inputs")
-    limit = model.info.source_tokens
+    is_instructed = path.first.frame is not None
+    limit = segment_tokens(model) if is_instructed else model.info.source_tokens
 
     def fits(text: str) -> bool:
         if not limit or len(text) < limit // 2:
             return True
-        own_specials = language_prompt.trailing_source_ids is None
+        own_specials = language_prompt.trailing_source_ids is None and not is_instructed
         encoded = model.tokenizer.encode(
             [language_prompt.prefix + text], add_special_tokens=own_specials, offsets=False
         )[0]
@@ -295,7 +343,10 @@ async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: Tran
     markup = replace(markup, protection=protection)
 
     def split_one(text: str, is_marked: bool) -> list[Segment]:
-        return split_markup(text, markup, split, fits) if is_marked else split(text)
+        found = split_markup(text, markup, split, fits) if is_marked else split(text)
+        for segment in found:
+            segment.is_instructed = path.is_instructed
+        return found
 
     pieces = [partial(split_one, text, is_marked) for text, is_marked in zip(spec.inputs, marked, strict=True)]
     return await runtime.pools.tokenize.run_pieces(pieces, call)

@@ -15,6 +15,7 @@ from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_run import complete_result
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating.detect_language import DetectLanguageSpec, detect_language
+from server.operations.translating.instructed import Formality, check_wishes
 from server.operations.translating.translate import TranslateSpec, translate
 from server.operations.translating.translation_models import choose_path
 from server.text.documents.units import TextUnit
@@ -38,6 +39,7 @@ class DocumentSpec:
     """Ask for the translation of a document's texts.
 
     source_lang: None to detect it. glossary_ids: stored glossaries. model: name of the model, or None for any.
+    formality: as for `TranslateSpec`.
     """
 
     units: Sequence[TextUnit]
@@ -45,6 +47,7 @@ class DocumentSpec:
     target_lang: str
     glossary_ids: Sequence[str] = ()
     model: str | None = None
+    formality: Formality | None = None
 
     @property
     def num_characters(self) -> int:
@@ -80,7 +83,8 @@ async def source_language(runtime: Runtime, call: Call, spec: DocumentSpec) -> s
         text = "\n".join(sample)[:DETECTED_CHARACTERS]
         ((*found,),) = await detect_language(runtime, call, DetectLanguageSpec([text], spec.target_lang, spec.model))
         source = found[0].language if found else spec.target_lang
-    choose_path(runtime, spec.model, GenerationOptions(source_lang=source, target_lang=spec.target_lang))
+    path = choose_path(runtime, spec.model, GenerationOptions(source_lang=source, target_lang=spec.target_lang))
+    check_wishes(path, None, spec.formality)
     if spec.glossary_ids:
         runtime.glossaries.terms(call.cache_salt, spec.glossary_ids, source, spec.target_lang)
     return source
@@ -148,7 +152,14 @@ async def _translated(
 ) -> list[str]:
     options = GenerationOptions(source_lang=source_lang, target_lang=spec.target_lang)
     texts = [unit.text for unit in portion]
-    asked = TranslateSpec(texts, options, model=spec.model, markup=portion[0].markup, glossary_ids=spec.glossary_ids)
+    asked = TranslateSpec(
+        texts,
+        options,
+        model=spec.model,
+        markup=portion[0].markup,
+        glossary_ids=spec.glossary_ids,
+        formality=spec.formality,
+    )
     with new_call() as call:
         result = await complete_result(await translate(runtime, call, asked))
     return [translation.text for translation in result.translations]

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from server.errors import RequestError
-from server.operations.generating.generated_text import AttentionMatrix, ScoredToken, TextDelta
+from server.operations.generating.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextDelta
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
-from server.operations.translating.segments import SegmentDelta, SegmentedText
+from server.operations.translating.segments import Flag, Segment, SegmentDelta, SegmentedText
 from server.operations.translating.translation_models import TranslationPath
+
+
+@dataclass(frozen=True)
+class TranslatedSentence:
+    """A translated segment, without its markup.
+
+    score: mean log-probability of the translation's tokens under the raw distribution; None without tokens.
+    is_second_attempt: the first attempt was a loop.
+    """
+
+    source: str
+    text: str
+    score: float | None
+    flags: Sequence[Flag]
+    is_second_attempt: bool
 
 
 @dataclass(frozen=True)
@@ -22,7 +37,8 @@ class TranslatedText:
     alternatives: (text, score) of further translations, by descending score.
     alignments: one per translated segment, if requested.
     pivot: the language between two models, as a plain code; None for a translation with one model.
-    flags: what a reader should check: `numbers` if a sentence and its translation have other numbers.
+    flags: what a reader should check, see `Segment.flags`.
+    sentences: the translated segments with their scores, if requested.
     error: why the translation failed, or None. The text is then the part that was streamed before the failure.
     """
 
@@ -36,8 +52,9 @@ class TranslatedText:
     logprobs: Sequence[ScoredToken] | None
     alignments: list[AttentionMatrix] | None
     pivot: str | None = None
-    flags: Sequence[str] = ()
+    flags: Sequence[Flag] = ()
     error: RequestError | None = None
+    sentences: list[TranslatedSentence] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,8 @@ class TranslateRun:
     inputs: the segments of each input.
     places: (input, segment) of each sequence.
     first: the ended sequences of the model that writes the pivot language, if there is one.
+    again: new answers to the rows whose answers are loops. Not used for streams, whose text has been sent.
+    check: sets `has_wrong_language` of the segments; None unless the request asks for it.
     """
 
     run: TextRun
@@ -69,6 +88,9 @@ class TranslateRun:
     inputs: list[SegmentedText]
     places: list[tuple[SegmentedText, int]]
     first: TextRun | None = None
+    again: Callable[[TextRun], Awaitable[dict[int, list[GeneratedText]]]] | None = None
+    check: Callable[[Sequence[Segment]], Awaitable[None]] | None = None
+    _dropped_tokens: int = 0
 
     def __post_init__(self) -> None:
         for item in self.failures:
@@ -91,10 +113,25 @@ class TranslateRun:
         return self._in_order(await self.run.begin())
 
     async def forward(self, sink: Callable[[list[SegmentDelta]], bool]) -> bool:
-        return await self.run.forward(lambda deltas: sink(self._in_order(deltas)))
+        is_stopped = await self.run.forward(lambda deltas: sink(self._in_order(deltas)))
+        if not is_stopped:
+            await self._check_languages()
+        return is_stopped
 
     async def complete(self) -> None:
         await self.run.complete()
+        if self.again is not None:
+            for row, answers in (await self.again(self.run)).items():
+                text, place = self.places[row]
+                segment = text.segments[place]
+                self._dropped_tokens += sum(len(answer.token_ids) for answer in segment.answers)
+                segment.answers = self.run.texts[row] = answers
+                segment.is_second_attempt = True
+        await self._check_languages()
+
+    async def _check_languages(self) -> None:
+        if self.check is not None:
+            await self.check([segment for text in self.inputs for segment in text.segments])
 
     @property
     def timed_out(self) -> bool:
@@ -107,7 +144,9 @@ class TranslateRun:
             len(segment.pivot.ids) for text in self.inputs for segment in text.segments if segment.pivot is not None
         ]
         usage = TokenUsage(
-            sum(read), sum(run.completion_tokens() for run in runs), sum(run.cached_prompt_tokens() for run in runs)
+            sum(read),
+            sum(run.completion_tokens() for run in runs) + self._dropped_tokens,
+            sum(run.cached_prompt_tokens() for run in runs),
         )
         timings = [run.timings() for run in runs]
         return TranslateResult(
@@ -149,5 +188,12 @@ class TranslateRun:
             [entry for best_text in best for entry in best_text.scored_tokens()] if options.logprobs else None,
             [part.alignment(part.answers[0]) for part in parts] if options.return_attention else None,
             self.path.pivot,
-            ["numbers"] if text.has_other_numbers() else [],
+            text.flags(),
+            sentences=[_sentence(part) for part in parts] if self.check is not None else None,
         )
+
+
+def _sentence(segment: Segment) -> TranslatedSentence:
+    best = segment.answers[0]
+    score = best.mean_logprob() if best.logprobs else None
+    return TranslatedSentence(segment.text, segment.answer(0), score, segment.flags, segment.is_second_attempt)

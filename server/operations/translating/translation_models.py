@@ -10,6 +10,7 @@ from server.operations.generating.generation_options import GenerationOptions
 from server.operations.runtime import Runtime, ServedModel
 from server.text.languages.languages import TranslationPrompt, UnknownPair
 from server.text.languages.pivots import AUTOMATIC, OFF, chosen_pivot, connecting_languages, translations
+from server.text.languages.prompt_frame import PromptFrame
 
 _SEARCH_OPTIONS = (
     "do_sample",
@@ -31,13 +32,40 @@ _SEARCH_OPTIONS = (
 """Options that the translation into a pivot language takes from the request. The others are about the answer."""
 
 
+LONGEST_RATIO = 6
+"""Tokens of the longest translation for each token of the source. Longer ones are loops."""
+
+
+def longest_answer(num_tokens: int) -> int:
+    """Maximum number of tokens of a translation. num_tokens: those of the source."""
+    return 32 + LONGEST_RATIO * max(num_tokens, 1)
+
+
 @dataclass(frozen=True)
 class TranslationStep:
-    """One model of a translation and its languages. options: those of the request that apply to this model."""
+    """One model of a translation and its languages.
+
+    options: those of the request that apply to this model.
+    frame: the prompt of a language model; None for an encoder-decoder.
+    """
 
     model: ServedModel
     prompt: TranslationPrompt
     options: GenerationOptions
+    frame: PromptFrame | None = None
+
+    @property
+    def generation_options(self) -> GenerationOptions:
+        """The options of the search. The prompt of a language model has the languages, and bounds each answer."""
+        if self.model.instruction is None:
+            return self.options
+        return replace(self.options, source_lang=None, target_lang=None, fill_context=True)
+
+    def answer_tokens(self, source: Sequence[int]) -> int | None:
+        """Maximum number of tokens of an answer without a limit of the request; None for that of the checkpoint."""
+        if self.frame is None or self.options.max_new_tokens is not None:
+            return None
+        return longest_answer(len(source) - self.frame.num_tokens)
 
 
 @dataclass(frozen=True)
@@ -54,6 +82,11 @@ class TranslationPath:
     @property
     def last(self) -> TranslationStep:
         return self.steps[-1]
+
+    @property
+    def is_instructed(self) -> bool:
+        """Whether a language model translates, which has no attention that could align source and translation."""
+        return any(step.frame is not None for step in self.steps)
 
 
 def choose_path(runtime: Runtime, name: str | None, options: GenerationOptions) -> TranslationPath:

@@ -8,6 +8,7 @@
 text.
 - mBART, mBART-50, NLLB and M2M100: translations between all languages that have a token (`fairseq`).
 - BART without prefixes: none.
+- Language models with a prompt for translation: see `translation_prompts`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from server.text.languages.language_offers import (
     target_token_offers,
     task_offers,
 )
+from server.text.languages.translation_prompts import InstructionPrompt, published_prompt
 from server.text.tokenizers.tokenizer_files import read_json
 from server.text.tokens.tokenizer import Tokenizer
 
@@ -79,27 +81,45 @@ class TranslationLanguages:
 
     offers: the translations with their prompts.
     by_name: whether the model translates between any two languages, which the prompt names in English.
+    instruction: the prompt of a language model; None for an encoder-decoder.
     """
 
-    def __init__(self, offers: Iterable[Offer], by_name: bool = False) -> None:
+    def __init__(
+        self, offers: Iterable[Offer], by_name: bool = False, instruction: InstructionPrompt | None = None
+    ) -> None:
         self._offers = tuple(offers)
         self._by_name = by_name
+        self.instruction = instruction
 
     @classmethod
     def from_checkpoint(
-        cls, directory: Path, family: str, tokenizer: Tokenizer, stated: str = ""
+        cls,
+        directory: Path,
+        family: str,
+        tokenizer: Tokenizer,
+        stated: str = "",
+        instruction: InstructionPrompt | None = None,
     ) -> TranslationLanguages:
         """Read the languages of a checkpoint.
 
         family: value of `model_type` (`marian`, `t5`, `bart`).
         stated: the operator's language pair (`en-de`, `en+fr-de`), for a checkpoint that may leave it out.
-        Raises LanguagesError for a pair that is no pair of codes, or a family that takes none.
+        instruction: the operator's prompt for a language model.
+        Raises LanguagesError for a pair that is no pair of codes, a family that takes none, or a prompt for an
+        encoder-decoder.
         """
+        config = read_json(directory, "config.json")
+        is_encoder_decoder = config.get("is_encoder_decoder") is True
+        if instruction is not None and is_encoder_decoder:
+            raise LanguagesError("only a language model takes a prompt for translation; this is an encoder-decoder")
+        if instruction is None and not is_encoder_decoder:
+            instruction = published_prompt(directory)
+        if instruction is not None:
+            return cls(instruction.offers(), by_name=not instruction.languages, instruction=instruction)
         if stated and family not in PAIR_FAMILIES:
             raise LanguagesError("only a Marian checkpoint takes a language pair; others name their languages")
         if family in PAIR_FAMILIES:
             return cls(marian_offers(directory, tokenizer, stated))
-        config = read_json(directory, "config.json")
         if family in ("mbart", "m2m_100"):
             return cls(fairseq_offers(directory, config, tokenizer))
         offers = task_offers(config)
@@ -201,7 +221,7 @@ class TranslationLanguages:
                 raise UnknownPair(f"`{name}` is not a language code", self._listing(), name)
         source_language, target_language = requested
         if self._by_name:
-            return _prompt_by_name(source_language, target_language)
+            return _prompt_by_name(source_language, target_language, with_prefix=self.instruction is None)
         scored = [_closest(offer, source_language, target_language) for offer in self._offers]
         best = max((score for score, _ in scored), default=0)
         found = [offer for score, offer in scored if score == best and best > 0]
@@ -277,10 +297,10 @@ def _prompt(source: Source, target: Target) -> TranslationPrompt:
     )
 
 
-def _prompt_by_name(source: Language | None, target: Language | None) -> TranslationPrompt:
+def _prompt_by_name(source: Language | None, target: Language | None, with_prefix: bool) -> TranslationPrompt:
     names = [language and english_name(language) for language in (source, target)]
     if not all(names):
         at_fault = "target_lang" if names[0] else "source_lang"
         raise UnknownPair("`source_lang` and `target_lang` are required", _ANY_BY_NAME, at_fault)
-    prefix = f"translate {names[0]} to {names[1]}: "
+    prefix = f"translate {names[0]} to {names[1]}: " if with_prefix else ""
     return TranslationPrompt(prefix, source_lang=str(source), target_lang=str(target))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from server.api.routes.error_shape import ErrorMembers, ErrorShape
 from server.errors import InvalidRequest, RequestError, Unauthorized
+from server.operations.translating.instructed import Formality as FormalityWish
 
 
 class DeeplError(ErrorMembers):
@@ -41,6 +42,23 @@ GlossaryIds = Annotated[
     BeforeValidator(_ids),
     Field(description="stored glossaries, of which the first with a term counts; need `source_lang`"),
 ]
+
+
+Formality = Annotated[
+    Literal["default", "more", "less", "prefer_more", "prefer_less"] | None,
+    Field(
+        description="more and less need a language model whose prompt has it; others ignore prefer_more and prefer_less"
+    ),
+]
+Context = Annotated[
+    str | None,
+    Field(description="text around the texts, which is not translated; needs a language model whose prompt has it"),
+]
+
+
+def stated_formality(value: str | None) -> FormalityWish | None:
+    """The formality that a request asks for; None for the default."""
+    return next((wish for wish in get_args(FormalityWish) if wish == value), None)
 
 
 def named_glossaries(one: str | None, several: Sequence[str] | None, source_lang: str | None) -> tuple[str, ...]:

@@ -8,8 +8,15 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.dialects.deepl.common import ERRORS, GlossaryId, GlossaryIds, named_glossaries
-from server.api.fields.field_kinds import Unsupported, only
+from server.api.dialects.deepl.common import (
+    ERRORS,
+    Formality,
+    GlossaryId,
+    GlossaryIds,
+    named_glossaries,
+    stated_formality,
+)
+from server.api.fields.field_kinds import Unsupported
 from server.api.fields.fields import Body, Language
 from server.api.routes.error_shape import AnswerBody
 from server.api.routes.state_route import StateRoute
@@ -35,7 +42,7 @@ class DeeplDocumentBody(Body):
     output_format: Annotated[
         str | None, Field(max_length=16, description="end of the name of the translated file: that of the document")
     ] = None
-    formality: Annotated[str | None, only("default", "prefer_more", "prefer_less")] = None
+    formality: Formality = None
     glossary_id: GlossaryId = None
     glossary_ids: GlossaryIds = None
     style_id: Unsupported = None
@@ -45,7 +52,10 @@ class DeeplDocumentBody(Body):
     def options(self) -> DocumentOptions:
         """Raises InvalidRequest for glossaries without a source language."""
         ids = named_glossaries(self.glossary_id, self.glossary_ids, self.source_lang)
-        return DocumentOptions(self.source_lang, self.target_lang, ids, self.model, self.filename, self.output_format)
+        formality = stated_formality(self.formality)
+        return DocumentOptions(
+            self.source_lang, self.target_lang, ids, self.model, self.filename, self.output_format, formality
+        )
 
 
 class DeeplDocumentKey(BaseModel):

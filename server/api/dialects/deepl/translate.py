@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, RootModel
 
-from server.api.dialects.deepl.common import ERRORS, GlossaryId, GlossaryIds, named_glossaries
+from server.api.dialects.deepl.common import (
+    ERRORS,
+    Context,
+    Formality,
+    GlossaryId,
+    GlossaryIds,
+    named_glossaries,
+    stated_formality,
+)
 from server.api.fields.field_kinds import Hint, Unsupported, only
 from server.api.fields.fields import Body, Language, Texts, form_value, one_or_many
 from server.api.routes.error_shape import AnswerBody
@@ -57,6 +65,7 @@ class DeeplTranslateBody(Body):
 
     `split_sentences`: 0 never, 1 at punctuation and line breaks, nonewlines at punctuation.
     `non_splitting_tags`, `splitting_tags`, `ignore_tags` and `outline_detection` require `tag_handling`.
+    `context`, and `formality` more and less, need a language model whose prompt has them.
     Fields that ask for another style or for hints are refused: the models have none of them.
     """
 
@@ -72,9 +81,9 @@ class DeeplTranslateBody(Body):
     non_splitting_tags: Tags = None
     ignore_tags: Tags = None
     show_billed_characters: Flag = None
-    formality: Annotated[str | None, only("default", "prefer_more", "prefer_less")] = None
+    formality: Formality = None
     model_type: Annotated[str | None, only("latency_optimized", "prefer_quality_optimized")] = None
-    context: Annotated[str | None, only("")] = None
+    context: Context = None
     glossary_id: GlossaryId = None
     glossary_ids: GlossaryIds = None
     style_id: Unsupported = None
@@ -100,6 +109,8 @@ class DeeplTranslateBody(Body):
             model=self.model,
             markup=self._markup(at_newlines),
             glossary_ids=named_glossaries(self.glossary_id, self.glossary_ids, self.source_lang),
+            context=self.context or None,
+            formality=stated_formality(self.formality),
         )
 
     def _markup(self, at_newlines: bool) -> MarkupOptions | None:
@@ -172,7 +183,9 @@ def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, An
     if "zh-Hant" in targets and "zh" in targets:
         targets.insert(targets.index("zh") + 1, "zh-Hans")
     named = [pair for code in targets for pair in _REGIONAL_TARGETS.get(code, [(code.upper(), language_label(code))])]
-    return [{"language": code, "name": name, "supports_formality": False} for code, name in named]
+    prompts = [languages.instruction for languages in models if languages.instruction is not None]
+    has_formality = any(prompt.with_formality for prompt in prompts)
+    return [{"language": code, "name": name, "supports_formality": has_formality} for code, name in named]
 
 
 def _usage(state: State, parameters: Mapping[str, str]) -> dict[str, int]:

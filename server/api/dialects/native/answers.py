@@ -88,11 +88,30 @@ class Alternative(AnswerBody):
     score: float | None
 
 
+TranslationFlag = Literal["numbers", "loop", "language"]
+
+
+class TranslatedSentenceAnswer(AnswerBody):
+    """A sentence of a translation, without markup.
+
+    `score`: mean log-probability of the tokens of the translation; 0 is certain. `second_attempt`: the first attempt
+    repeated itself, so this one was made without repetitions.
+    """
+
+    source: str
+    text: str
+    score: float | None
+    flags: list[TranslationFlag] | None = None
+    second_attempt: bool | None = None
+
+
 class Translation(AnswerBody):
     """The translation of one text. `score`: sum of the segments' scores, null without beam search.
 
     `pivot`: the language between two models, if no model translates directly. `score` is then the sum over both.
-    `attention`: one entry per translated segment. `flags`: numbers, if a sentence and its translation have other ones.
+    `attention`: one entry per translated segment. `flags`: numbers, if a sentence and its translation have other ones;
+    loop, if a translation repeats a part that its source does not repeat; language, if a sentence is not in the target
+    language, which is only checked with `quality`. `sentences`: with `quality`.
     `error`: set if this translation failed and others of the request did
         not. The text is then the part that was streamed before the failure.
     """
@@ -107,7 +126,8 @@ class Translation(AnswerBody):
     token_ids: list[int] | None = None
     logprobs: list[TokenLogprobs] | None = None
     attention: list[Alignment] | None = None
-    flags: list[Literal["numbers"]] | None = None
+    flags: list[TranslationFlag] | None = None
+    sentences: list[TranslatedSentenceAnswer] | None = None
     error: Failure | None = None
 
 

@@ -99,6 +99,17 @@ class TranslateBody(GenerationFields):
     split_sentences: SplitSentences = None
     glossary: Terms | None = None
     protect: bool | ProtectedTerms | None = None
+    quality: Annotated[
+        bool | None,
+        Field(description="report each sentence with its score, and flag translations in another language"),
+    ] = None
+    context: Annotated[
+        str | None, Field(description="text around the inputs, which is not translated; for language models only")
+    ] = None
+    formality: Annotated[
+        Literal["more", "less", "prefer_more", "prefer_less"] | None,
+        Field(description="for language models whose prompt has it; others ignore prefer_more and prefer_less"),
+    ] = None
     format: Annotated[
         Literal["text", "html", "xml"] | None, Field(description="html and xml: the tags of the inputs stay in place")
     ] = None
@@ -114,6 +125,9 @@ class TranslateBody(GenerationFields):
             markup=MarkupOptions(self.format) if self.format in ("html", "xml") else None,
             glossary=self.glossary or {},
             protect=self._protection(),
+            context=self.context,
+            formality=self.formality,
+            quality=self.quality is True,
             fails_alone=True,
         )
 

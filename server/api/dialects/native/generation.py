@@ -14,7 +14,7 @@ from server.operations.generating.generate import GeneratedChoice, GenerateResul
 from server.operations.generating.generated_text import AttentionMatrix, ScoredToken, TextDelta
 from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
 from server.operations.translating.segments import SegmentDelta
-from server.operations.translating.translate_run import TranslatedText, TranslateResult
+from server.operations.translating.translate_run import TranslatedSentence, TranslatedText, TranslateResult
 
 
 class GenerateRenderer:
@@ -137,9 +137,20 @@ class TranslateRenderer:
             rendered["attention"] = (_alignment(alignment) for alignment in translation.alignments)
         if translation.flags:
             rendered["flags"] = list(translation.flags)
+        if translation.sentences is not None:
+            rendered["sentences"] = [_sentence(sentence) for sentence in translation.sentences]
         if translation.error is not None:
             rendered["error"] = translation.error.fields()
         return rendered
+
+
+def _sentence(sentence: TranslatedSentence) -> dict[str, Any]:
+    rendered: dict[str, Any] = {"source": sentence.source, "text": sentence.text, "score": sentence.score}
+    if sentence.flags:
+        rendered["flags"] = list(sentence.flags)
+    if sentence.is_second_attempt:
+        rendered["second_attempt"] = True
+    return rendered
 
 
 def _tokens(token_ids: list[int], logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:

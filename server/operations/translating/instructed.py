@@ -1,0 +1,171 @@
+"""Translations with language models: the prompt around the texts of a request, and what they ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from server.errors import InvalidRequest
+from server.ipc.client.call import Call
+from server.operations.runtime import Runtime, ServedModel
+from server.operations.translating.translation_models import TranslationPath, TranslationStep
+from server.text.chats.chat import ChatError, chat_context
+from server.text.chats.text_marks import MARKS, TextMarks
+from server.text.languages.prompt_frame import PromptFrame
+from server.text.tokens.text_pattern import text_pattern
+
+MAX_SEGMENT_TOKENS = 512
+"""Tokens of the longest text in one prompt: some paragraphs. The models were trained on sentences and paragraphs."""
+_ROWS_AT_ONCE = 64
+_THINKING = ("enable_thinking", "thinking")
+"""Variables of chat templates that switch reasoning off. Published prompts are rendered as their authors do."""
+_TEMPLATE_CHARACTERS = 512
+"""Characters that a chat template puts around a message, and names of languages, at most. An estimate."""
+
+
+Formality = Literal["more", "less", "prefer_more", "prefer_less"]
+
+
+def longest_frame(model: ServedModel, context: str) -> str:
+    """A text that is at least as long as the prompt of a language model around a text. For bounds only."""
+    instruction = model.instruction
+    assert instruction is not None, "only a language model has a prompt"
+    longest = max(instruction.text, instruction.chinese, instruction.with_context, instruction.with_formality, key=len)
+    return longest + context + " " * _TEMPLATE_CHARACTERS
+
+
+def check_wishes(
+    path: TranslationPath, context: str | None, formality: Formality | None
+) -> tuple[str | None, str | None]:
+    """The context and the formality (`more` or `less`) that the models of a translation apply.
+
+    formality: `more`, `less`, or `prefer_more` and `prefer_less`, which models without such a prompt ignore.
+    Raises InvalidRequest for a model whose prompt has no place for them.
+    """
+    first, last = path.first.model.instruction, path.last.model.instruction
+    if context is not None and (first is None or not first.with_context):
+        raise InvalidRequest(f"`context` is not supported: `{path.first.model.name}` has no prompt with it", "context")
+    if formality is None:
+        return context, None
+    knows = last is not None and bool(last.with_formality)
+    excluded = context is not None and path.first is path.last
+    if formality.startswith("prefer_"):
+        return context, formality.removeprefix("prefer_") if knows and not excluded else None
+    if not knows:
+        problem = f"is not supported: `{path.last.model.name}` has no prompt with it"
+        raise InvalidRequest(f"`formality` {problem}, except as prefer_more or prefer_less", "formality")
+    if excluded:
+        raise InvalidRequest("`formality` cannot be combined with `context`: each has its own prompt", "formality")
+    return context, formality
+
+
+async def with_frames(
+    runtime: Runtime, call: Call, path: TranslationPath, context: str | None, formality: Formality | None
+) -> TranslationPath:
+    """The path, with the prompts of its language models.
+
+    context, formality: as for `check_wishes`. The first model reads the context, the last one has the formality.
+    Raises InvalidRequest, also for a chat template that does not show a message as it was written.
+    """
+    context, chosen = check_wishes(path, context or None, formality)
+    steps = []
+    for step in path.steps:
+        wishes = context if step is path.first else None, chosen if step is path.last else None
+        frame = None if step.prompt.copies else await _frame(runtime, call, step, *wishes)
+        steps.append(replace(step, frame=frame))
+    return replace(path, steps=tuple(steps))
+
+
+async def _frame(
+    runtime: Runtime, call: Call, step: TranslationStep, context: str | None, formality: str | None
+) -> PromptFrame | None:
+    model, instruction = step.model, step.model.instruction
+    if instruction is None:
+        return None
+    if step.options.truncate is not None:
+        raise InvalidRequest(f"`truncate` is not supported: `{model.name}` translates with a prompt", "truncate")
+    templates = model.text.chat_templates
+    source, target = step.prompt.source_lang, step.prompt.target_lang or ""
+    special = frozenset[str]() if runtime.special_tokens_in_texts else model.tokenizer.special_texts
+    before, after = instruction.fill(source, target, context, formality)
+
+    def render() -> PromptFrame:
+        template = templates.choose() if instruction.chat else ""
+        marks = TextMarks(special, before, after, template)
+        own = marks.value(context) if context is not None else None
+        head, tail = instruction.fill(source, target, own, formality)
+        place = next(mark for mark in map(chr, reversed(MARKS)) if mark not in head + tail + template)
+        rendered = head + place + tail
+        if instruction.chat:
+            message = {"role": "user", "content": rendered}
+            variables = {} if instruction.is_published else dict.fromkeys(_THINKING, False)
+            rendered = runtime.chat_renderer.render(
+                template,
+                chat_context(
+                    templates,
+                    templates.in_forms(template, [message]),
+                    extra_variables=variables,
+                ),
+                runtime.max_text_characters + marks.num_characters,
+                call.limits.next_deadline,
+            )
+        if rendered.count(place) != 1:
+            raise ChatError("the chat template does not show a message as it was written")
+        head, _, tail = rendered.partition(place)
+        adds = not instruction.chat and instruction.special_tokens
+        return PromptFrame(marks.read(head), marks.read(tail), adds)
+
+    try:
+        frame = await runtime.in_template_thread(render, call)
+    except ChatError as error:
+        raise InvalidRequest(f"`model`: `{model.name}` cannot translate: {error}", "model") from None
+    (ids,) = await _encode(runtime, call, model, frame, [""])
+    return replace(frame, num_tokens=len(ids))
+
+
+async def read_instructed(
+    runtime: Runtime, call: Call, model: ServedModel, frame: PromptFrame, texts: Sequence[str]
+) -> list[list[int]]:
+    """Token ids of the prompts for texts. Special tokens in the texts are text, unless the server is told otherwise."""
+    return await _encode(runtime, call, model, frame, texts)
+
+
+async def _encode(
+    runtime: Runtime, call: Call, model: ServedModel, frame: PromptFrame, texts: Sequence[str]
+) -> list[list[int]]:
+    tokenizer = model.tokenizer
+    pattern = None if runtime.special_tokens_in_texts else text_pattern(tokenizer.special_texts)
+    prompts = [
+        frame.around(text, [match.start() + 1 for match in pattern.finditer(text)] if pattern is not None else ())
+        for text in texts
+    ]
+    plain = [place for place, prompt in enumerate(prompts) if not prompt.marks]
+    marked = [place for place, prompt in enumerate(prompts) if prompt.marks]
+    found: dict[int, list[int]] = {}
+    encoded = await runtime.encode_with(
+        tokenizer,
+        [prompts[place].text for place in plain],
+        lambda encoding: encoding.ids,
+        param="inputs",
+        add_special_tokens=frame.special_tokens,
+        call=call,
+    )
+    found.update(zip(plain, encoded, strict=True))
+    if marked:
+        runtime.check_characters([prompts[place].text for place in marked], "inputs")
+        runtime.check_tokens(tokenizer, [prompts[place].text for place in marked], "inputs")
+        first = tokenizer.encode([""], add_special_tokens=True, offsets=False)[0].ids if frame.special_tokens else []
+
+        def encode(places: Sequence[int]) -> None:
+            found.update({place: [*first, *tokenizer.encode_marked(prompts[place])] for place in places})
+
+        pieces = [marked[start : start + _ROWS_AT_ONCE] for start in range(0, len(marked), _ROWS_AT_ONCE)]
+        await runtime.pools.tokenize.run_pieces([partial(encode, piece) for piece in pieces], call)
+    return [found[place] for place in range(len(texts))]
+
+
+def segment_tokens(model: ServedModel) -> int:
+    """Tokens of the longest text in one prompt: a quarter of the context, so that prompt and answer fit too."""
+    return min(MAX_SEGMENT_TOKENS, max(model.info.context_tokens // 4, 1))

@@ -1,0 +1,100 @@
+"""Find translations that repeat themselves, and translate their sentences once more without repetitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from server.errors import ClientGone, RequestError
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Generate
+from server.ipc.wire.params import GenerationParams
+from server.operations.generating.generated_text import GeneratedText
+from server.operations.generating.generation_run import TextRun
+
+MIN_REPEATS = 4
+"""Repetitions of the same tokens that count as a loop, if the source has no such repetitions."""
+MIN_LOOP_TOKENS = 12
+"""Tokens of a loop with all its repetitions. Fewer may be an exclamation, such as "very, very, very good"."""
+MAX_PERIOD = 32
+"""Tokens of the longest part whose repetitions are found."""
+RETRY_NGRAM_SIZE = 3
+"""In a second attempt no three tokens occur twice (`no_repeat_ngram_size`)."""
+
+
+def loops(token_ids: Sequence[int]) -> bool:
+    """Whether a text repeats one part several times without anything between the repetitions."""
+    if len(token_ids) - len(set(token_ids)) < MIN_LOOP_TOKENS * (MIN_REPEATS - 1) // MIN_REPEATS:
+        return False  # all but the first of the repetitions are tokens that occurred before
+    ids = np.array(token_ids)
+    for period in range(1, min(MAX_PERIOD, len(ids) // MIN_REPEATS) + 1):
+        same = np.flatnonzero(np.append(ids[period:] != ids[:-period], True))
+        run = int(np.diff(same, prepend=-1).max()) - 1
+        if run + period >= max(MIN_REPEATS * period, MIN_LOOP_TOKENS):
+            return True
+    return False
+
+
+def is_loop(answer: GeneratedText, source_ids: Sequence[int]) -> bool:
+    """Whether a translation is a loop that its source does not have."""
+    return loops(answer.token_ids) and not loops(source_ids)
+
+
+def may_retry(params: GenerationParams) -> bool:
+    """Whether a second attempt can differ: the request forbids no repetitions, and no grammar decides the answer."""
+    return not (params.no_repeat_ngram_size or params.sections)
+
+
+async def second_attempt(
+    call: Call, message: Generate, run: TextRun, new_answers: Callable[[int, int], list[GeneratedText]]
+) -> dict[int, list[GeneratedText]]:
+    """New answers, without repetitions, to the rows of an ended message whose best answers are loops.
+
+    A row whose second attempt fails, or is a loop too, has none.
+
+    run: the first attempt.
+    new_answers: creates the answers to a row of the first message; its second argument is the row in the new one.
+    Raises ClientGone.
+    """
+    sources = [message.prompts[row.prompt] for row in message.rows]
+    rows = [
+        place
+        for place, texts in enumerate(run.texts)
+        if run.failure_of(place) is None
+        and may_retry(message.params_of(message.rows[place]))
+        and is_loop(texts[0], sources[place])
+    ]
+    if not rows or run.timed_out:
+        return {}
+
+    def limited(params: GenerationParams | None) -> GenerationParams | None:
+        return params and msgspec.structs.replace(params, no_repeat_ngram_size=RETRY_NGRAM_SIZE, stream=False)
+
+    own_params = limited(message.params)
+    assert own_params is not None, "a message has parameters"
+    answers = [new_answers(row, place) for place, row in enumerate(rows)]
+    again = msgspec.structs.replace(
+        message,
+        params=own_params,
+        term_params=limited(message.term_params),
+        prompts=[sources[row] for row in rows],
+        rows=[
+            msgspec.structs.replace(message.rows[row], sequence_id=call.next_id(), prompt=place)
+            for place, row in enumerate(rows)
+        ],
+    )
+    try:
+        call.submit(again)
+        new = TextRun(call, answers, items=range(len(rows)))
+        await new.complete()
+    except ClientGone:
+        raise
+    except RequestError:  # The first attempt stays: a translation with a flag is better than none.
+        return {}
+    return {
+        row: texts
+        for place, (row, texts) in enumerate(zip(rows, answers, strict=True))
+        if new.failure_of(place) is None and not new.timed_out and not is_loop(texts[0], sources[row])
+    }
