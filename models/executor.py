@@ -129,7 +129,7 @@ class Executor:
 
         like: a tensor with the dtype and device of the hidden states.
         """
-        if step.kind is None or not choice.programs_are_enabled:
+        if step.kind is None or not choice.programs_are_enabled or not self._stack.layers:
             return None
         key = ProgramKey(
             step.kind, reads_tokens, step.output_rows is None, like.dtype, with_logits, step.has_int8_cache

@@ -22,7 +22,7 @@ from models.config.sentence import (
 )
 from models.families.shared.fields import Fields
 from weights.json_files import NotJson, read_json_file
-from weights.sentence_modules import SETTINGS_FILES, STATIC
+from weights.sentence_modules import SETTINGS_FILES, STATIC, STATIC_WEIGHTS, is_routed, module_kinds, side_modules
 
 _MODES: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -108,7 +108,7 @@ def _dimensions(directory: Path, width: int, normalize: bool) -> int | None:
 
 
 def module_list(directory: Path) -> list[tuple[str, str]] | None:
-    """Class name and folder of each module in `modules.json`; None without the file.
+    """Class name and folder of each module in `modules.json`, of the document route of a router; None without the file.
 
     Dropout, which acts in training only, is left out. Raises ConfigError.
     """
@@ -116,10 +116,30 @@ def module_list(directory: Path) -> list[tuple[str, str]] | None:
         listed = read_json_file(directory, "modules.json")
         if listed is None:
             return None
-        modules = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in listed]
-    except (NotJson, TypeError, KeyError):
+        modules = module_kinds(directory)
+        if not modules and is_routed(directory):
+            raise ConfigError("'modules.json': the Router has no route for documents, or no 'router_config.json'")
+        if not modules:
+            raise TypeError
+    except (NotJson, TypeError):
         raise ConfigError("'modules.json' is not a list of modules") from None
+    _check_sides(directory, modules)
     return [(kind, folder) for kind, folder in modules if kind != "Dropout"]
+
+
+def _check_sides(directory: Path, modules: list[tuple[str, str]]) -> None:
+    """Raise ConfigError unless queries go through the same modules as documents, or have a weight per token."""
+    if not is_routed(directory):
+        return
+    for side in (None, "query"):
+        other = side_modules(directory, side)
+        kinds = [kind for kind, _ in other]
+        if other and other != modules and kinds != [STATIC_WEIGHTS]:
+            raise ConfigError(
+                f"'router_config.json': a query route of {', '.join(kinds)} beside a document route of "
+                f"{', '.join(kind for kind, _ in modules)} is not supported, only {STATIC_WEIGHTS}; save each route as "
+                "a checkpoint of its own and serve both"
+            )
 
 
 def vocabulary_weights(directory: Path) -> VocabularyWeights | None:

@@ -18,10 +18,11 @@ from server.text.speech.speech_settings import SpeechSettings
 from server.text.task_settings import TaskSettings, task_settings
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_files
+from server.text.tokens.query_weights import QueryWeights, QueryWeightsError, query_weights
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import ResolveError
 from weights.json_files import NotJson, read_json_file
-from weights.sentence_modules import module_kinds
+from weights.sentence_modules import SIDES, is_routed, module_kinds
 
 SENTENCE_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
@@ -74,6 +75,8 @@ class CheckpointText:
     similarity: how two vectors of it are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
     tasks: settings of its tasks, by the names in `config.json`.
+    sides: names of roles of a text, `query` and `document`, that the checkpoint treats differently; empty for none.
+    query_weights: weights of the tokens of a query that goes through no model; None for other checkpoints.
     """
 
     directory: Path
@@ -86,13 +89,17 @@ class CheckpointText:
     similarity: Similarity = field(default_factory=Similarity)
     answer_prompt: AnswerPrompt | None = None
     tasks: Mapping[str, TaskSettings] = field(default_factory=dict)
+    sides: frozenset[str] = frozenset()
+    query_weights: QueryWeights | None = None
 
     def prompt(self, name: str | None) -> str:
         """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
         if name is None:
             return self.prompts.default
+        if name in self.sides and name not in self.prompts.by_name:
+            return ""
         if name not in self.prompts.by_name:
-            names = ", ".join(sorted(self.prompts.by_name)) or "none"
+            names = ", ".join(sorted({*self.prompts.by_name, *self.sides})) or "none"
             raise InvalidRequest(f"`prompt_name` is not one of the checkpoint's prompts ({names})", "prompt_name")
         return self.prompts.by_name[name]
 
@@ -131,8 +138,10 @@ def load(
             settings,
             similarity,
             tasks=task_settings(config),
+            sides=frozenset(SIDES) if is_routed(directory) else frozenset(),
+            query_weights=query_weights(directory, tokenizer.vocab_size),
         )
-    except (TokenizerError, ResolveError, EngineFailure) as error:
+    except (TokenizerError, ResolveError, EngineFailure, QueryWeightsError) as error:
         raise CheckpointError(f"{name}: {error}") from None
     except CheckpointError:
         raise

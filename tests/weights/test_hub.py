@@ -187,6 +187,10 @@ def test_several_gguf_models_need_a_choice(hub: StandInHub) -> None:
             "modules.json 0_Transformer/model.safetensors 0_Transformer/vocab.txt 1_Pooling/config.json",
         ),
         (
+            "config.json query_0_Static/model.safetensors document_0_MLM/tokenizer.json onnx/model.safetensors",
+            "config.json query_0_Static/model.safetensors document_0_MLM/tokenizer.json",
+        ),
+        (
             "config.json model.safetensors 2_Dense/model.safetensors",
             "config.json model.safetensors 2_Dense/model.safetensors",
         ),

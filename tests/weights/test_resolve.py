@@ -80,13 +80,27 @@ def test_modules_name_the_folder_of_the_transformer(tmp_path: Path):
 
 def test_other_modules_are_named(tmp_path: Path):
     """Serving the folder of one module alone would give other vectors."""
-    modules = [{"type": "sentence_transformers.models.Router", "path": ""}]
+    modules = [{"type": "sentence_transformers.models.CLIPModel", "path": "0_CLIPModel"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    (tmp_path / "query_0_Transformer").mkdir()
-    (tmp_path / "query_0_Transformer" / "config.json").touch()
-    with pytest.raises(ResolveError, match="modules Router: supported are") as raised:
+    (tmp_path / "0_CLIPModel").mkdir()
+    (tmp_path / "0_CLIPModel" / "config.json").touch()
+    with pytest.raises(ResolveError, match="modules CLIPModel: supported are") as raised:
         resolve(str(tmp_path))
-    assert "query_0" not in str(raised.value)
+    assert "0_CLIPModel" not in str(raised.value)
+
+
+def test_the_transformer_of_a_router_is_that_of_documents(tmp_path: Path):
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Asym", "path": ""}]))
+    with pytest.raises(ResolveError):  # no configuration of the router
+        resolve(str(tmp_path))
+    types = {"query_0_A": "a.Transformer", "document_0_B": "b.Transformer"}
+    structure = {"query": ["query_0_A"], "document": ["document_0_B"]}
+    (tmp_path / "config.json").write_text(json.dumps({"types": types, "structure": structure}))
+    (tmp_path / "document_0_B").mkdir()
+    (tmp_path / "document_0_B" / "config.json").touch()
+    (tmp_path / "document_0_B" / "model.safetensors").touch()
+    assert resolve(str(tmp_path)) == tmp_path and has_weights(tmp_path)
+    assert file_in(tmp_path, "config.json") == tmp_path / "document_0_B" / "config.json"
 
 
 def test_weights_are_complete_only_with_all_shards(tmp_path: Path):

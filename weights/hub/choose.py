@@ -13,10 +13,10 @@ TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "a
 SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
 """Matrices of BGE-M3, which are published as pickles alone."""
 _PICKLED_WEIGHTS = "pytorch_model*.bin"
-# Numbered folders (`0_Transformer`, `2_Dense`) are not in this list: they are modules of sentence-transformers.
-_IGNORED_FILES = tuple(
-    f"[!0-9]*/{name}" for name in ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
-)
+_MODULE_FOLDER = re.compile(r"(\w+_)?\d+(_\w+)?/")
+"""Folder of a module of sentence-transformers, as `2_Dense`, or `query_0_Transformer` of a router."""
+_IGNORED_FILES = ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
+"""Files that are not fetched from other folders."""
 _MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _MAX_LISTED = 20
 
@@ -33,13 +33,14 @@ def needed_files(names: Sequence[str], weights: Sequence[str], gguf: str | None)
     """
     if gguf is not None:
         return gguf_files(names, gguf)
-    texts = [name for name in names if _matches(name, (*TEXT_FILES, *SMALL_WEIGHTS)) and not _ignored(name)]
-    safe = [name for name in names if name.endswith(".safetensors") and not _ignored(name)]
+    kept = [name for name in names if not _is_ignored(name)]
+    texts = [name for name in kept if _matches(name, (*TEXT_FILES, *SMALL_WEIGHTS))]
+    safe = [name for name in kept if name.endswith(".safetensors")]
     modules = [name for name in safe if "/" in name]
     files = _of_one_kind([name for name in safe if "/" not in name], weights)
     if files or modules:
         return sorted({*texts, *files, *modules})
-    pickles = [name for name in names if _matches(name, (_PICKLED_WEIGHTS,)) and not _ignored(name)]
+    pickles = [name for name in kept if fnmatch(name, _PICKLED_WEIGHTS)]
     if pickles and any(name.endswith(".bin") for name in weights):
         return sorted({*texts, *pickles})
     if any(name.endswith(SUFFIX) for name in names) and "model.safetensors" in weights:
@@ -83,8 +84,8 @@ def _of_one_kind(files: Sequence[str], weights: Sequence[str]) -> list[str]:
     return shards or [name for name in files if name != "adapter_model.safetensors"]
 
 
-def _ignored(name: str) -> bool:
-    return _matches(name, _IGNORED_FILES)
+def _is_ignored(name: str) -> bool:
+    return "/" in name and not _MODULE_FOLDER.match(name) and _matches(name.rpartition("/")[2], _IGNORED_FILES)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

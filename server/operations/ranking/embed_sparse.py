@@ -66,6 +66,11 @@ async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> l
     found = await input_items(runtime, call, model, spec)
     call.truncated_inputs = found.truncated
     special = model.tokenizer.special
+    of_queries = model.text.query_weights
+    if of_queries is not None and spec.prompt_name in of_queries.sides:
+        around = {special.bos, special.eos, special.cls, special.sep}
+        rows = (of_queries.vector(index for index in item.token_ids if index not in around) for item in found.items)
+        return [SparseVector(*row) for row in rows]
     unused = {special.cls, special.eos, special.pad, special.unk} if model.info.token_weights else set()
     skipped = sorted(token_id for token_id in unused if token_id is not None)
     message = Encode(call.next_id(), model.name, "embed_sparse", found.items, skipped_ids=skipped)
