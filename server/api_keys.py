@@ -37,7 +37,16 @@ POLL_SECONDS = 1.0
 MAX_COST = 1e300
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"[\x21-\x7e]+")
-_FIELDS = ("key", "sha256", "max_requests", "max_tokens", "max_cost", "admin")
+_FIELDS = (
+    "key",
+    "sha256",
+    "max_requests",
+    "max_tokens",
+    "max_cost",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "admin",
+)
 _FORM = '`key = "..."` or `sha256 = "..."`'
 
 
@@ -190,6 +199,8 @@ def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
         _count(where, "max_requests", fields.get("max_requests")),
         _count(where, "max_tokens", fields.get("max_tokens")),
         _cost(where, fields.get("max_cost")),
+        _count(where, "requests_per_minute", fields.get("requests_per_minute")),
+        _count(where, "tokens_per_minute", fields.get("tokens_per_minute")),
         _admin(where, fields.get("admin", False)),
     )
     return ApiKey(digest, limits)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """Limits on the requests that one API key has in progress. None: only the limits of the server apply.
+    """Limits on the requests of one API key, in progress and by time. None: only the limits of the server apply.
 
     When the key file changes, later requests carry the new limits under the same name.
 
@@ -15,6 +15,8 @@ class KeyLimits:
     max_requests: number of HTTP requests in progress.
     max_tokens: tokens of all sequences of these requests, prompt tokens and tokens to generate.
     max_cost: bytes of memory that these requests may need in the HTTP process, by `server.operations.cost`.
+    requests_per_minute: number of requests that begin within a minute.
+    tokens_per_minute: tokens of prompts and answers that are computed within a minute.
     is_admin: the key may load and unload models.
     """
 
@@ -22,4 +24,6 @@ class KeyLimits:
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
     is_admin: bool = False

@@ -42,6 +42,8 @@ QUEUE_TOKENS = Limit("queue_tokens", "--max-queue-tokens")
 KEY_REQUESTS = Limit("key_requests", "max_requests of the key in --api-key-file")
 KEY_TOKENS = Limit("key_tokens", "max_tokens of the key in --api-key-file")
 KEY_MEMORY = Limit("key_memory", "max_cost of the key in --api-key-file")
+KEY_REQUEST_RATE = Limit("key_requests_per_minute", "requests_per_minute of the key in --api-key-file")
+KEY_TOKEN_RATE = Limit("key_tokens_per_minute", "tokens_per_minute of the key in --api-key-file")
 REPLICAS = Limit("replicas", "max_queued_requests of the deployment")
 """Requests that wait for a replica of a Ray Serve application."""
 
@@ -59,6 +61,8 @@ LIMITS = (
     KEY_REQUESTS,
     KEY_TOKENS,
     KEY_MEMORY,
+    KEY_REQUEST_RATE,
+    KEY_TOKEN_RATE,
     REPLICAS,
 )
 """All limits but those of the pools of threads, which have one each (`pool_limit`)."""

@@ -5,12 +5,13 @@ request, and all requests in progress together, may need `memory_bytes`, as esti
 request that could never fit is refused as too large. A request that does not fit beside the others in progress is
 refused immediately, with the time after which to retry. A recording waits for their end instead (`admit_in_turn`).
 What a request has reserved itself is never a reason for a refusal: on an idle server, a request is admitted or too
-large.
+large, unless its API key has used its requests or tokens of the minute (`server.limits.key_rates`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +19,7 @@ from typing import Protocol
 from server.errors import Overloaded, Refusal, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.client.release_rate import ReleaseRate
+from server.limits.key_rates import KeyRates
 from server.limits.refusals import (
     KEY_MEMORY,
     KEY_REQUESTS,
@@ -70,6 +72,8 @@ class _Reservation(_Reserved):
 
     model: str = ""
     key: str | None = None
+    prompt_tokens: int = 0
+    """Tokens that were taken from the tokens a minute of the key."""
 
 
 @dataclass
@@ -90,6 +94,7 @@ class Admission:
     _calls: dict[Call, _Reservation] = field(default_factory=dict)
     _rate: ReleaseRate = field(default_factory=ReleaseRate)
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    rates: KeyRates = field(default_factory=KeyRates)
 
     def admit(self, call: Call, model: AdmittedModel, cost: Cost, param: str = "inputs") -> None:
         """Reserve memory and tokens for a call until it ends. Of several costs of a call, the largest is reserved.
@@ -108,6 +113,7 @@ class Admission:
         self.check_size(cost, param)
         self._check_key(call, held, more_tokens, more_memory, param)
         self._check_room(held, more_memory)
+        self._take_from_rates(call, held, cost.input_tokens)
         if call not in self._calls:
             self._calls[call] = held
             call.on_close(lambda: self._release(call))
@@ -166,6 +172,22 @@ class Admission:
             reserved.add(1 - held.requests, tokens, memory_bytes)
         held.add(1 - held.requests, tokens, memory_bytes)
 
+    def _take_from_rates(self, call: Call, held: _Reservation, prompt_tokens: int) -> None:
+        """Take a request and its prompt from what its API key may use in a minute. Raises Overloaded."""
+        key = call.key
+        if key is None:
+            return
+        requests, tokens = 1 - held.requests, max(prompt_tokens - held.prompt_tokens, 0)
+        exceeded = self.rates.exceeded(key, requests, tokens)
+        if exceeded is not None:
+            raise Overloaded(
+                f"the API key has used its {exceeded.unit} of this minute",
+                exceeded.limit.refusal(f"{exceeded.most:,} {exceeded.unit} a minute"),
+                max(math.ceil(exceeded.seconds), 1),
+            )
+        self.rates.take(key, requests, tokens)
+        held.prompt_tokens += tokens
+
     def _reserved(self, held: _Reservation) -> list[_Reserved]:
         found = [self.total, self._by_model.setdefault(held.model, _Reserved())]
         if held.key is not None:
@@ -174,6 +196,8 @@ class Admission:
 
     def _release(self, call: Call) -> None:
         held = self._calls.pop(call)
+        if call.key is not None:
+            self.rates.take(call.key, 0, call.prompt_tokens + call.completion_tokens - held.prompt_tokens)
         for reserved in self._reserved(held):
             reserved.add(-held.requests, -held.tokens, -held.memory_bytes)
         for table, name in ((self._by_model, held.model), (self._by_key, held.key)):
