@@ -17,9 +17,12 @@ def check(
     run: Callable[[Callable[[], Awaitable[Any]]], Any],
 ) -> None:
     """Run the command. run: runs a coroutine function. Raises CheckpointError."""
+    from server.commands.advice import advice, measure
     from server.commands.downloads import download
     from server.compose import inspect
     from server.ipc.wire.fit import room, shortage
+    from server.system.cores import usable_cores
+    from server.system.memory import free_memory_bytes
     from weights.resolve import hub_source
 
     source = hub_source(split_entry(arguments.path)[1] if "/" in arguments.path else arguments.path)
@@ -56,6 +59,7 @@ def check(
         from server.commands.setting_sizes import setting_sizes
 
         rows += setting_sizes(arguments.path, settings)
+        rows += advice(info, measure(settings.threads or usable_cores(), free_memory_bytes()))
     table(rows)
     if arguments.profile:
         from server.commands import step_profile

@@ -1,0 +1,126 @@
+"""Which setting suits a model on this machine: memory of the weights, tokens of KV cache, and about what speed.
+
+The speeds are estimates from a short measurement: other programs slow it down, and a model that fits the caches of the
+processor is faster. A decode step reads all weights once, so the bandwidth of the memory
+limits the tokens of one stream; a prompt is limited by the products that the processor computes. Imports torch only
+when it measures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from server.ipc.wire.descriptions import ModelInfo
+
+_READ_BYTES = 256 << 20
+"""More than the caches of a processor hold."""
+_SIZE = 1024
+"""Rows and columns of the matrices whose product is measured."""
+_ROUNDS = 3
+MIN_TOKENS_PER_SECOND = 8.0
+"""Speed at which a reader follows a stream. A more exact setting is advised only if it is as fast."""
+MEMORY_SHARE = 0.9
+"""Part of the free memory that is given to weights and KV cache. Steps need the rest."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What was measured: bytes read, and float32 operations, in a second. free_bytes: memory that can be taken."""
+
+    cores: int
+    read_bytes: float
+    operations: float
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to hold the weights. flags: what `serve` needs for it. bytes: of a weight, with its share of the scales.
+
+    attention_bytes: of a number in the KV cache.
+    """
+
+    flags: str
+    bytes: float
+    attention_bytes: int
+
+
+SETTINGS = (
+    Setting("--dtype float32", 4.0, 4),
+    Setting("--dtype bfloat16", 2.0, 2),
+    Setting("--quantize int8", 1.0 + 2 / 32, 2),
+    Setting("--quantize int4", 0.5 + 4 / 32, 2),
+)
+"""The settings to compare, the most exact first."""
+
+
+def measure(cores: int, free_bytes: int) -> Machine:
+    """Measure this machine for about half a second. cores: number of threads."""
+    import torch
+
+    torch.set_num_threads(cores)
+    with torch.inference_mode():
+        read = torch.ones(_READ_BYTES // 4)
+        product = torch.ones(_SIZE, _SIZE)
+        read_seconds = min(_seconds(read.sum) for _ in range(_ROUNDS))
+        product_seconds = min(_seconds(lambda: product @ product) for _ in range(_ROUNDS))
+    return Machine(cores, _READ_BYTES / read_seconds, 2 * _SIZE**3 / product_seconds, free_bytes)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def advice(info: ModelInfo, machine: Machine) -> Sequence[tuple[str, str]]:
+    """A table: the machine, a row for each setting, and the setting to take. A quantized checkpoint has one setting."""
+    rows = [
+        (
+            "machine",
+            f"{machine.cores} cores, reads {machine.read_bytes / 1e9:.1f} GB/s, "
+            f"{machine.operations / 1e9:,.0f} GFLOP/s in float32, {machine.free_bytes / 2**30:.1f} GiB free",
+        )
+    ]
+    is_stored = info.quantization is not None or info.checkpoint_format != ""
+    settings = [_as_loaded(info)] if is_stored else SETTINGS
+    best = fallback = None
+    for setting in settings:
+        weights = info.parameters * setting.bytes
+        room = machine.free_bytes * MEMORY_SHARE - weights
+        text = f"{weights / 2**20:,.0f} MiB of weights"
+        fits = room > 0
+        tokens = 0.0
+        if fits and info.kv_tokens:
+            of_token = info.kv_bytes / info.kv_tokens * setting.attention_bytes / _attention_bytes(info)
+            tokens = room / of_token
+            text += f", KV cache for up to {tokens:,.0f} tokens"
+            fits = tokens >= min(info.context_tokens, info.agent_tokens)
+        speed = machine.read_bytes / weights
+        if info.kv_tokens:
+            text += f", about {speed:,.1f} tokens/s for one stream"
+        text += f", prompts about {machine.operations / (2 * info.parameters):,.0f} tokens/s"
+        if not fits:
+            text += "; too little memory" + (" for one full context" if room > 0 else "")
+        elif best is None and (speed >= MIN_TOKENS_PER_SECOND or not info.kv_tokens):
+            best = setting
+        rows.append((setting.flags.rpartition(" ")[2], text))
+        fallback = setting if fits else fallback
+    if not is_stored:
+        chosen = best or fallback
+        rows.append(("advice", chosen.flags if chosen else "this model does not fit into the free memory"))
+    return rows
+
+
+def _as_loaded(info: ModelInfo) -> Setting:
+    each = info.weight_bytes / max(info.parameters, 1)
+    return Setting(info.quantization or info.checkpoint_format or info.dtype, each, _attention_bytes(info))
+
+
+def _attention_bytes(info: ModelInfo) -> int:
+    """Bytes of a number in the KV cache, as the model was loaded."""
+    if info.kv_cache_dtype == "int8":
+        return 1
+    return 4 if info.dtype == "float32" and info.quantization is None else 2
