@@ -32,6 +32,8 @@ class FakeClient:
 
     def abort_all(self, sequence_ids) -> None: ...
 
+    def cancelled(self, sequence_ids) -> None: ...
+
 
 class FakeLoads:
     """Workers whose models have given sizes. gate: while it is set, loads end; `broken`: names that fail. lost:
