@@ -44,6 +44,8 @@ LATER_PROMISES: tuple[Promise, ...] = (
         ),
         overload.idle,
         "own-reservations-count-as-others",
+        {},
+        {"only_reservations": 1},
         conditions="any",
     ),
     Promise(

@@ -139,6 +139,12 @@ def in_words(outcome: load.Outcome) -> str:
     )
 
 
-def idle() -> Record:
-    """Promise 32: requests within the limits, alone on a server with several models."""
-    return run_tests(Record("test"), "tests/api/test_idle_limits.py", "tests/operations/test_idle_server.py")
+def idle(only_reservations: bool = False) -> Record:
+    """Promise 32: requests within the limits, alone on a server with several models.
+
+    only_reservations: leave out the tests that wait for memory. With the planted bug they would wait without end.
+    """
+    tests = ["tests/api/test_idle_limits.py", "tests/operations/test_idle_server.py"]
+    if only_reservations:
+        tests = [f"{tests[1]}::test_the_second_reservation_of_a_call_may_exceed_the_share_of_its_model"]
+    return run_tests(Record("test"), *tests)
