@@ -91,9 +91,12 @@ def test_tokenize_and_back(demo_server: RunningServer) -> None:
     assert again == text
 
 
+PAGES = ("README.md", "docs/requests.md", "docs/first-hour.md", "docs/troubleshooting.md")
+
+
 def documented_commands() -> list[str]:
-    """Every curl command of the README and of docs/requests.md, continuation lines joined."""
-    pages = "".join((REPOSITORY / page).read_text() for page in ("README.md", "docs/requests.md"))
+    """Every curl command of the README and of three pages of docs, continuation lines joined."""
+    pages = "".join((REPOSITORY / page).read_text() for page in PAGES)
     blocks = re.findall(r"```console\n(.*?)```", pages, re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     commands = [line.partition("  #")[0].strip() for line in lines if line.startswith("curl ")]
