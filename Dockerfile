@@ -33,7 +33,8 @@ COPY server ./server
 RUN pip install -c constraints.txt '.[audio,detect]'
 
 FROM ${BASE} AS runtime
-RUN useradd --create-home --uid 10001 triptych
+# A new volume takes the owner of the directory that it is mounted on.
+RUN useradd --create-home --uid 10001 triptych && install -d -o 10001 -g 10001 /models
 ENV PATH=/opt/triptych/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     TRIPTYCH_HOST=0.0.0.0 \

@@ -78,3 +78,11 @@ def test_every_configuration_file_is_yaml_or_json() -> None:
     assert len(files) >= 4
     for file in files:
         assert yaml.safe_load(file.read_text())
+
+
+def test_images_can_write_models_and_compose_passes_the_hub_token_on() -> None:
+    """The image's user owns `/models`, where checkpoints of the hub are kept."""
+    image = (REPOSITORY / "Dockerfile").read_text()
+    assert re.search(r"install -d -o (\d+) -g \1 /models\n.*?USER \1\n", image, re.DOTALL)
+    service = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]["triptych"]
+    assert service["environment"]["HF_TOKEN"] == "${HF_TOKEN:-}"
