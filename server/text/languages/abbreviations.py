@@ -24,7 +24,7 @@ BEFORE_NUMBERS = frozenset(_BEFORE_NUMBERS_TEXT.split())
 """Abbreviations that do not end a sentence before a digit or a Roman numeral."""
 
 _BY_LANGUAGE_TEXT = {
-    "en": "sen pres messrs hwy dept univ assn bros co ave adm cmdr supt atty amb insp hon rep col",
+    "en": "deg sen pres messrs hwy dept univ assn bros co ave adm cmdr supt atty amb insp hon rep col",
     "de": """
         mio mrd tsd fa inkl exkl ggf evtl vgl bspw usf geb gest st tel nr abs aufl bearb hrsg jhd jh ca max min mind
         zzgl zz abzgl bez betr allg ehem einschl entspr frz engl dt lat griech kath ev röm österr schweiz zb dh ua
