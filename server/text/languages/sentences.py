@@ -253,7 +253,8 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
     if word.isdecimal():
         is_list_item = len(sentence) <= len(word) + 1
         previous = before[: -len(word)].rstrip()
-        is_counted = previous.endswith(".") or _last_word(previous).lower() in NUMBERED
+        counted = _last_word(previous.removesuffix(".")).lower()
+        is_counted = counted in (BEFORE_NUMBERS if previous.endswith(".") else NUMBERED)
         return len(word) <= 2 and (is_list_item or (language in _ORDINALS and not is_counted))
     if _is_initial(plain):
         return True
