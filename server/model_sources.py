@@ -11,8 +11,11 @@ from server.errors import CheckpointError, StartError
 from server.ipc.wire.descriptions import KVCacheDType, ModelSpec, Quantization, Speculation
 from server.settings import Settings
 from server.text.chats.answer_prompts import AnswerPrompt, PromptError, read_prompt
-from server.text.languages.translation_prompts import InstructionPrompt, read_translation_prompt
-from server.text.languages.translation_prompts import PromptError as TranslationPromptError
+from server.text.languages.translation_prompts import (
+    InstructionPrompt,
+    TranslationPromptError,
+    read_translation_prompt,
+)
 from weights.errors import ResolveError
 from weights.own_adapters import adapter_directory
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, HubSource, hub_source, resolve

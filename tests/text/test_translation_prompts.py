@@ -11,7 +11,7 @@ from server.text.languages.languages import TranslationLanguages
 from server.text.languages.translation_prompts import (
     PUBLISHED,
     InstructionPrompt,
-    PromptError,
+    TranslationPromptError,
     published_prompt,
     read_translation_prompt,
 )
@@ -126,9 +126,9 @@ def test_own_prompts(tmp_path: Path) -> None:
 def test_prompts_that_cannot_be_used(tmp_path: Path, content: str, problem: str) -> None:
     path = tmp_path / "prompt.json"
     path.write_text(content)
-    with pytest.raises(PromptError, match=problem.replace("{", r"\{").replace("}", r"\}")):
+    with pytest.raises(TranslationPromptError, match=problem.replace("{", r"\{").replace("}", r"\}")):
         read_translation_prompt(str(path))
-    with pytest.raises(PromptError, match="neither a text"):
+    with pytest.raises(TranslationPromptError, match="neither a text"):
         read_translation_prompt("hy-mt3")
-    with pytest.raises(PromptError):
+    with pytest.raises(TranslationPromptError):
         InstructionPrompt("")

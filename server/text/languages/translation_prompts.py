@@ -19,7 +19,7 @@ _PLACEHOLDER = re.compile(
 _FORMALITY = {"more": "formal", "less": "informal"}
 
 
-class PromptError(ValueError):
+class TranslationPromptError(ValueError):
     """A prompt cannot be used. The message is one line."""
 
 
@@ -56,13 +56,13 @@ class InstructionPrompt:
             text = getattr(self, name)
             placeholders = _PLACEHOLDER.findall(text)
             if (text or name == "text") and placeholders.count("text") != 1:
-                raise PromptError(f"{name} must contain {{text}} once")
+                raise TranslationPromptError(f"{name} must contain {{text}} once")
             for own, owner in (("context", "with_context"), ("formality", "with_formality")):
                 if text and (own in placeholders) != (name == owner):
-                    raise PromptError(f"{{{own}}} belongs into {owner}, and into no other text")
+                    raise TranslationPromptError(f"{{{own}}} belongs into {owner}, and into no other text")
         unknown = next((code for code in (*self.languages, *self.centers) if parse_language(code) is None), None)
         if unknown is not None:
-            raise PromptError(f"languages: {unknown!r} is not a language code")
+            raise TranslationPromptError(f"languages: {unknown!r} is not a language code")
 
     def fill(
         self, source: str | None, target: str, context: str | None = None, formality: str | None = None
@@ -291,7 +291,7 @@ def published_prompt(directory: Path) -> InstructionPrompt | None:
 def read_translation_prompt(value: str) -> InstructionPrompt:
     """A published prompt, a text with `{text}`, or a JSON file with the fields of `InstructionPrompt`.
 
-    Raises PromptError.
+    Raises TranslationPromptError.
     """
     if value in PUBLISHED:
         return PUBLISHED[value]
@@ -299,25 +299,27 @@ def read_translation_prompt(value: str) -> InstructionPrompt:
         return InstructionPrompt(value)
     path = Path(value).expanduser()
     if not path.is_file():
-        raise PromptError(f"{value!r} is neither a text with {{text}}, nor a file, nor one of {', '.join(PUBLISHED)}")
+        raise TranslationPromptError(
+            f"{value!r} is neither a text with {{text}}, nor a file, nor one of {', '.join(PUBLISHED)}"
+        )
     try:
         content = json.loads(path.read_bytes()[:MAX_PROMPT_BYTES])
         return _from_json(content)
-    except PromptError as error:
-        raise PromptError(f"{path.name!r}: {error}") from None
+    except TranslationPromptError as error:
+        raise TranslationPromptError(f"{path.name!r}: {error}") from None
     except (OSError, ValueError, RecursionError):
-        raise PromptError(f"{path.name!r} is not JSON of at most {MAX_PROMPT_BYTES:,} bytes") from None
+        raise TranslationPromptError(f"{path.name!r} is not JSON of at most {MAX_PROMPT_BYTES:,} bytes") from None
 
 
 def _from_json(content: Any) -> InstructionPrompt:
     kinds: dict[str, type] = {own.name: str for own in fields(InstructionPrompt)}
     kinds |= {"languages": list, "centers": list, "names": dict, "chat": bool, "special_tokens": bool}
     if not isinstance(content, dict) or content.keys() - kinds or "text" not in content:
-        raise PromptError(f"must be an object with text, and no fields but {sorted(kinds)}")
+        raise TranslationPromptError(f"must be an object with text, and no fields but {sorted(kinds)}")
     for name, value in content.items():
         texts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         if type(value) is not kinds[name] or not all(isinstance(text, str) for text in texts):
             of_texts = " of strings" if kinds[name] in (list, dict) else ""
-            raise PromptError(f"{name} must be a {kinds[name].__name__}{of_texts}")
+            raise TranslationPromptError(f"{name} must be a {kinds[name].__name__}{of_texts}")
     lists = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
     return InstructionPrompt(**(content | lists))
