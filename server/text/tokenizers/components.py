@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
@@ -64,8 +65,11 @@ class _File(msgspec.Struct):
     decoder: msgspec.Raw = _NONE
 
 
-def check_tokenizer_json(content: bytes) -> None:
-    """Raise TokenizerError, one line, for a `tokenizer.json` that is beyond the bounds, or not JSON."""
+def check_tokenizer_json(content: bytes) -> int | None:
+    """Check a `tokenizer.json`. Returns the result of `_measured_size` for its vocabulary.
+
+    Raises TokenizerError, one line, for a file that is beyond the bounds, or not JSON.
+    """
     try:
         file = msgspec.json.decode(content, type=_File)
         added = file.added_tokens or []
@@ -82,6 +86,7 @@ def check_tokenizer_json(content: bytes) -> None:
             _check_pattern("pre_tokenizer", step)
         for step in _steps(post_processor):
             _check_template(step)
+        return _measured_size(bytes(file.model.vocab))
     except (msgspec.MsgspecError, RecursionError, AttributeError, TypeError, KeyError, binascii.Error) as error:
         reason = " ".join(str(error).split())[:120]
         raise TokenizerError(f"tokenizer.json is damaged or of a newer format: {reason}") from None
@@ -112,6 +117,26 @@ def _check_model(model: _Model) -> None:
     check(model.max_input_chars_per_word or 0, MAX_WORD, "for max_input_chars_per_word")
     for affix in (model.continuing_subword_prefix, model.end_of_word_suffix):
         check(len(affix or ""), MAX_AFFIX, "characters in a prefix or suffix of its entries")
+
+
+def _measured_size(vocabulary: bytes) -> int | None:
+    """Highest id of a vocabulary plus one, if no entry is too long; None where the JSON does not show both.
+
+    To ask the library for each entry takes a quarter of the time in which it loads the file.
+
+    vocabulary: a JSON object of entries with their ids, all written with the same spaces. None for another one.
+    """
+    if rb"\\" in vocabulary or rb"\"" in vocabulary:
+        vocabulary = vocabulary.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    parts = vocabulary.split(b'"')
+    if not vocabulary.startswith(b"{") or len(parts) < 5 or max(map(len, parts)) > MAX_ENTRY:
+        return None
+    *ids, last = parts[2::2]
+    # Of ids with the same spaces around them, the longest are the highest, and equally long ones sort as their texts.
+    longest = max(map(len, ids))
+    highest = max(text for text in ids if len(text) == longest)
+    found = [re.search(rb":\s*(\d{1,9})\s*[,}]", text) for text in (highest, last)]
+    return max(int(match[1]) for match in found if match) + 1 if all(found) else None
 
 
 def _steps(component: Any) -> Iterator[Mapping[str, Any]]:

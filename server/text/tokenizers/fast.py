@@ -43,10 +43,12 @@ class FastTokenizer:
 
     backend: the library's tokenizer; owned and changed by this object.
     files: contents of the other tokenizer files of the checkpoint, such as `tokenizer_config.json`.
+    checked_size: highest id of the model's vocabulary plus one, if the length of its entries is checked. None: both are
+        found here, which takes longer.
     Raises TokenizerError for a decoder (token ids to text) that cannot run incrementally.
     """
 
-    def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles) -> None:
+    def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles, checked_size: int | None = None) -> None:
         backend.no_truncation()
         backend.no_padding()
         _add_tokens(backend, files)
@@ -61,7 +63,7 @@ class FastTokenizer:
         special = (backend.token_to_id(token.content) for token in added if token.special)
         self.special_ids = frozenset(index for index in special if index is not None)
         self.special = SpecialIds(**{role: backend.token_to_id(token.content) for role, token in files.roles.items()})
-        self.vocab_size = _vocab_size(backend)
+        self.vocab_size = _vocab_size(backend, checked_size)
         self.max_length = files.max_length
         inputs = files.config.get("model_input_names")
         self._has_types = not isinstance(inputs, list) or "token_type_ids" in inputs
@@ -156,13 +158,20 @@ def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
     return Computed(len(encoded), lambda index: encoded.token_to_chars(index) or (0, 0))
 
 
-def _vocab_size(backend: LibraryTokenizer) -> int:
+def _vocab_size(backend: LibraryTokenizer, checked_size: int | None = None) -> int:
     """The highest token id, plus 1. A vocabulary with gaps is copied to find it, which takes longer.
 
+    checked_size: see `FastTokenizer`.
     Raises TokenizerError for a vocabulary with too many entries, too long ones or too high an id.
     """
     size: int = backend.get_vocab_size()
     check(size, MAX_ENTRIES + MAX_ADDED_TOKENS, "entries in its vocabulary")
+    if checked_size is not None and backend.id_to_token(checked_size - 1) is not None:
+        added = backend.get_added_tokens_decoder()
+        check_entries((token.content for token in added.values()), "tokenizer.json", MAX_ENTRY)
+        highest_size = max(checked_size, max(added, default=-1) + 1)
+        check(highest_size, MAX_IDS, "as an id of its vocabulary")
+        return highest_size
     most = MAX_UNIGRAM_ENTRY if isinstance(backend.model, models.Unigram) else MAX_ENTRY
     entries = [entry for entry in map(backend.id_to_token, range(size)) if entry is not None]
     if len(entries) == size:

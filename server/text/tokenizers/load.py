@@ -51,8 +51,9 @@ def load_tokenizer(directory: Path) -> Tokenizer:
                 case "plbart":
                     return PLBartTokenizer(directory, files)
         if kind := static_vectors(directory):
-            return static_tokenizer(_build(directory, files), files, drops_unknown=kind == "model2vec")
-        return FastTokenizer(_build(directory, files), files)
+            return static_tokenizer(_build(directory, files)[0], files, drops_unknown=kind == "model2vec")
+        backend, size = _build(directory, files)
+        return FastTokenizer(backend, files, size)
     except ResolveError as error:
         raise TokenizerError(str(error)) from None
     except TokenizerError:
@@ -65,21 +66,25 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         ) from None
 
 
-def _from_json(path: Path) -> LibraryTokenizer:
+Built = tuple[LibraryTokenizer, int | None]
+"""A tokenizer, and the size of its model's vocabulary if its entries are checked (see `FastTokenizer`)."""
+
+
+def _from_json(path: Path) -> Built:
     content = read_bounded(path)
-    check_tokenizer_json(content)
-    return LibraryTokenizer.from_buffer(content)
+    size = check_tokenizer_json(content)
+    return LibraryTokenizer.from_buffer(content), size
 
 
-def _build(directory: Path, files: TokenizerFiles) -> LibraryTokenizer:
+def _build(directory: Path, files: TokenizerFiles) -> Built:
     """Build a tokenizer of the `tokenizers` library from the first of its files that exists."""
-    builders: dict[str, Callable[[Path, str], LibraryTokenizer]] = {
+    builders: dict[str, Callable[[Path, str], Built]] = {
         "tokenizer.json": lambda path, _: _from_json(path),
-        "vocab.txt": lambda path, _: build_word_piece(path, files),
-        "merges.txt": lambda path, _: build_byte_level(directory, path, files),
+        "vocab.txt": lambda path, _: (build_word_piece(path, files), None),
+        "merges.txt": lambda path, _: (build_byte_level(directory, path, files), None),
     }
     for name in ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"):
-        builders[name] = lambda path, name: build_sentencepiece(read_bounded(path), name, files)
+        builders[name] = lambda path, name: (build_sentencepiece(read_bounded(path), name, files), None)
     for name, build in builders.items():
         path = file_in(directory, name)
         if path is None:
