@@ -199,9 +199,9 @@ def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
         _count(where, "max_requests", fields.get("max_requests")),
         _count(where, "max_tokens", fields.get("max_tokens")),
         _cost(where, fields.get("max_cost")),
+        _admin(where, fields.get("admin", False)),
         _count(where, "requests_per_minute", fields.get("requests_per_minute")),
         _count(where, "tokens_per_minute", fields.get("tokens_per_minute")),
-        _admin(where, fields.get("admin", False)),
     )
     return ApiKey(digest, limits)
 

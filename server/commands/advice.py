@@ -9,7 +9,7 @@ when it measures.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from server.ipc.wire.descriptions import ModelInfo
@@ -35,24 +35,7 @@ class Machine:
     free_bytes: int
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A way to hold the weights. flags: what `serve` needs for it. bytes: of a weight, with its share of the scales.
-
-    attention_bytes: of a number in the KV cache.
-    """
-
-    flags: str
-    bytes: float
-    attention_bytes: int
-
-
-SETTINGS = (
-    Setting("--dtype float32", 4.0, 4),
-    Setting("--dtype bfloat16", 2.0, 2),
-    Setting("--quantize int8", 1.0 + 2 / 32, 2),
-    Setting("--quantize int4", 0.5 + 4 / 32, 2),
-)
+COMPARED = ("float32", "bfloat16", "int8", "int6", "int4")
 """The settings to compare, the most exact first."""
 
 
@@ -75,8 +58,11 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def advice(info: ModelInfo, machine: Machine) -> Sequence[tuple[str, str]]:
-    """A table: the machine, a row for each setting, and the setting to take. A quantized checkpoint has one setting."""
+def advice(info: ModelInfo, machine: Machine, sizes: Mapping[str, int]) -> Sequence[tuple[str, str]]:
+    """A table: the machine, a row for each setting, and the setting to take. A quantized checkpoint has one setting.
+
+    sizes: bytes of the weights with each setting.
+    """
     rows = [
         (
             "machine",
@@ -84,39 +70,40 @@ def advice(info: ModelInfo, machine: Machine) -> Sequence[tuple[str, str]]:
             f"{machine.operations / 1e9:,.0f} GFLOP/s in float32, {machine.free_bytes / 2**30:.1f} GiB free",
         )
     ]
-    is_stored = info.quantization is not None or info.checkpoint_format != ""
-    settings = [_as_loaded(info)] if is_stored else SETTINGS
+    is_stored = info.quantization is not None or info.checkpoint_format != "" or not sizes
+    compared = {name: sizes[name] for name in COMPARED if name in sizes}
+    if is_stored:
+        compared = {info.quantization or info.checkpoint_format or info.dtype: info.weight_bytes}
     best = fallback = None
-    for setting in settings:
-        weights = info.parameters * setting.bytes
+    for name, weights in compared.items():
         room = machine.free_bytes * MEMORY_SHARE - weights
         text = f"{weights / 2**20:,.0f} MiB of weights"
         fits = room > 0
-        tokens = 0.0
         if fits and info.kv_tokens:
-            of_token = info.kv_bytes / info.kv_tokens * setting.attention_bytes / _attention_bytes(info)
-            tokens = room / of_token
+            of_number = _attention_bytes(info) if is_stored else 4 if name == "float32" else 2
+            tokens = room / (info.kv_bytes / info.kv_tokens * of_number / _attention_bytes(info))
             text += f", KV cache for up to {tokens:,.0f} tokens"
             fits = tokens >= min(info.context_tokens, info.agent_tokens)
-        speed = machine.read_bytes / weights
+        speed = machine.read_bytes / max(weights, 1)
         if info.kv_tokens:
             text += f", about {speed:,.1f} tokens/s for one stream"
         text += f", prompts about {machine.operations / (2 * info.parameters):,.0f} tokens/s"
         if not fits:
             text += "; too little memory" + (" for one full context" if room > 0 else "")
-        elif best is None and (speed >= MIN_TOKENS_PER_SECOND or not info.kv_tokens):
-            best = setting
-        rows.append((setting.flags.rpartition(" ")[2], text))
-        fallback = setting if fits else fallback
+        else:
+            fallback = name
+            if best is None and (speed >= MIN_TOKENS_PER_SECOND or not info.kv_tokens):
+                best = name
+        rows.append((name, text))
     if not is_stored:
-        chosen = best or fallback
-        rows.append(("advice", chosen.flags if chosen else "this model does not fit into the free memory"))
+        rows.append(("advice", _flags(best or fallback)))
     return rows
 
 
-def _as_loaded(info: ModelInfo) -> Setting:
-    each = info.weight_bytes / max(info.parameters, 1)
-    return Setting(info.quantization or info.checkpoint_format or info.dtype, each, _attention_bytes(info))
+def _flags(setting: str | None) -> str:
+    if setting is None:
+        return "this model does not fit into the free memory"
+    return f"--dtype {setting}" if setting in ("float32", "bfloat16") else f"--quantize {setting}"
 
 
 def _attention_bytes(info: ModelInfo) -> int:

@@ -19,6 +19,7 @@ def check(
     """Run the command. run: runs a coroutine function. Raises CheckpointError."""
     from server.commands.advice import advice, measure
     from server.commands.downloads import download
+    from server.commands.setting_sizes import setting_sizes, size_rows
     from server.compose import inspect
     from server.ipc.wire.fit import room, shortage
     from server.system.cores import usable_cores
@@ -56,10 +57,9 @@ def check(
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
     rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
     if device == "cpu":
-        from server.commands.setting_sizes import setting_sizes
-
-        rows += setting_sizes(arguments.path, settings)
-        rows += advice(info, measure(settings.threads or usable_cores(), free_memory_bytes()))
+        sizes = setting_sizes(arguments.path, settings)
+        machine = measure(settings.threads or usable_cores(), free_memory_bytes())
+        rows += [*size_rows(sizes), *advice(info, machine, sizes)]
     table(rows)
     if arguments.profile:
         from server.commands import step_profile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from server.model_sources import resolved
 from server.settings import Settings, split_entry
@@ -11,8 +11,8 @@ _A_ROW = 4
 """Sizes in a row of the table."""
 
 
-def setting_sizes(entry: str, settings: Settings) -> Sequence[tuple[str, str]]:
-    """Rows with the memory of the weights for each setting of `--quantize`, and for float32 and bfloat16.
+def setting_sizes(entry: str, settings: Settings) -> Mapping[str, int]:
+    """Memory of the weights for each setting of `--quantize`, and for float32 and bfloat16; empty if it is unknown.
 
     entry: `[NAME=]PATH_OR_HUB_ID` of a checkpoint that has been checked.
     """
@@ -27,9 +27,13 @@ def setting_sizes(entry: str, settings: Settings) -> Sequence[tuple[str, str]]:
         source = entry
     dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     try:
-        found = setting_sizes(resolved(source), dtype)
+        return setting_sizes(resolved(source), dtype)
     except ConfigError:  # the worker that checked it has models of its own
-        return []
+        return {}
+
+
+def size_rows(found: Mapping[str, int]) -> Sequence[tuple[str, str]]:
+    """Rows of the table with these sizes."""
     sizes = [f"{name} {size / 2**20:,.1f} MiB" for name, size in found.items()]
     rows = [", ".join(sizes[first : first + _A_ROW]) for first in range(0, len(sizes), _A_ROW)]
     return [("sizes" if number == 0 else "", row) for number, row in enumerate(rows)]

@@ -15,15 +15,15 @@ class KeyLimits:
     max_requests: number of HTTP requests in progress.
     max_tokens: tokens of all sequences of these requests, prompt tokens and tokens to generate.
     max_cost: bytes of memory that these requests may need in the HTTP process, by `server.operations.cost`.
+    is_admin: the key may load and unload models.
     requests_per_minute: number of requests that begin within a minute.
     tokens_per_minute: tokens of prompts and answers that are computed within a minute.
-    is_admin: the key may load and unload models.
     """
 
     name: str
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
+    is_admin: bool = False
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    is_admin: bool = False

@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_tables_with_names_and_limits(file: Path) -> None:
     keys = load_keys(["stated"], file)
-    assert keys.find(b"the-key-of-a") == KeyLimits("team-a", 16, 200_000, 1e9, 60, 9000)
+    assert keys.find(b"the-key-of-a") == KeyLimits("team-a", 16, 200_000, 1e9, False, 60, 9000)
     assert keys.find(b"the-key-of-b") == KeyLimits("team.b")
     assert keys.find(b"stated") == KeyLimits("setting-1")
     assert [keys.find(sent) for sent in (b"", b"the-key-of-", b"team-a", b"the-key-of-a ")] == [None] * 4
@@ -137,7 +137,7 @@ def test_a_changed_file_is_read_when_it_has_stayed_the_same(file: Path, caplog: 
     file.write_text(TABLES.replace("16", "17").replace("team.b", "team-c"))
     assert watcher.poll() is None, "it may be half written"
     keys = watcher.poll()
-    assert keys is not None and keys.find(b"the-key-of-a") == KeyLimits("team-a", 17, 200_000, 1e9, 60, 9000)
+    assert keys is not None and keys.find(b"the-key-of-a") == KeyLimits("team-a", 17, 200_000, 1e9, False, 60, 9000)
     (record,) = caplog.records
     assert record.getMessage() == "the API keys were read again: changed team-a, added team-c, removed team.b"
     assert watcher.poll() is None
@@ -234,7 +234,7 @@ async def test_the_limits_of_the_key_reach_the_engine_work(
             await http.post("/translate", json=body | {"api_key": key})
         else:
             await http.post("/translate", json=body, headers={"authorization": f"Bearer {key}"})
-    assert [call.key for call in calls] == [KeyLimits("team-a", 16, 200_000, 1e9, 60, 9000)]
+    assert [call.key for call in calls] == [KeyLimits("team-a", 16, 200_000, 1e9, False, 60, 9000)]
     bench.runtime.close()
 
 

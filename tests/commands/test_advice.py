@@ -16,6 +16,8 @@ from tests.api.conftest import Bench
 from tests.e2e.conftest import REPOSITORY
 
 GIB = 1 << 30
+SIZES = {"float32": 4 * 10**9, "bfloat16": 2 * 10**9, "int8": 1_062_500_000, "int4": 625_000_000, "int4-32": 1}
+"""Weights of a billion parameters with each setting."""
 
 
 def machine(free: float, read: float = 20e9) -> Machine:
@@ -36,7 +38,7 @@ def info(tmp_path: Path) -> ModelInfo:
 
 
 def found(info: ModelInfo, machine: Machine) -> dict[str, str]:
-    return dict(advice(info, machine))
+    return dict(advice(info, machine, SIZES))
 
 
 def test_rows_have_memory_tokens_and_speed(info: ModelInfo) -> None:
