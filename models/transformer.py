@@ -14,6 +14,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.tokens.projection.weight`                | [hidden, width]; the token table has `width`    |
 | `encoder.embedding.neighbours.{weight,bias}`                | [hidden, 3 * width]; the token table has `width` |
 | `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
+| `encoder.embedding.own_vector`                              | [hidden], of one token, T5Gemma 2 only          |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
 | `encoder.layers.N.attention.output.{weight,bias}`           | [hidden, heads * head_dim]                      |
@@ -34,7 +35,8 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `decoder.layers.N.mixer.input.{weight,bias}`                | [3 * channels, hidden], short convolution; or   |
 |                                                             | [values + channels + heads, hidden], state space |
 | `decoder.layers.N.mixer.{query,key,value,gate,beta,decay}.weight` | [keys, values or heads, hidden], delta rule |
-| `decoder.layers.N.mixer.convolution.{weight,bias}`          | [channels, 1, kernel], and [channels]           |
+| `decoder.layers.N.mixer.convolution.{weight,bias}`          | [channels, 1, kernel], and [channels]; or       |
+| `decoder.layers.N.mixer.convolution.{query,key,value}.weight` | one for each projection, OLMo Hybrid          |
 | `decoder.layers.N.mixer.{log_decay,decay_bias,time_step_bias,skip}` | [heads]                                 |
 | `decoder.layers.N.mixer.norm.weight`                        | [value_head_dim], delta rule; [values]          |
 | `decoder.layers.N.mixer.output.{weight,bias}`               | [hidden, channels or values]                    |

@@ -155,6 +155,15 @@ TRANSLATION = (
     Option("num_alternatives", "answer", int, "number of further translations"),
     Option("split_sentences", "inputs", bool, "translate sentence by sentence (default: yes)"),
     Option("protect", "inputs", _protected, "false, true (default), or terms to keep, separated by commas", "TERMS"),
+    Option("context", "inputs", str, "text around the inputs, for language models whose prompt has a place for it"),
+    Option(
+        "formality",
+        "languages",
+        str,
+        "how formal the translation is, for models that know it",
+        choices=("more", "less", "prefer_more", "prefer_less"),
+    ),
+    Option("quality", "answer", bool, "score and flags of each sentence; see --json"),
     Option("glossary", "languages", _term, "translation of a term; repeatable", "TERM=TRANSLATION", repeated=True),
     Option("format", "inputs", str, "html and xml: the tags stay in place", choices=("text", "html", "xml")),
 )

@@ -79,7 +79,7 @@ def advice(info: ModelInfo, machine: Machine, sizes: Mapping[str, int]) -> Seque
         room = machine.free_bytes * MEMORY_SHARE - weights
         text = f"{weights / 2**20:,.0f} MiB of weights"
         fits = room > 0
-        if fits and info.kv_tokens:
+        if fits and info.kv_bytes:
             of_number = _attention_bytes(info) if is_stored else 4 if name == "float32" else 2
             tokens = room / (info.kv_bytes / info.kv_tokens * of_number / _attention_bytes(info))
             text += f", KV cache for up to {tokens:,.0f} tokens"
@@ -87,7 +87,7 @@ def advice(info: ModelInfo, machine: Machine, sizes: Mapping[str, int]) -> Seque
         speed = machine.read_bytes / max(weights, 1)
         if info.kv_tokens:
             text += f", about {speed:,.1f} tokens/s for one stream"
-        text += f", prompts about {machine.operations / (2 * info.parameters):,.0f} tokens/s"
+        text += f", prompts about {machine.operations / (2 * max(info.parameters, 1)):,.0f} tokens/s"
         if not fits:
             text += "; too little memory" + (" for one full context" if room > 0 else "")
         else:

@@ -95,7 +95,7 @@ def test_text_generation_errors(client) -> None:
             story.text_generation(PROMPT, **{field: value})
     with pytest.raises(ValidationError, match="best_of"):
         list(story.text_generation(PROMPT, best_of=2, do_sample=True, stream=True))
-    with pytest.raises(HfHubHTTPError, match="no loaded model"):
+    with pytest.raises(HfHubHTTPError, match="no model"):
         client("nothing").text_generation(PROMPT)
 
 

@@ -13,7 +13,7 @@ from models.backends.choice import Quantization
 from models.checkpoint.loader import load_model
 from models.checkpoint.setting_sizes import setting_sizes
 from models.steps.batch import EncoderBatch
-from server.commands.setting_sizes import setting_sizes as rows_of
+from server.commands import setting_sizes as command
 from server.settings import Settings
 from tests.parity.checkpoints import write_model
 from weights.demo.train.training import HOME
@@ -89,6 +89,7 @@ def test_dtypes_without_kernels_have_no_quantised_sizes() -> None:
 
 
 def test_the_rows_of_check() -> None:
-    rows = rows_of(str(HOME / "story"), Settings(models=[], dtype="auto"))
+    found = command.setting_sizes(str(HOME / "story"), Settings(models=[], dtype="auto"))
+    rows = command.size_rows(found)
     assert [name for name, _ in rows] == ["sizes", "", ""]
     assert rows[0][1].startswith("float32 4.1 MiB, bfloat16 2.1 MiB, int8 1.1 MiB, ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 
@@ -29,6 +29,9 @@ class NoClient:
         pass
 
     def abort_all(self, sequence_ids: Sequence[int]) -> None:
+        assert not sequence_ids
+
+    def cancelled(self, sequence_ids: Collection[int]) -> None:
         assert not sequence_ids
 
 

@@ -250,7 +250,7 @@ PUBLISHED: Mapping[str, InstructionPrompt] = {
     ),
     # https://github.com/fe1ixxu/ALMA, README.md
     "alma": InstructionPrompt(_FROM_TO, languages=_codes("en cs de is ru zh"), centers=("en",), chat=False),
-    # https://github.com/huggingface/transformers, docs/source/en/model_doc/xalma.md
+    # https://huggingface.co/docs/transformers/model_doc/xalma
     **{
         f"x-alma-group{number}": InstructionPrompt(_FROM_TO, languages=("en", *group.split()), centers=("en",))
         for number, group in enumerate(_X_ALMA_GROUPS, 1)
