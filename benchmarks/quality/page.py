@@ -17,22 +17,23 @@ ENOUGH = 10_000
 HEAD = """\
 # Quality of reduced precisions
 
-How far each setting of `--quantize` is from the model in float32, on real weights.
-[`make quality`](../Makefile) measures it and writes this page. Speeds of quantized settings are worth reading only
-beside these numbers.
+This page says how far the results of each setting of `--quantize` are from those of the model in float32, on real
+weights. [`make quality`](../Makefile) measures this distance and writes the page. Compare speeds of quantized settings
+only together with these numbers.
 
-- **Bits**: memory of all weights in bits for each parameter, token table and output head included.
-- **KL**: Kullback-Leibler divergence of the next-token distribution from that of float32, in nats: mean, and 99th
-  percentile over all tokens; ± is the standard error of the mean. Every token is predicted from the text before it.
-  The smaller, the closer.
-- **Same top**: tokens whose most probable next token is that of float32. **Perplexity**: of the text.
-- The texts are pages of this documentation as they were in November 2026, the language reference and modules of
-  Python, and a dialogue, in windows of 512 tokens.
-- Rows of **llama.cpp** are computed by its own library (PyPI `xllamacpp`), in its formats, made by it from the same
-  float32 weights. Its F32 row checks that both programs compute the same model.
-- The published weights are stored in 4 bits. They lie on the grid of that format, which favours formats with the same
-  blocks. So noise of half a step of the grid, up or down, is added to each weight first (seed 39). This is the model
-  that all rows are compared with."""
+- **Bits**: memory of all weights, in bits per parameter. The embedding table and the output head are included.
+- **KL**: Kullback-Leibler divergence between the next-token distributions of the setting and of float32, in nats.
+  Smaller is closer. The columns have the mean and the 99th percentile over all tokens; ± is the standard error of the
+  mean. Every token is predicted from the text before it.
+- **Same top**: share of the tokens for which the setting and float32 have the same most probable next token.
+- **Perplexity**: that of the text with this setting.
+- The texts are pages of this documentation as of November 2026, the language reference and modules of Python, and a
+  dialogue. The models read them in windows of 512 tokens.
+- The rows of **llama.cpp** are computed by its own library (PyPI `xllamacpp`). The library also converted the same
+  float32 weights to its formats. Its F32 row checks that both programs compute the same model.
+- The package of SmolLM2 stores its weights in 4 bits. Each weight is therefore on the grid of that format, which would
+  favour formats with the same blocks. So noise of half a grid step, up or down, is added to each weight first
+  (seed 39). All rows are compared with the model that results."""
 
 
 def write(results: Results, page: Path) -> None:
@@ -59,8 +60,10 @@ def _tokens(rows: dict[str, Row]) -> str:
     counts = sorted({row["tokens"] for row in rows.values()})
     text = " and ".join(f"{count:,} tokens" for count in counts)
     if counts[0] < ENOUGH:
-        text += "; differences of 10% in the mean, and of 30% in the last percent, are noise"
-    return text if len(counts) == 1 else f"{text}. Perplexities of different numbers of tokens are of different texts"
+        text += "; differences of 10% in the mean, and of 30% in the 99th percentile, are noise"
+    if len(counts) > 1:
+        text += ". Rows with different numbers of tokens have different texts: do not compare their perplexities"
+    return text
 
 
 def _decoder(name: str, rows: dict[str, Row], page: Path) -> str:
@@ -75,7 +78,7 @@ def _decoder(name: str, rows: dict[str, Row], page: Path) -> str:
     types = [f"- {row['name']}: {row['types']}" for row in rows.values() if row.get("types") and row["name"] != "F32"]
     if types:
         text += (
-            "\n\nTypes of the matrices of llama.cpp's formats. Rows that are no multiple of 256 inputs have no K types."
+            "\n\nNumber of matrices of each type in llama.cpp's formats. The K types need a multiple of 256 inputs."
             f"\n\n{chr(10).join(types)}"
         )
     return text
@@ -105,9 +108,10 @@ def _encoder(name: str, rows: dict[str, Row]) -> str:
     lines = [
         f"## Embeddings: {name}",
         "",
-        "300 sentences: cosine of each vector with that of float32, and rankings of the other sentences by each one. "
-        "**Same first ten**: members of the first ten that are the same. **Same order**: rankings whose first ten are "
-        "the same in the same order.",
+        "Cosines between the vectors of the setting and of float32, for 300 sentences. Each sentence also ranks all "
+        "others by similarity. **Same first ten**: share of the ten best sentences of float32 that are among the ten "
+        "best of the setting. **Same first**: rankings with the same best sentence. **Same order**: rankings with the "
+        "same ten best sentences in the same order.",
         "",
         "| setting | cosine, median | cosine, worst | same first ten | same first | same order |",
         "|---|---|---|---|---|---|",
