@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from models.checkpoint.expected_tensors import expected_tensors
 from models.checkpoint.settings_files import read_settings
-from models.config import ConfigError
+from models.config import ConfigError, MixtureOfExpertsConfig, ModelConfig
 from models.families import FAMILIES
 from models.families.shared.family import Family
 from models.transformer import Transformer
@@ -21,6 +22,8 @@ from weights.rules import Rule, first_match
 from weights.stored import Stored
 
 _MAX_NAMED = 3
+_MAX_BUILT = 12
+"""Models that are built for one message. A build takes up to 0.1 s, and a refusal must take a few seconds at most."""
 
 
 def fitting_families(directory: Path) -> str:
@@ -34,23 +37,33 @@ def fitting_families(directory: Path) -> str:
         return ""
     try:
         with open_checkpoint(directory) as stored:
-            found = list(_fitting(stored, hf))
+            found = list(islice(_fitting(stored, hf), _MAX_NAMED + 1))
     except (WeightsError, OSError):
         return ""
     if not found:
         return ""
     names = ", ".join(repr(kind) for kind in found[:_MAX_NAMED])
-    more = f" and of {len(found) - _MAX_NAMED} more families" if len(found) > _MAX_NAMED else ""
+    more = " and of more families" if len(found) > _MAX_NAMED else ""
     like = f"; its tensors have the names and shapes of {names}{more}"
     return f"{like}: write that 'model_type' if its code computes the same"
 
 
 def _fitting(stored: Mapping[str, Stored], hf: Mapping[str, Any]) -> Iterator[str]:
+    """The types of the families that fit, among the first `_MAX_BUILT` that have a rule for each tensor."""
     plain = {name: value for name, value in hf.items() if name not in ("auto_map", "architectures")}
+    built = 0
     for kind, family in FAMILIES.items():
         architecture = _architecture(family, hf.get("architectures"))
-        if architecture is not None and _fits(stored, {**plain, "model_type": kind}, family, architecture):
+        if architecture is None:
+            continue
+        named = _named(stored, {**plain, "model_type": kind}, family, architecture)
+        if named is None:
+            continue
+        if _fits(stored, *named, family):
             yield kind
+        built += 1
+        if built == _MAX_BUILT:
+            return
 
 
 def _architecture(family: Family, named: Any) -> str | None:
@@ -62,13 +75,36 @@ def _architecture(family: Family, named: Any) -> str | None:
     return next((name for name in family.architectures if name.rpartition("For")[1:] == (found, head)), None)
 
 
-def _fits(stored: Mapping[str, Stored], hf: Mapping[str, Any], family: Family, architecture: str) -> bool:
-    """Whether a model of an architecture has exactly these tensors. Reads no tensor."""
+def _named(
+    stored: Mapping[str, Stored], hf: Mapping[str, Any], family: Family, architecture: str
+) -> tuple[ModelConfig, Sequence[Rule]] | None:
+    """The configuration and the rules of an architecture that has a rule for each tensor; else None.
+
+    Most families fail at the first name, and those with experts at a file without any.
+    """
     try:
         config = family.config(hf, architecture)
         rules = family.rules(config, hf, architecture)
-        if not _all_named(stored, rules):
-            return False
+    except (ConfigError, WeightsError):
+        return None
+    names: list[str] = []
+    for name in stored:
+        match = first_match(rules, name)
+        if match is None:
+            return None
+        names += match[1]
+    return (config, rules) if _has_experts(config) is any(".experts" in name for name in names) else None
+
+
+def _has_experts(config: ModelConfig) -> bool:
+    """Whether a layer has a mixture of experts. Its model takes long to build."""
+    layers = [layer for stack in (config.encoder, config.decoder) if stack is not None for layer in stack.layers]
+    return any(isinstance(getattr(layer, "feed_forward", None), MixtureOfExpertsConfig) for layer in layers)
+
+
+def _fits(stored: Mapping[str, Stored], config: ModelConfig, rules: Sequence[Rule], family: Family) -> bool:
+    """Whether a model with this configuration has exactly these tensors. Reads no tensor."""
+    try:
         with torch.device("meta"):
             transformer = Transformer(config)
         expected = expected_tensors(transformer, family, rules, stored)
@@ -76,8 +112,3 @@ def _fits(stored: Mapping[str, Stored], hf: Mapping[str, Any], family: Family, a
     except (ConfigError, WeightsError):
         return False
     return not (plan.missing or plan.unexpected or plan.misshapen)
-
-
-def _all_named(stored: Mapping[str, Stored], rules: Sequence[Rule]) -> bool:
-    """Whether each tensor has a rule. Most families fail at the first name, before a model is built."""
-    return all(first_match(rules, name) is not None for name in stored)
