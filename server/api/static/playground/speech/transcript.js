@@ -6,17 +6,27 @@ import { el } from "../dom.js";
 import { languageOf } from "../scripts.js";
 import { clock, toSrt, toVtt } from "./subtitles.js";
 
-/** The words of each segment, in order: as many as its text has. A segment without word times is one word. */
+/** Number of characters at the start of a text that have `count` characters besides white space. */
+function lengthWith(text, count) {
+  let length = 0;
+  for (let left = count; left > 0 && length < text.length; length += 1) {
+    left -= /\S/.test(text[length]) ? 1 : 0;
+  }
+  return length;
+}
+
+/** The text of each segment in pieces, one for each word, with its times. A segment without word times is one piece. */
 function wordsOfSegments(segments, words) {
   let at = 0;
   return segments.map(({ text, start, end }) => {
     const own = [];
-    const wanted = text.replaceAll(/\s/g, "").length;
-    for (let length = 0; length < wanted && at < words.length; at += 1) {
-      length += words[at].word.replaceAll(/\s/g, "").length;
-      own.push(words[at]);
+    let rest = text;
+    for (; rest.trim() && at < words.length; at += 1) {
+      const length = lengthWith(rest, words[at].word.replaceAll(/\s/g, "").length);
+      own.push({ piece: rest.slice(0, length), start: words[at].start, end: words[at].end });
+      rest = rest.slice(length);
     }
-    return own.length ? own : [{ word: text, start, end }];
+    return own.length ? own : [{ piece: text, start, end }];
   });
 }
 
@@ -25,8 +35,8 @@ export function transcriptView({ text, segments = [], words = [] }, player) {
   const spans = [];
   const ofSegments = wordsOfSegments(segments, words);
   const rows = segments.map((segment, row) => {
-    const own = ofSegments[row].map(({ word, start, end }) => {
-      const span = el("span", { class: "spoken-word" }, word.startsWith(" ") ? word : ` ${word}`);
+    const own = ofSegments[row].map(({ piece, start, end }) => {
+      const span = el("span", { class: "spoken-word" }, piece);
       spans.push({ span, start, end });
       span.addEventListener("click", () => playFrom(start));
       return span;
