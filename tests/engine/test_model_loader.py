@@ -92,6 +92,20 @@ def test_a_broken_checkpoint_fails_alone(pairs, worker, tmp_path):
     assert _answer(worker, 1)
 
 
+def test_a_model_that_is_unloaded_while_its_weights_are_read_is_not_loaded(pairs, worker):
+    worker.configure([], on_demand=True)
+    worker.until(Ready)
+    spec, later = _spec(pairs("gpt2")), []
+    worker.send(LoadModel(spec, 1 << 20))
+    worker.send(UnloadModel("gpt2"))
+    assert worker.until(ModelUnloaded, later).model == "gpt2"
+    worker.send(MeasureModel(spec))
+    worker.until(ModelMeasured, later)
+    assert not [message for message in later if isinstance(message, ModelLoaded)]
+    worker.send(LoadModel(spec, 1 << 20))
+    assert worker.until(ModelLoaded).model == "gpt2"
+
+
 def _resident(process_id: int) -> int:
     text = Path(f"/proc/{process_id}/smaps_rollup").read_text()
     found = re.search(r"^Pss:\s+(\d+)", text, re.M)

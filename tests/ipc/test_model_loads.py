@@ -139,3 +139,32 @@ async def test_unloading_forgets_the_model_its_vocabulary_and_its_open_requests(
     assert workers.kinds(1)[-1] is not Vocabulary, "no worker has the model"
     await workers.load(1)
     assert workers.sent[1][-1] == Vocabulary("decoder", [b"b"])
+
+
+async def test_an_unload_overtakes_the_load_of_a_new_worker():
+    """The load has no answer of its own any more, and an answer that was sent before counts for nothing."""
+    workers = OnDemand(1)
+    await workers.load(1)
+    workers.client.on_lost(1)
+    workers.ready(2)
+    restoring = asyncio.create_task(workers.client.restored(2))
+    await asyncio.sleep(0)
+    unloading = asyncio.create_task(workers.client.loads.unload("decoder"))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(restoring, 1)
+    workers.client.on_model(ModelLoaded(2, "decoder", [DECODER]))
+    await asyncio.sleep(0)
+    assert not unloading.done() and not workers.client.loads.is_available("decoder")
+    workers.client.on_model(ModelUnloaded(2, "decoder"))
+    await unloading
+    assert workers.dropped == []
+
+
+async def test_a_worker_that_becomes_ready_during_a_load_gets_the_model_after_it():
+    workers = OnDemand(1)
+    loading = asyncio.create_task(workers.client.loads.load(SPEC, 1))
+    await asyncio.sleep(0)
+    workers.ready(2)
+    workers.client.on_model(ModelLoaded(1, "decoder", [DECODER]))
+    await loading
+    assert workers.kinds(2) == [LoadModel]

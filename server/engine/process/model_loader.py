@@ -84,6 +84,7 @@ class ModelLoader:
         self._waiting: deque[MeasureModel | LoadModel] = deque()
         self._results: queue.SimpleQueue[_Read | ModelMeasured | ModelFailed] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._reading = ""
         self._warming: _WarmingUp | None = None
         self._dropped: set[str] = set()
 
@@ -117,7 +118,12 @@ class ModelLoader:
         assert self._thread is not None
         self._thread.join()
         self._thread = None
-        if isinstance(result, _Read):
+        name, self._reading = self._reading, ""
+        if name in self._dropped:
+            del result
+            self._dropped.discard(name)
+            self._give_back(name)
+        elif isinstance(result, _Read):
             self._build(result)
         else:
             self._send(result)
@@ -129,6 +135,7 @@ class ModelLoader:
         if self.is_busy or not self._waiting:
             return
         message = self._waiting.popleft()
+        self._reading = message.model.name if isinstance(message, LoadModel) else ""
         # Blocks that the thread frees would leave holes in the heap of the steps.
         map_large_blocks()
         self._thread = threading.Thread(target=self._run, args=(message,), name="load", daemon=True)
@@ -201,7 +208,7 @@ class ModelLoader:
     def _unload(self, name: str) -> None:
         """Drop a model. A load that waits is forgotten, and one that goes on is dropped at its end."""
         self._waiting = deque(message for message in self._waiting if message.model.name != name)
-        if self._warming is not None and self._warming.model.name == name:
+        if name == self._reading or (self._warming is not None and self._warming.model.name == name):
             self._dropped.add(name)
             return
         self._engine.remove_model(name)

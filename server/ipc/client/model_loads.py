@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import NamedTuple
 
 from server.ipc.client.dispatch import Dispatcher
 from server.ipc.client.worker_state import WorkerState
@@ -21,6 +22,7 @@ from server.ipc.wire.messages import (
     ModelFailed,
     ModelLoaded,
     ModelMeasured,
+    ModelUnloaded,
     UnloadModel,
 )
 
@@ -33,6 +35,13 @@ class ModelLoadFailed(Exception):
 
 class WorkerLost(ModelLoadFailed):
     """The worker ended while it measured or loaded the model, which may be the cause or not."""
+
+
+class _Pending(NamedTuple):
+    """A message whose answer has not arrived. answer: gets it, or the reason why none comes."""
+
+    message: MeasureModel | LoadModel | UnloadModel
+    answer: asyncio.Future[ModelAnswer]
 
 
 class ModelLoads:
@@ -51,7 +60,7 @@ class ModelLoads:
         self._loaded = loaded
         self._wanted: dict[str, LoadModel] = {}
         self._names: dict[str, list[str]] = {}
-        self._answers: dict[tuple[int, str], asyncio.Future[ModelAnswer]] = {}
+        self._answers: dict[tuple[int, str], _Pending] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -77,6 +86,9 @@ class ModelLoads:
             await self.unload(spec.name)
             raise
         self._wanted[spec.name] = message
+        for worker in self._dispatcher.accepting:  # one that became ready meanwhile
+            if spec.name not in worker.models:
+                self._restore(worker, message)
 
     async def unload(self, name: str) -> None:
         """Drop a model in every worker, and wait until its memory is given back. It must have no open sequences."""
@@ -92,7 +104,7 @@ class ModelLoads:
 
     async def restored(self, epoch: int) -> None:
         """Wait until a worker that has become ready has loaded all models that are wanted, or could not."""
-        waiting = [future for (own, _), future in self._answers.items() if own == epoch]
+        waiting = [pending.answer for (own, _), pending in self._answers.items() if own == epoch]
         await asyncio.gather(*waiting, return_exceptions=True)
 
     def on_answer(self, answer: ModelAnswer) -> None:
@@ -100,35 +112,43 @@ class ModelLoads:
         worker = self._dispatcher.workers.get(answer.epoch)
         if worker is None:
             return
+        pending = self._answers.get((answer.epoch, answer.model))
+        if pending is not None and isinstance(pending.message, UnloadModel) and not isinstance(answer, ModelUnloaded):
+            return  # the answer to an earlier message, which the worker sent before it received this one
         if isinstance(answer, ModelLoaded):
             names = [info.name for info in answer.models]
             self._names[answer.model] = names
             worker.models.update(names)
             self._dispatcher.send_vocabularies(worker, names)
             self._loaded(answer.models)
-        future = self._answers.pop((answer.epoch, answer.model), None)
-        if future is not None and not future.done():
-            future.set_result(answer)
+        if pending is not None:
+            del self._answers[answer.epoch, answer.model]
+            if not pending.answer.done():
+                pending.answer.set_result(answer)
         self.changed()
 
     def on_ready(self, worker: WorkerState) -> None:
         """A worker has become ready. It loads the models that are wanted."""
-        for name, message in list(self._wanted.items()):
-            future = self._send(worker, name, message)
-            future.add_done_callback(partial(self._restored, name))
+        for message in list(self._wanted.values()):
+            self._restore(worker, message)
         self.changed()
 
     def on_lost(self, epoch: int) -> None:
         """A worker has ended. Only the first of its unanswered loads had begun; the others are not to blame."""
         lost = [key for key in self._answers if key[0] == epoch]
-        for place, key in enumerate(lost):
-            future, name = self._answers.pop(key), key[1]
-            if place == 0 or name not in self._wanted:
+        for index, key in enumerate(lost):
+            future, name = self._answers.pop(key).answer, key[1]
+            if index == 0 or name not in self._wanted:
                 future.set_exception(WorkerLost(f"model {name!r}: the worker ended while it loaded the model"))
                 future.exception()
             else:
                 future.cancel()
         self.changed()
+
+    def _restore(self, worker: WorkerState, message: LoadModel) -> None:
+        """Load a wanted model in one more worker."""
+        name = message.model.name
+        self._send(worker, name, message).add_done_callback(partial(self._restored, name))
 
     def _restored(self, name: str, done: asyncio.Future[ModelAnswer]) -> None:
         """Forget a model that a worker could not load again, unless another worker has it."""
@@ -152,6 +172,8 @@ class ModelLoads:
         answers = await asyncio.gather(*waiting, return_exceptions=True)
         found: list[ModelAnswer] = []
         for answer in answers:
+            if isinstance(answer, asyncio.CancelledError):
+                raise ModelLoadFailed(f"model {name!r} was dropped before it was loaded")
             if isinstance(answer, BaseException):
                 raise answer
             if isinstance(answer, ModelFailed):
@@ -162,7 +184,11 @@ class ModelLoads:
     def _send(
         self, worker: WorkerState, name: str, message: MeasureModel | LoadModel | UnloadModel
     ) -> asyncio.Future[ModelAnswer]:
+        """Send a message. Returns its answer; that of an earlier message about the same model is cancelled."""
         future: asyncio.Future[ModelAnswer] = asyncio.get_running_loop().create_future()
-        self._answers[worker.epoch, name] = future
+        earlier = self._answers.pop((worker.epoch, name), None)
+        if earlier is not None:
+            earlier.answer.cancel()
+        self._answers[worker.epoch, name] = _Pending(message, future)
         worker.outbox.post(message, idle=False)
         return future
