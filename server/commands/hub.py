@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.epilog = f"examples:\n{EXAMPLES[name]}\n\n{_ENDS[name]}{_ENVIRONMENT}"
     if name == "list":
         return
-    parser.add_argument("model", metavar="HUB_ID", help="org/name, with @REVISION and :QUANTIZATION if needed")
+    parts = "@REVISION if needed" if name == "rm" else "@REVISION and :QUANTIZATION if needed"
+    parser.add_argument("model", metavar="HUB_ID", help=f"org/name, with {parts}")
     if name in ("pull", "show"):
         parser.add_argument("--gguf", metavar="QUANTIZATION", help="the GGUF model with this quantization: Q4_K_M")
     if name == "rm":
@@ -177,6 +178,8 @@ def _remove(arguments: argparse.Namespace) -> None:
     from weights.hub.cache import cached_models, remove, snapshot
 
     source = _source(arguments)
+    if source.gguf is not None:
+        raise StartError(f"rm removes whole revisions, all their quantizations included: leave out :{source.gguf}")
     models = {model.name: model for model in cached_models()}
     if source.repository not in models:
         names = did_you_mean(source.repository, models) or "; triptych list shows those that are"
@@ -193,6 +196,11 @@ def _remove(arguments: argparse.Namespace) -> None:
     if not arguments.yes:
         if not sys.stdin.isatty():
             raise StartError("rm asks before it removes a model: without a terminal, add --yes")
-        if input(f"remove {source.text} ({size_text(model.bytes)})? [y/N] ").strip().lower() not in ("y", "yes"):
+        size = f" ({size_text(model.bytes)})" if source.revision is None else ""
+        try:
+            reply = input(f"remove {source.text}{size}? [y/N] ")
+        except EOFError:
+            reply = ""
+        if reply.strip().lower() not in ("y", "yes"):
             return
     print(f"removed {source.text}: {size_text(remove(commits))} are free again")

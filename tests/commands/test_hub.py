@@ -77,6 +77,7 @@ def test_pull_of_one_gguf_model(hub: StandInHub, environment: dict[str, str]) ->
         (["pull", "/no/path/at/all"], {}, "is not a hub id"),
         (["pull", "org/mood"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE"),
         (["pull", "org/none"], {}, "set HF_TOKEN"),
+        (["rm", "org/mood:Q4_K_M", "--yes"], {}, "leave out :Q4_K_M"),
     ],
 )
 def test_a_refusal_is_one_line(environment: dict[str, str], argv: list[str], more: dict, message: str) -> None:

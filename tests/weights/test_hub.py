@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from huggingface_hub import constants
@@ -222,3 +223,28 @@ def test_the_cache_is_listed_and_cleared(hub: StandInHub) -> None:
     (model,) = cached_models()
     assert (model.name, model.revisions) == ("org/m", ("main", "v1")) and model.bytes > len(WEIGHTS)
     assert remove(model.commits) == model.bytes and cached_models() == []
+
+
+def test_after_a_failure_no_further_file_is_begun(hub: StandInHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add("org/m", **{f"model-{number:05}-of-00030__safetensors": WEIGHTS for number in range(30)}, **CONFIG)
+    begun: list[str] = []
+
+    def refuse(download: fetching.Download, file: fetching.HubFile) -> None:
+        begun.append(file.name)
+        if len(begun) == 1:
+            raise ResolveError("the hub refuses it")
+        Event().wait(0.05)
+
+    monkeypatch.setattr(fetching, "_fetch", refuse)
+    with pytest.raises(ResolveError, match="the hub refuses it"):
+        resolve("org/m")
+    assert len(begun) < 30
+
+
+def test_an_answer_that_is_too_long_does_not_fill_the_disk(hub: StandInHub, tmp_path: Path) -> None:
+    whole = WEIGHTS * 2000
+    hub.add("org/m", model__safetensors=whole, **CONFIG)
+    partial = tmp_path / "partial"
+    address = f"{hub.url}/org/m/resolve/{commit_of('org/m', 'main')}/model.safetensors"
+    fetching._append(address, {}, partial, 0, 100)
+    assert 100 < partial.stat().st_size < len(whole)

@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,8 +116,12 @@ def fetch(download: Download) -> None:
     download.blobs.mkdir(parents=True, exist_ok=True)
     largest_first = sorted(download.missing, key=lambda file: -file.size)
     with ThreadPoolExecutor(_CONNECTIONS, "fetch") as threads:
-        for result in [threads.submit(_fetch, download, file) for file in largest_first]:
-            result.result()
+        results = [threads.submit(_fetch, download, file) for file in largest_first]
+        wait(results, return_when=FIRST_EXCEPTION)
+        threads.shutdown(wait=False, cancel_futures=True)  # after a failure, no further file is begun
+        for result in results:
+            if not result.cancelled():
+                result.result()
     reference = download.directory.parent.parent / "refs" / download.revision
     if download.revision != download.commit:
         reference.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +194,7 @@ def _continue(download: Download, file: HubFile) -> None:
             headers = build_hf_headers()
             if urlsplit(about.location).netloc != urlsplit(url).netloc:
                 headers.pop("authorization", None)  # a storage server must not get the token
-            _append(about.location, headers, download.partial(file), before)
+            _append(about.location, headers, download.partial(file), before, file.size)
             if not file.size:
                 return
         except Exception as error:
@@ -208,8 +212,11 @@ def _is_break(error: Exception) -> bool:
     return "httpx" in type(error).__module__
 
 
-def _append(address: str, headers: Mapping[str, str], partial: Path, begin: int) -> None:
-    """Append the bytes of an address from `begin` on to a file. A server without ranges sends it from its start."""
+def _append(address: str, headers: Mapping[str, str], partial: Path, begin: int, size: int) -> None:
+    """Append the bytes of an address from `begin` on to a file. A server without ranges sends it from its start.
+
+    size: number of bytes of the whole file. An answer with more is not read to its end: its hash is wrong anyway.
+    """
     import httpx
 
     wanted = {**headers, "accept-encoding": "identity"} | ({"range": f"bytes={begin}-"} if begin else {})
@@ -219,12 +226,12 @@ def _append(address: str, headers: Mapping[str, str], partial: Path, begin: int)
         with partial.open("ab" if response.status_code == 206 else "wb") as opened:
             for piece in response.iter_raw():
                 opened.write(piece)
+                if opened.tell() > size:
+                    break
 
 
 def _has_right_hash(path: Path, file: HubFile) -> bool:
-    """Whether a file has the hash that the hub states for it. A hub that states none is believed."""
-    if not file.blob:
-        return True
+    """Whether a file has the hash that the hub states for it."""
     hashed = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
     if not file.sha256:
         hashed.update(f"blob {path.stat().st_size}\0".encode())
