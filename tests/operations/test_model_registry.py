@@ -263,8 +263,8 @@ async def test_a_model_that_no_worker_has_is_waited_for_and_a_dropped_one_is_loa
         waiting = asyncio.create_task(world.use("a"))
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        world.loads.dropped("a", "model 'a': the worker ended while it loaded the model")
-        with pytest.raises(NotReady, match="the worker ended"):
+        world.loads.dropped("a", "model 'a': the worker ended while it loaded /models/a")
+        with pytest.raises(NotReady, match="the worker ended while it loaded its directory"):
             await waiting
         world.clock.now += 5
         await world.use("a")
@@ -304,12 +304,17 @@ async def test_an_operator_loads_and_unloads():
         assert model.state == "declared" and world.loads.log[-1] == "-a"
 
 
+def with_adapter(name: str):
+    """A change that adds an adapter."""
+    return lambda spec: ModelSpec("a", "/models/a", "auto", adapters={**spec.adapters, name: f"/adapters/{name}"})
+
+
 async def test_a_changed_model_is_loaded_again_after_its_requests_or_stays_as_it_was():
     async with World(a=1) as world:
         model = world.registry.models["a"]
         call = await world.use("a")
         changed = ModelSpec("a", "/models/a", "auto", adapters={"poems": "/adapters/poems"})
-        changing = asyncio.create_task(world.registry.change(model, changed))
+        changing = asyncio.create_task(world.registry.change(model, lambda spec: changed))
         await asyncio.sleep(0.01)
         assert model.spec.adapters == {} and not changing.done()
         call.close()
@@ -318,10 +323,21 @@ async def test_a_changed_model_is_loaded_again_after_its_requests_or_stays_as_it
         assert world.loads.log == ["+a", "-a", "+a"]
         world.loads.broken["a"] = "model 'a': adapter 'odes' is broken"
         with pytest.raises(NotReady, match="odes"):
-            await world.registry.change(model, ModelSpec("a", "/models/a", "auto", adapters={"odes": "/adapters/odes"}))
+            await world.registry.change(model, with_adapter("odes"))
         del world.loads.broken["a"]
         await world.use("a")
         assert model.spec == changed
+
+
+async def test_two_changes_at_the_same_time_are_both_made():
+    async with World(a=1) as world:
+        model = world.registry.models["a"]
+        call = await world.use("a")
+        changing = [asyncio.create_task(world.registry.change(model, with_adapter(name))) for name in ("odes", "poems")]
+        await asyncio.sleep(0.01)
+        call.close()
+        await asyncio.gather(*changing)
+        assert model.spec.adapters == {"odes": "/adapters/odes", "poems": "/adapters/poems"}
 
 
 @pytest.mark.parametrize("seed", range(5))

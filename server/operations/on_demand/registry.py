@@ -68,8 +68,9 @@ class TextParts:
 class ModelSources(Protocol):
     """Finds models and adapters that are declared while the server runs.
 
-    discover: the models that have come to `--models-dir`, and those that are declared already.
-    model, adapter: those that an operator names: a path, or an id on the hub. They raise InvalidRequest.
+    discover: the models in `--models-dir` that are not declared yet.
+    model: a model that an operator names by a path or a hub id. Raises InvalidRequest.
+    adapter: directory of an adapter that an operator names in the same way. Raises InvalidRequest.
     """
 
     async def discover(self) -> list[DeclaredModel]: ...
@@ -233,19 +234,20 @@ class ModelRegistry:
         if model.state == "loaded":
             await self._leave(model, "operator")
 
-    async def change(self, model: DeclaredModel, spec: ModelSpec) -> None:
+    async def change(self, model: DeclaredModel, changed: Callable[[ModelSpec], ModelSpec]) -> None:
         """Load a model again with another specification, when its running requests have ended.
 
+        changed: returns the new specification, from one that may have further changes which are not in effect yet.
         Raises NotReady if that fails; the model then has its earlier specification again.
         """
         before = model.spec
         if model.state == "loading":
             await self._wait(None, model)
         if model.state in ("loaded", "unloading"):
-            model.next_spec = spec
+            model.next_spec = changed(model.next_spec or model.spec)
             await self._leave(model, "operator")
         else:
-            model.spec = spec
+            model.spec = changed(model.spec)
         try:
             await self.load_now(model)
         except NotReady:
@@ -313,7 +315,7 @@ class ModelRegistry:
         """A worker was started again and could not load a model that it had."""
         model = self.models.get(name)
         if model is not None:
-            model.failed(reason, self._clock())
+            model.failed(_without_paths(reason, model), self._clock())
             self._drops = [task for task in self._drops if not task.done()]
             self._drops.append(asyncio.ensure_future(self._text.drop(model)))
             self._report()
@@ -383,8 +385,7 @@ class ModelRegistry:
     async def _fail(self, model: DeclaredModel, reason: str) -> None:
         await self._loads.unload(model.name)
         await self._text.drop(model)
-        # Clients read the reason, and no path of this machine concerns them.
-        model.failed(reason.replace(model.spec.directory, "its directory"), self._clock())
+        model.failed(_without_paths(reason, model), self._clock())
         log.error("%s; it is tried again after %.0f s", reason, model.retry_at - self._clock())
 
     def _kv_bytes(self, need: ModelMeasured) -> int:
@@ -420,9 +421,11 @@ class ModelRegistry:
     def _residents(self) -> list[Resident]:
         now = self._clock()
         return [
-            Resident(one.name, one.size_bytes, one.load_seconds, now - one.used_at, one.running + one.waiting > 0)
-            for one in self.models.values()
-            if one.state in ("loaded", "unloading")
+            Resident(
+                model.name, model.size_bytes, model.load_seconds, now - model.used_at, model.running + model.waiting > 0
+            )
+            for model in self.models.values()
+            if model.state in ("loaded", "unloading")
         ]
 
     async def _leave(self, model: DeclaredModel, reason: str) -> None:
@@ -455,3 +458,8 @@ class ModelRegistry:
                 expires = model.expires_at
                 if expires is not None and expires <= now and not model.running and not model.waiting:
                     await self._leave(model, "idle")
+
+
+def _without_paths(reason: str, model: DeclaredModel) -> str:
+    """Why a load failed, as clients may read it: without paths of this machine."""
+    return reason.replace(model.spec.directory, "its directory")

@@ -18,6 +18,7 @@ from server.api.fields.fields import Body
 from server.api.routes.state_route import StateRoute
 from server.api.state import State
 from server.errors import Forbidden, InvalidRequest, ModelNotFound, NotFound
+from server.ipc.wire.descriptions import ModelSpec
 from server.operations.on_demand.declared import DeclaredModel
 from server.operations.on_demand.registry import ModelRegistry
 from server.settings import MODEL_NAME
@@ -54,7 +55,7 @@ async def _load(state: State, request: Request, body: LoadAdapterBody) -> Respon
     if registry.find(body.lora_name) is not None:
         raise InvalidRequest("`lora_name` is the name of a model or adapter already", "lora_name")
     directory = await registry.resolve_adapter(model, body.lora_path)
-    await registry.change(model, replace(model.spec, adapters={**model.spec.adapters, body.lora_name: directory}))
+    await registry.change(model, lambda spec: replace(spec, adapters={**spec.adapters, body.lora_name: directory}))
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
@@ -63,8 +64,11 @@ async def _unload(state: State, request: Request, body: UnloadAdapterBody) -> Re
     model = registry.find(body.lora_name)
     if model is None or body.lora_name not in model.spec.adapters:
         raise NotFound("no adapter has this name")
-    adapters = {name: path for name, path in model.spec.adapters.items() if name != body.lora_name}
-    await registry.change(model, replace(model.spec, adapters=adapters))
+
+    def changed(spec: ModelSpec) -> ModelSpec:
+        return replace(spec, adapters={name: path for name, path in spec.adapters.items() if name != body.lora_name})
+
+    await registry.change(model, changed)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 
