@@ -184,15 +184,17 @@ def by_model(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict
 
 
 def check_names(settings: Settings, names: Sequence[str]) -> None:
-    """Raise StartError for an alias, a default or a model to preload that is not one of these names.
+    """Raise StartError for an alias, a default, an idle time or a model to preload whose model is not one of `names`.
 
-    Models that come to `--models-dir` later may have aliases and be defaults.
+    Models that come to `--models-dir` later may have aliases and idle times, and be defaults.
     """
     known = [*names, *(["all"] if settings.preload else [])]
     for setting in ("preload",) if settings.models_dir is not None else ("preload", "alias", "default_model"):
         for entry in getattr(settings, setting):
             if entry.rpartition("=")[2] not in known:
                 raise StartError(f"{setting}: no model is named {entry.rpartition('=')[2]!r}, only {', '.join(names)}")
+    if settings.models_dir is None:
+        by_model("idle_seconds", settings.idle_seconds, names)
 
 
 def stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:

@@ -78,7 +78,7 @@ def _shapes(directory: Path) -> dict[str, list[int]]:
     if path is None:
         raise ConfigError("a checkpoint of one vector per token needs 'model.safetensors'")
     try:
-        file: Any = safe_open(path, framework="numpy")
-        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError):
         raise ConfigError("'model.safetensors' is truncated or damaged") from None

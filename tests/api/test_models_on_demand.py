@@ -148,6 +148,8 @@ async def test_lists_have_models_that_are_not_loaded(http, registry):
     tags = {model["name"] for model in (await http.get("/api/tags")).json()["models"]}
     running = {model["name"] for model in (await http.get("/api/ps")).json()["models"]}
     assert "resting:latest" in tags and "resting:latest" not in running
+    registry.models["resting"].spec = ModelSpec("resting", "/files/that/are/gone", "auto")
+    assert tags == {model["name"] for model in (await http.get("/api/tags")).json()["models"]}
     registry.models["resting"].state = "loading"
     assert "resting:latest" in {model["name"] for model in (await http.get("/api/ps")).json()["models"]}
     info = (await http.get("/info")).json()["on_demand"]

@@ -39,12 +39,15 @@ def test_flags_then_environment_then_file_then_default(tmp_path: Path, monkeypat
 
 def test_valuesby_model() -> None:
     from server.ipc.wire.descriptions import Speculation
-    from server.model_sources import by_model, find_speculations
+    from server.model_sources import by_model, check_names, find_speculations
 
     names = ["a", "b", "c"]
     assert by_model("quantize", ["b=int4", "int8"], names) == {"b": "int4", "": "int8"}
     with pytest.raises(StartError, match="kv_cache_dtype: no model is named 'd', only a, b, c"):
         by_model("kv_cache_dtype", ["d=int8"], names)
+    with pytest.raises(StartError, match="idle_seconds: no model is named 'd', only a, b, c"):
+        check_names(load({"idle_seconds": "60,d=5"}), names)
+    check_names(load({"idle_seconds": "60,b=5"}), names)
     settings = load({"speculative": "ngram,a=ngram,b=off"})
     directories = {name: Path(name) for name in names}
     assert find_speculations(settings, directories) == {"a": Speculation(), "c": Speculation(is_optional=True)}

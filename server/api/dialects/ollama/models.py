@@ -199,7 +199,11 @@ def _declared(model: DeclaredModel) -> dict[str, Any]:
 
 
 def _time_of(model: DeclaredModel) -> str:
-    return _iso(Path(model.spec.directory).stat().st_mtime)
+    """When its files were written; the year 1970 for files that are gone."""
+    try:
+        return _iso(Path(model.spec.directory).stat().st_mtime)
+    except OSError:
+        return _iso(0)
 
 
 def _iso(seconds: float) -> str:
