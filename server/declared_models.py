@@ -162,7 +162,7 @@ def _description(model: ServedModel) -> Description:
 
 
 def _info(spec: ModelSpec) -> ModelInfo:
-    """What the files of a checkpoint say of its tasks, without its weights. Raises CheckpointError."""
+    """Tasks and labels of a checkpoint, from its files without the weights. Sizes are 0. Raises CheckpointError."""
     try:
         files = read_files(Path(spec.directory))
         config = files.config()
@@ -191,9 +191,9 @@ def with_own_drafts(specs: Mapping[str, ModelSpec]) -> list[ModelSpec]:
     """Specifications whose draft models are loaded with them. A draft model that is served too is loaded twice."""
     found = []
     for spec in specs.values():
-        way = spec.speculation
-        if way is not None and way.draft_model:
-            way = replace(way, draft_model="", draft_directory=specs[way.draft_model].directory)
-            spec = replace(spec, speculation=way)
+        speculation = spec.speculation
+        if speculation is not None and speculation.draft_model:
+            directory = specs[speculation.draft_model].directory
+            spec = replace(spec, speculation=replace(speculation, draft_model="", draft_directory=directory))
         found.append(spec)
     return found

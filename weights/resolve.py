@@ -187,7 +187,7 @@ def files_besides_weights(directory: Path) -> list[str]:
 
 
 def exists(path: Path) -> bool:
-    """Whether a file exists. A name that no file can have belongs to none."""
+    """Whether a file exists; false for a name that the file system does not allow."""
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Find in the files of a checkpoint the heads that it has besides the head of its architecture. Imports no torch."""
+"""Find the heads that a checkpoint has besides that of its architecture, from its files. Imports no torch."""
 
 from __future__ import annotations
 

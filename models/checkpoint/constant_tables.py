@@ -19,7 +19,7 @@ from weights.rules import Rule, first_match
 from weights.stored import Stored, StoredTensor
 
 _TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
-"""Largest difference of two numbers in a table of this dtype, which has numbers from -1 to 1."""
+"""Largest allowed difference of two values, by dtype of the table. The values are from -1 to 1."""
 _FLOAT32_TOLERANCE = 1e-3
 _ANGLE_ERROR = 2e-7
 """Largest relative error of an angle that is computed in float32, as published tables are."""
@@ -52,7 +52,7 @@ def check_constant_tables(transformer: Transformer, rules: Sequence[Rule], store
 
 
 def _place(transformer: Transformer, table: str) -> tuple[int, int]:
-    """Row of the file's table that row 0 of the computed table is equal to, and the width of both."""
+    """Row of the file's table that equals row 0 of the computed table, and the width of both."""
     computed = _sinusoids(transformer, table)
     return (
         (0, 2 * len(_frequencies(transformer, table)))

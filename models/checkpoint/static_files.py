@@ -1,4 +1,4 @@
-"""The configuration of a checkpoint of one vector per token: StaticEmbedding and Model2Vec. Imports no torch.
+"""Read the sizes of checkpoints that have one vector per token: StaticEmbedding and Model2Vec. Imports no torch.
 
 Neither library writes the sizes of the model: the shapes of its tensors say them. Sources: sentence-transformers 6.2,
 `StaticEmbedding`; model2vec 0.10, `StaticModel` (https://github.com/MinishLab/model2vec).
@@ -27,7 +27,7 @@ _TRUNCATION = re.compile(rb'"truncation":\s*\{[^{}]*"max_length":\s*(\d{1,9})[,\
 
 
 def static_settings(directory: Path) -> dict[str, Any] | None:
-    """What `config.json` of such a checkpoint would say; None for another checkpoint. Raises ConfigError."""
+    """The settings of such a checkpoint, in the form of a `config.json`; None for others. Raises ConfigError."""
     kind = static_vectors(directory)
     if not kind:
         return None

@@ -43,7 +43,7 @@ from weights.rules import Drop, Rule
 
 
 class _Half(NamedTuple):
-    """Code of a half. prefix: start of its names in a checkpoint with a head. vocab_size: default."""
+    """One half of a pair. prefix: start of its tensor names in a checkpoint with a head. vocab_size: default size."""
 
     prefix: str
     vocab_size: int

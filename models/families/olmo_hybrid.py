@@ -66,7 +66,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _states_no_base(hf: Mapping[str, Any]) -> bool:
-    """Whether the base of the rotary positions is null, which means no positions. Without the setting, it is usual."""
+    """Whether the base of the rotary positions is null: the model then has none. Without the setting, it has them."""
     rope = hf.get("rope_parameters")
     return isinstance(rope, dict) and "rope_theta" in rope and rope["rope_theta"] is None
 
@@ -103,7 +103,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     parts = {"q": "query", "k": "key", "v": "value"}
     projections = {**parts, "g": "gate", "b": "beta", "a": "decay", "o": "output"}
     mixers = model.decoder.mixers.values()
-    first = next((one for one in mixers if isinstance(one, GatedDeltaConfig)), None)
+    first = next((config for config in mixers if isinstance(config, GatedDeltaConfig)), None)
     widths = None if first is None else (first.key_width, first.key_width, first.value_width)
     any_layer = r"model\.layers\.(\d+)\."
     return (

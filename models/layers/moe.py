@@ -78,10 +78,10 @@ class MixtureOfExperts(nn.Module):
         width = config.latent_size or hidden_size
         self.experts = nn.ModuleList(FeedForward(config.expert, width) for _ in range(config.num_experts))
         self.packed: ExpertWeights | None = None
-        parts, numbers = ("gate", "up") if config.expert.gated else ("up",), range(config.num_experts)
+        parts, indices = ("gate", "up") if config.expert.gated else ("up",), range(config.num_experts)
         self.products = (
-            [f"experts.{number}.{part}" for number in numbers for part in parts],
-            [f"experts.{number}.down" for number in numbers],
+            [f"experts.{index}.{part}" for index in indices for part in parts],
+            [f"experts.{index}.down" for index in indices],
         )
         self.shared: FeedForward | None = None
         self.shared_gate: Linear | None = None

@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace, start: StartServer) -> None:
 
         ranked = asyncio.run(interruptible(ask()))
     try:
-        for place in sorted(ranked, key=lambda place: -place["score"])[: arguments.top_n]:
-            index, score, text = place["index"], place["score"], texts[place["index"]]
+        for result in sorted(ranked, key=lambda result: -result["score"])[: arguments.top_n]:
+            index, score, text = result["index"], result["score"], texts[result["index"]]
             if arguments.json:
                 print(json.dumps({"index": index, "score": score, "text": text}, ensure_ascii=False))
             else:

@@ -23,8 +23,9 @@ from server.system.terminal import Style, prompt, styled
 BLOCK = '"""'
 CHAT_PATH = "/v1/chat/completions"
 OPTIONS = {option.name: option for option in CHAT}
-"""What `/set` sets, by name."""
+"""Settings that `/set` accepts, by name."""
 RENAMED = {"max_new_tokens": "max_completion_tokens"}
+"""Fields of the request that have another name than their setting, by setting."""
 
 
 class TerminalChat:
@@ -123,8 +124,8 @@ class TerminalChat:
         names: list[str] = self._request(model_names)
         if not name:
             current = self._options.get("model") or self._request(self._check_model)
-            for each in names:
-                print(f"{'*' if each == current else ' '} {each}")
+            for listed in names:
+                print(f"{'*' if listed == current else ' '} {listed}")
         elif names and name not in names:
             _tell(unknown_model(name, names))
         else:

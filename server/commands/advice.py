@@ -1,9 +1,8 @@
-"""Which setting suits a model on this machine: memory of the weights, tokens of KV cache, and about what speed.
+"""Advise a setting of `--dtype` or `--quantize` for a model on this machine, by memory and estimated speed.
 
 The speeds are estimates from a short measurement: other programs slow it down, and a model that fits the caches of the
-processor is faster. A decode step reads all weights once, so the bandwidth of the memory
-limits the tokens of one stream; a prompt is limited by the products that the processor computes. Imports torch only
-when it measures.
+processor is faster. A decode step reads all weights once, so the bandwidth of the memory limits the tokens of one
+stream. A prompt is limited by the products that the processor computes. Imports torch only when it measures.
 """
 
 from __future__ import annotations
@@ -23,20 +22,22 @@ MIN_TOKENS_PER_SECOND = 8.0
 """Speed at which a reader follows a stream. A more exact setting is advised only if it is as fast."""
 MEMORY_SHARE = 0.9
 """Part of the free memory that is given to weights and KV cache. Steps need the rest."""
+COMPARED = ("float32", "bfloat16", "int8", "int6", "int4")
+"""The settings to compare, the most exact first."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured: bytes read, and float32 operations, in a second. free_bytes: memory that can be taken."""
+    """What was measured.
+
+    cores: number of threads. read_bytes: bytes read per second. operations: float32 operations per second.
+    free_bytes: memory that is available.
+    """
 
     cores: int
     read_bytes: float
     operations: float
     free_bytes: int
-
-
-COMPARED = ("float32", "bfloat16", "int8", "int6", "int4")
-"""The settings to compare, the most exact first."""
 
 
 def measure(cores: int, free_bytes: int) -> Machine:
@@ -80,8 +81,8 @@ def advice(info: ModelInfo, machine: Machine, sizes: Mapping[str, int]) -> Seque
         text = f"{weights / 2**20:,.0f} MiB of weights"
         fits = room > 0
         if fits and info.kv_bytes:
-            of_number = _attention_bytes(info) if is_stored else 4 if name == "float32" else 2
-            tokens = room / (info.kv_bytes / info.kv_tokens * of_number / _attention_bytes(info))
+            value_bytes = _cache_value_bytes(info) if is_stored else 4 if name == "float32" else 2
+            tokens = room / (info.kv_bytes / info.kv_tokens * value_bytes / _cache_value_bytes(info))
             text += f", KV cache for up to {tokens:,.0f} tokens"
             fits = tokens >= min(info.context_tokens, info.agent_tokens)
         speed = machine.read_bytes / max(weights, 1)
@@ -106,8 +107,8 @@ def _flags(setting: str | None) -> str:
     return f"--dtype {setting}" if setting in ("float32", "bfloat16") else f"--quantize {setting}"
 
 
-def _attention_bytes(info: ModelInfo) -> int:
-    """Bytes of a number in the KV cache, as the model was loaded."""
+def _cache_value_bytes(info: ModelInfo) -> int:
+    """Bytes of one value in the KV cache of the loaded model."""
     if info.kv_cache_dtype == "int8":
         return 1
     return 4 if info.dtype == "float32" and info.quantization is None else 2

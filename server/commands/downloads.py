@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ _LOG_STEP = 0.1
 
 
 class Downloads:
-    """Fetches models, one after another, and tells how far it is.
+    """Fetches models, one after another, and reports the progress.
 
     sources: the models. bars: whether a bar may be drawn on a terminal; otherwise there are log lines.
     planned: what has to be fetched, if it is known already.
@@ -67,8 +67,8 @@ class Downloads:
             raise CheckpointError(str(error)) from None
 
     @contextlib.contextmanager
-    def _shown(self, download: Download) -> Any:
-        """Show the progress of one download from a thread."""
+    def _shown(self, download: Download) -> Iterator[None]:
+        """Context manager around one download: a thread shows its progress."""
         from tqdm import tqdm
 
         stop = threading.Event()
@@ -137,13 +137,13 @@ def download_while_serving(
 
     async def work() -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _stop)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, _stop)
         try:
             await serve_until(downloads, endpoints, downloads.run)
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+            for signal_number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(signal_number)
 
     run(work)
 

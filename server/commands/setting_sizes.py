@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from server.model_sources import resolved
 from server.settings import Settings, split_entry
 
-_A_ROW = 4
-"""Sizes in a row of the table."""
+_SIZES_PER_ROW = 4
+"""Number of sizes in a row of the table."""
 
 
 def setting_sizes(entry: str, settings: Settings) -> Mapping[str, int]:
@@ -35,5 +35,5 @@ def setting_sizes(entry: str, settings: Settings) -> Mapping[str, int]:
 def size_rows(found: Mapping[str, int]) -> Sequence[tuple[str, str]]:
     """Rows of the table with these sizes."""
     sizes = [f"{name} {size / 2**20:,.1f} MiB" for name, size in found.items()]
-    rows = [", ".join(sizes[first : first + _A_ROW]) for first in range(0, len(sizes), _A_ROW)]
-    return [("sizes" if number == 0 else "", row) for number, row in enumerate(rows)]
+    rows = [", ".join(sizes[first : first + _SIZES_PER_ROW]) for first in range(0, len(sizes), _SIZES_PER_ROW)]
+    return [("sizes" if index == 0 else "", row) for index, row in enumerate(rows)]

@@ -28,7 +28,10 @@ class _Bucket:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A limit that a request exceeds. most: its value. seconds: time until there is room."""
+    """A limit that a request exceeds.
+
+    unit: requests or tokens. most: how many of them are allowed in a minute. seconds: time until there is room.
+    """
 
     limit: Limit
     unit: str

@@ -25,19 +25,19 @@ class Resident:
 
     @property
     def score(self) -> float:
-        """How little is lost if the model leaves: long idle, large, and quickly loaded again."""
+        """Preference for unloading the model: higher if it was idle for long, is large, or loads quickly."""
         idle = max(self.idle_seconds, MIN_IDLE_SECONDS)
         return idle * self.size_bytes / max(self.load_seconds, MIN_LOAD_SECONDS)
 
 
 def who_leaves(residents: Iterable[Resident], lacking_bytes: int) -> list[Resident] | None:
-    """The models that leave to free at least `lacking_bytes`, those without requests first.
+    """Choose models to unload that free at least `lacking_bytes`, those without requests first.
 
-    A model is kept after all if the others free enough without it. Returns None if all models together are too small.
+    Models without which the others free enough are kept. Returns None if all models together free too little.
     """
     leaving: list[Resident] = []
     freed = 0
-    for resident in sorted(residents, key=lambda one: (one.is_running, -one.score)):
+    for resident in sorted(residents, key=lambda model: (model.is_running, -model.score)):
         if freed >= lacking_bytes:
             break
         leaving.append(resident)

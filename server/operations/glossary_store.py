@@ -91,7 +91,7 @@ class StoredGlossary:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of its terms, about."""
+        """Approximate memory of its terms."""
         return sum(
             TERM_BYTES + len(term) + len(translation)
             for entries in self.dictionaries.values()
@@ -99,12 +99,12 @@ class StoredGlossary:
         )
 
     def json(self) -> Iterator[bytes]:
-        """The content of its file, in parts: one long call of the library would hold Python's lock."""
+        """The content of its file, in parts, because one long call of the library would hold the interpreter lock."""
         head = {"owner": self.owner, "name": self.name, "created": self.created}
         yield orjson.dumps(head)[:-1] + b',"dictionaries":['
-        for number, ((source, target), entries) in enumerate(self.dictionaries.items()):
+        for index, ((source, target), entries) in enumerate(self.dictionaries.items()):
             value = {"source_lang": source, "target_lang": target, "entries": entries}
-            yield (b",\n" if number else b"\n") + orjson.dumps(value, option=orjson.OPT_INDENT_2)
+            yield (b",\n" if index else b"\n") + orjson.dumps(value, option=orjson.OPT_INDENT_2)
         yield b"]}\n"
 
 

@@ -11,7 +11,13 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class CachedModel:
-    """A model in the cache. name: hub id. bytes: size on disk. revisions: branches and tags, else commits."""
+    """A model in the cache.
+
+    name: hub id. bytes: size on disk.
+    revisions: its branches and tags in the cache; the start of the commit for a revision without a name.
+    used: when a file of it was read last, seconds since 1970.
+    commits: all its revisions in the cache.
+    """
 
     name: str
     bytes: int
@@ -66,7 +72,7 @@ def cached_models() -> list[CachedModel]:
 
 
 def remove(commits: tuple[str, ...]) -> int:
-    """Remove revisions from the cache, and the files that no other revision has. Returns the number of bytes."""
+    """Remove revisions from the cache, and the files that no other revision has. Returns the number of freed bytes."""
     from huggingface_hub import scan_cache_dir
 
     strategy = scan_cache_dir().delete_revisions(*commits)

@@ -1,4 +1,4 @@
-"""Choose the files of a repository that a model needs. Imports no package of others."""
+"""Choose the files of a repository that a model needs. Imports no third-party package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PICKLED_WEIGHTS = "pytorch_model*.bin"
 _MODULE_FOLDER = re.compile(r"(\w+_)?\d+(_\w+)?/")
 """Folder of a module of sentence-transformers, as `2_Dense`, or `query_0_Transformer` of a router."""
 _IGNORED_FILES = ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
-"""Files that are not fetched from other folders."""
+"""Files that are not fetched from folders that are not those of a module."""
 _MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _MAX_LISTED = 20
 
@@ -75,7 +75,7 @@ def quantization_of(model: str) -> str:
 
 
 def _of_one_kind(files: Sequence[str], weights: Sequence[str]) -> list[str]:
-    """The safetensors of a model: one file, or else its shards, or else all; not also copies under other names."""
+    """The safetensors files of a model: `model.safetensors`, else its shards, else all files. Copies are left out."""
     if "model.safetensors" not in weights:
         return [name for name in files if name in weights]
     if "model.safetensors" in files:

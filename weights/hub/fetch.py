@@ -54,6 +54,7 @@ class Download:
 
     source: the model as the user wrote it. revision: branch or tag that was asked for. commit: what it stands for.
     directory: the snapshot in the cache. missing: files that are not in the cache yet.
+    complete: names of the missing files that have arrived as a whole.
     """
 
     source: str
@@ -71,7 +72,7 @@ class Download:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the files that are not in the cache, those of an earlier attempt included."""
+        """Sizes of the missing files. Bytes that an earlier attempt received are included."""
         return sum(file.size for file in self.missing)
 
     @property
@@ -261,7 +262,10 @@ def _size(path: Path) -> int:
 
 
 def _asked(ask: Callable[[], Result], file: str = "") -> Result:
-    """The answer of the hub. Raises ResolveError, which says what is wrong and what may help."""
+    """Ask the hub. Raises ResolveError, which says what is wrong and what may help.
+
+    file: name of the file that is asked for, for messages.
+    """
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         EntryNotFoundError,

@@ -158,7 +158,7 @@ def complete_calls(calls: Sequence[ToolCall]) -> list[tuple[ToolCall, dict[str, 
 
 
 def started_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object. Of a call that the token limit cut, the members that are complete.
+    """The arguments of a call as an object. A call that the token limit cut has only the members that are complete.
 
     Anthropic's clients read the same object from a stream.
     """

@@ -1,4 +1,4 @@
-"""Routes on what an API key keeps in the server: documents and glossaries. They run no model."""
+"""Routes that read or change what the server keeps: documents, glossaries, loaded models. They run no model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from server.api.state import State, of
 
 @dataclass(frozen=True, kw_only=True)
 class StateRoute:
-    """A route that reads or changes what is kept.
+    """A route that reads or changes what the server keeps.
 
     body: schema of the body, JSON or a form; None for a route without one.
     render: from the state, the request and the body, the JSON value of the answer, or the answer, or a coroutine that

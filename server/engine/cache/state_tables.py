@@ -211,9 +211,10 @@ class StateBlockTables(BlockTables):
         return count
 
     def accept(self, row: CachedSequence, count: int) -> int:
-        """Keep the state after the draft if all of it was accepted; otherwise the state before it.
+        """Keep the state after a draft that was accepted as a whole; otherwise keep the state before the draft.
 
         In the second case the accepted tokens are computed again in the next step.
+        count: number of accepted tokens. Returns how many of them the kept state includes.
         """
         state = _state(row)
         if state.draft_slot is None:

@@ -65,7 +65,7 @@ class GrammarWaits:
         return [group for group in waiting if not self._is_done(group)]
 
     def hold(self, group: SequenceGroup, output: DecoderOutput) -> None:
-        """Hold a group. output: its rows of the step, in memory of their own."""
+        """Keep the outputs of a group until its masks are done. output: its rows of the step, in their own memory."""
         self._held[group] = output
 
     def take_ready(self) -> list[tuple[SequenceGroup, DecoderOutput]]:

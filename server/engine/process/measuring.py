@@ -12,7 +12,7 @@ from server.ipc.wire.descriptions import EngineOptions
 from server.ipc.wire.messages import ModelMeasured
 
 MIN_KV_BYTES = 64 << 20
-"""Wanted size of the KV cache of a model whose longest sequence needs less, if it can use as much."""
+"""KV cache of a model whose longest sequence needs less. A model that cannot use as much gets less."""
 LOGIT_COPIES = 3
 """Copies of the logits of a step: as computed, as changed by penalties, and as sorted for sampling."""
 STEP_TENSORS = 8
@@ -39,7 +39,7 @@ class MeasuringMemory:
 def needed_memory(
     epoch: int, loaded: LoadedCheckpoint, draft: LoadedCheckpoint | None, weight_bytes: int, options: EngineOptions
 ) -> ModelMeasured:
-    """The needs of a model whose tensors are on the meta device.
+    """Memory that a model would need in this worker. Its tensors are on the meta device.
 
     draft: its draft model, or None. weight_bytes: bytes of the weights of both.
     """

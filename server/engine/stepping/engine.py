@@ -101,7 +101,7 @@ class Engine:
         model = self.models.get(name)
         if model is None:
             return
-        for sequence_id in [number for number, (owner, _) in self._requests.items() if owner is model]:
+        for sequence_id in [key for key, (owner, _) in self._requests.items() if owner is model]:
             self._end(sequence_id, "abort")
         self._reported.subtract(_counts([model]))
         del self.models[name]

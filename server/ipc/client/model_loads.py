@@ -165,7 +165,10 @@ class ModelLoads:
     async def _ask(
         self, workers: Iterable[WorkerState], name: str, message: MeasureModel | LoadModel | UnloadModel
     ) -> list[ModelAnswer]:
-        """Send a message to workers and wait for their answers. Raises ModelLoadFailed if one fails, after all."""
+        """Send a message to workers and wait for their answers.
+
+        Raises ModelLoadFailed if a worker fails, after all workers have answered.
+        """
         waiting = [self._send(worker, name, message) for worker in workers]
         if not waiting:
             raise ModelLoadFailed("no worker is ready")

@@ -1,4 +1,4 @@
-"""A declared model: what is known of it before, while and after it is loaded."""
+"""A declared model: its specification, its state, and what is known of it while it is not loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Description:
 
 @dataclass(eq=False)
 class DeclaredModel:
-    """One model.
+    """A model that the server can load, and its state.
 
     spec: what the workers load.
     idle_seconds: time without requests after which it is unloaded; None for never. 0: when its last request has ended.
@@ -40,7 +40,8 @@ class DeclaredModel:
     size_bytes: memory that is counted for it; 0 while it is not in memory.
     running: requests that use it. waiting: requests that wait for its load.
     used_at: when its last request ended, or it was loaded.
-    keep_seconds: replaces `idle_seconds` until it is unloaded, if a request has said so (`keep_alive`).
+    keep_seconds: replaces `idle_seconds` until it is unloaded, if `is_kept`.
+    is_kept: a request has set `keep_seconds` (`keep_alive`).
     loads, load_seconds: number of loads, and duration of the last one.
     description: None until it was needed. is_unreadable: it could not be described.
     next_spec: replaces `spec` when the model has left; None for no change.
@@ -109,13 +110,13 @@ class DeclaredModel:
         self.keep_seconds, self.is_kept = seconds, True
 
     def failed(self, reason: str, now: float) -> None:
-        """A load has failed. now: seconds of `time.monotonic()`."""
+        """Record a failed load, and when the next one may be tried. now: seconds of `time.monotonic()`."""
         self.failures += 1
         self.state, self.reason, self.size_bytes = "failed", reason, 0
         self.retry_at = now + min(FIRST_RETRY_SECONDS * 2 ** (self.failures - 1), MAX_RETRY_SECONDS)
 
     def left(self) -> None:
-        """The model is not in memory any more."""
+        """Record that the model is not in memory any more."""
         if self.next_spec is not None:
             self.spec, self.next_spec = self.next_spec, None
         self.state, self.size_bytes, self.is_kept = "declared", 0, False

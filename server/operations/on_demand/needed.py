@@ -26,7 +26,7 @@ async def needed_models(
         return _translators(described, pivot, spec)
     if operation in ("generate", "chat"):
         # A prompt without a model is continued rather than translated.
-        described.sort(key=lambda one: one[1].is_encoder_decoder)
+        described.sort(key=lambda pair: pair[1].is_encoder_decoder)
     return [model for model, _ in described[:1]]
 
 
@@ -49,5 +49,5 @@ def _translators(described: list[tuple[DeclaredModel, Description]], pivot: str,
     through = chosen_pivot(connecting_languages(offers, source, target), pivot)
     if through is None:
         return [model for model, _ in described[:1]]
-    places = [next(iter(translations(offers, *pair)))[0] for pair in ((source, through), (through, target))]
-    return [described[place][0] for place in dict.fromkeys(places)]
+    indices = [next(iter(translations(offers, *pair)))[0] for pair in ((source, through), (through, target))]
+    return [described[index][0] for index in dict.fromkeys(indices)]

@@ -28,9 +28,9 @@ from server.operations.waiting import Waiting
 log = logging.getLogger("triptych.models")
 
 SWEEP_SECONDS = 0.5
-"""Time between two looks for models that have been idle for too long."""
+"""Time between two checks for models that have been idle for too long."""
 KV_SHARE = 8
-"""The KV cache of one model gets at most the budget divided by this number, unless its smallest one is larger."""
+"""The KV cache of one model gets at most this fraction of the budget: 1 / 8. Its smallest cache may need more."""
 
 
 class Loads(Protocol):
@@ -94,12 +94,12 @@ class ModelRegistry:
     """The declared models of a server. All methods must be called on one event loop.
 
     models: the declared models.
-    loads: loads and unloads in the workers.
-    text: the same in this process.
+    loads: loads and unloads models in the workers.
+    text: reads and drops the text parts of models in this process.
     sources: finds models and adapters.
     budget_bytes: limit on the memory of all models; None for no limit.
     kv_cache_bytes: limit on the KV cache of one model; None for no limit.
-    num_workers: each worker has each loaded model.
+    num_workers: number of workers, each of which has every loaded model.
     events: receives changes for the metrics.
     clock: time in seconds.
     """
@@ -188,7 +188,7 @@ class ModelRegistry:
         return await self._sources.adapter(model, source)
 
     async def descriptions(self) -> list[tuple[DeclaredModel, Description]]:
-        """The models with what requests without `model` need to know of them. A damaged one has none."""
+        """The models and their descriptions. Models whose files cannot be read are left out."""
         found = []
         for model in list(self.models.values()):
             if model.description is None and not model.is_unreadable:
@@ -221,7 +221,7 @@ class ModelRegistry:
         call.on_close(lambda: self._release(model))
 
     async def load(self, model: DeclaredModel) -> None:
-        """Load a model that no request holds. Raises NotReady if that fails, or failed a short time ago."""
+        """Load a model, and hold it for no request. Raises NotReady if that fails, or failed a short time ago."""
         await self._wait(None, model)
 
     async def load_now(self, model: DeclaredModel) -> None:
@@ -389,7 +389,7 @@ class ModelRegistry:
         log.error("%s; it is tried again after %.0f s", reason, model.retry_at - self._clock())
 
     def _kv_bytes(self, need: ModelMeasured) -> int:
-        """Memory for the KV cache of a model."""
+        """Memory for the KV cache of a model in each worker."""
         limits = [need.kv_bytes]
         if self._kv_cache_bytes is not None:
             limits.append(self._kv_cache_bytes)

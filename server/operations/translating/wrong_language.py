@@ -22,7 +22,7 @@ _CONSIDERED = ("en", "de", "fr", "es", "it", "pt", "ru", "zh")
 async def mark_wrong_languages(
     runtime: Runtime, call: Call, segments: Sequence[Segment], source: str | None, target: str | None
 ) -> None:
-    """Set `has_wrong_language` of segments. None is set if the detector does not know the target language.
+    """Set `has_wrong_language` of segments, unless the detector does not know the target language.
 
     Raises InvalidRequest without the package that detects languages.
     """

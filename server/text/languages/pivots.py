@@ -27,7 +27,10 @@ def chosen_pivot(connecting: Collection[str], setting: str) -> str | None:
 
 
 def connecting_languages(checkpoints: Sequence[TranslationLanguages], source: str, target: str) -> list[str]:
-    """Plain codes of the languages with a translation from `source` and one to `target`, which are in any notation."""
+    """Languages into which `source` can be translated, and from which `target` can be reached, as plain codes.
+
+    source, target: language codes in any notation.
+    """
     read, written = parse_language(source), parse_language(target)
     if read is None or written is None:
         return []

@@ -91,6 +91,7 @@ class InstructionPrompt:
 
     @property
     def is_published(self) -> bool:
+        """Whether the prompt is one of `PUBLISHED`, not one of the operator."""
         return self in PUBLISHED.values()
 
     def offers(self) -> list[Offer]:

@@ -175,7 +175,7 @@ def _unigram_perplexity(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]
 
 
 def perplexities(count: int, folder: Path = HOME / NAME) -> dict[str, float | int | str]:
-    """Perplexity per token on held-out stories, of the model and of token frequencies."""
+    """Perplexity per token on held-out stories: of the model, and of a unigram model for comparison."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder)
     rows = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(held_out_stories(count))["input_ids"]]

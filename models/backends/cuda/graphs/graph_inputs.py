@@ -45,7 +45,7 @@ class StepInputMemory:
     """Memory for the inputs of captured steps, which all buckets share, and the copy to it.
 
     rows: largest bucket. widths: number of columns of the block table of each cache.
-    on_device: [size], int64: the tokens that the last step has chosen, [rows], then the numbers of a step.
+    on_device: [rows + size], int64: first the tokens that the last step has chosen, [rows], then the inputs of a step.
     """
 
     def __init__(self, runner: GraphRunner, device: torch.device, rows: int, widths: tuple[int, ...]) -> None:
@@ -62,7 +62,7 @@ class StepInputMemory:
         return self.on_device[: self._rows]
 
     def inputs(self, bucket: int) -> GraphInputs:
-        """The inputs of a bucket's graph, as of a step without rows: its capture must not write to the cache."""
+        """The inputs of a bucket's graph, set as for a step without rows, so that its capture writes to no cache."""
         numbers = self.on_device[self._rows :][: self._num_columns * bucket].view(self._num_columns, bucket)
         numbers.zero_()
         numbers[3] = -1

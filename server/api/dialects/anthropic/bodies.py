@@ -78,7 +78,7 @@ class AnthropicThinkingConfig(ChatObject):
 
 
 class AnthropicOutputConfig(ChatObject):
-    """`effort`: for chat templates with a setting for it; a hint for others."""
+    """How to answer. `effort`: for chat templates with a setting for it; without effect for others."""
 
     format: ResponseFormatJsonSchema | None = None
     effort: str | None = None

@@ -55,7 +55,7 @@ class OllamaAnswerMessage(AnswerBody):
 
 
 class OllamaTokenLogprob(AnswerBody):
-    """`bytes`: the bytes of the token, in UTF-8."""
+    """A token and its log-probability. `bytes`: its bytes in UTF-8."""
 
     token: str
     logprob: float

@@ -18,7 +18,7 @@ SAMPLING = SamplingDefaults(do_sample=True)
 
 
 class OpenAISamplingFields(SamplingFields):
-    """Decoding fields of all generating routes. Fields of the model and of the request come before these."""
+    """Decoding fields of all routes of this dialect that generate text. Their bodies inherit from it."""
 
     top_k: Annotated[Count | None, absent(-1)] = None
     seed: Annotated[int | None, Field(ge=0, lt=1 << 64), absent(-1)] = None

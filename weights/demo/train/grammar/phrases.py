@@ -207,7 +207,7 @@ def company(rng: Random) -> tuple[str, list[str]]:
 
 
 def person(rng: Random) -> Phrase:
-    """A person without attributes."""
+    """A noun phrase for a person, without adjectives."""
     return noun_phrase(rng, PEOPLE, "the own", simple=True)
 
 
