@@ -129,8 +129,9 @@ class DocumentJobs:
 
     def linked(self, token: str) -> DocumentJob:
         """The translated document whose secret is in a link. Raises NotFound."""
+        given = token.encode("utf-8", "replace")
         for job in self._jobs.values():
-            if hmac.compare_digest(job.key, token) and job.status == "done" and job.expires > time.monotonic():
+            if hmac.compare_digest(job.key.encode(), given) and job.status == "done" and job.expires > time.monotonic():
                 return job
         raise NotFound("there is no such file: it was fetched, or its time is over")
 

@@ -161,6 +161,7 @@ async def _translated(
         formality=spec.formality,
     )
     with new_call() as call:
+        await runtime.prepare(call, "translate", asked)
         result = await complete_result(await translate(runtime, call, asked))
     return [translation.text for translation in result.translations]
 

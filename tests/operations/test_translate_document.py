@@ -1,0 +1,37 @@
+"""Documents that are translated in portions, each with an engine call of its own."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from server.operations.translating import translate_document as module
+from server.text.documents.units import TextUnit
+
+
+async def test_each_portion_holds_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is loaded on demand may have been unloaded since the upload, or since the portion before."""
+    done: list[tuple[str, Any]] = []
+
+    class Runtime:
+        async def prepare(self, call: object, operation: str, spec: module.TranslateSpec) -> None:
+            done.append((operation, spec.options.target_lang))
+
+    async def translate(runtime: Runtime, call: object, spec: module.TranslateSpec) -> module.TranslateSpec:
+        done.append(("run", spec.inputs))
+        return spec
+
+    async def result(run: module.TranslateSpec) -> SimpleNamespace:
+        return SimpleNamespace(translations=[SimpleNamespace(text=text.upper()) for text in run.inputs])
+
+    monkeypatch.setattr(module, "translate", translate)
+    monkeypatch.setattr(module, "complete_result", result)
+    monkeypatch.setattr(module, "PORTION_UNITS", 1)
+    spec = module.DocumentSpec([TextUnit("one"), TextUnit("two")], "en", "fr")
+    new_call: Any = nullcontext
+    runtime: Any = Runtime()
+    assert await module.translate_document(runtime, new_call, spec, "en", lambda characters: None) == ["ONE", "TWO"]
+    assert [step for step, _ in done].count("translate") == 2 and done[0] == ("translate", "fr")
