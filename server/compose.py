@@ -129,6 +129,10 @@ class Server:
         if settings.on_demand:
             self.state.runtime.registry = self._registry(client)
         check_names(settings, [name for spec in self.specs for name in (spec.name, *spec.adapters)])
+        if settings.default_model:
+            from server.api.dialects.registry import check_defaults
+
+            check_defaults(settings.default_model)
         self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts, self._preload)
 
     def _registry(self, client: EngineClient) -> ModelRegistry:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from server.errors import ModelNotFound
 from server.ipc.wire.fit import room
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
 
@@ -79,5 +80,5 @@ def _requests(runtime: Runtime) -> Iterator[tuple[str, ServedModel, dict[str, An
 def _default(runtime: Runtime, operation: str) -> ServedModel | None:
     try:
         return runtime.candidates(None, operation)[0]
-    except OperationNotSupported:
+    except (OperationNotSupported, ModelNotFound):  # a default model may be declared and not loaded
         return None

@@ -11,6 +11,7 @@ import pytest
 from server.api.fields.keep_alive import keep_alive_seconds
 from server.api.routes import route
 from server.errors import InvalidRequest, NotReady
+from server.greeting import greeting
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import Finished, Generate, Hypothesis
 from server.operations.model_names import ModelNames
@@ -154,6 +155,15 @@ async def test_lists_have_models_that_are_not_loaded(http, registry):
     assert "resting:latest" in {model["name"] for model in (await http.get("/api/ps")).json()["models"]}
     info = (await http.get("/info")).json()["on_demand"]
     assert {model["name"]: model["state"] for model in info["models"]}["resting"] == "loading"
+
+
+async def test_default_models_of_routes_and_operations(bench, http, registry):
+    """The default of a route is reported; a default model that is not loaded is none yet."""
+    bench.runtime.names = ModelNames((), {"embed": "resting", "/v1/completions": "decoder"})
+    answer = await http.get("/info")
+    assert answer.status_code == 200 and answer.json()["defaults"]["/v1/completions"] == "decoder"
+    assert "/embed" not in answer.json()["defaults"]
+    assert "/embed " not in greeting("http://127.0.0.1:8000", bench.runtime, needs_key=False)
 
 
 async def test_keep_alive_is_set_when_the_request_has_ended(bench, http, registry):

@@ -37,7 +37,15 @@ def test_flags_then_environment_then_file_then_default(tmp_path: Path, monkeypat
     assert load({}).host == "environment"
 
 
-def test_valuesby_model() -> None:
+def test_defaults_of_operations_and_routes_that_do_not_exist() -> None:
+    from server.api.dialects.registry import check_defaults
+
+    check_defaults(["embed=e5", "/v1/chat/completions=llm", "translate=mt"])
+    with pytest.raises(StartError, match=r"'embd' is no operation and no route; did you mean embed\?"):
+        check_defaults(["embd=e5"])
+
+
+def test_values_by_model() -> None:
     from server.ipc.wire.descriptions import Speculation
     from server.model_sources import by_model, check_names, find_speculations
 

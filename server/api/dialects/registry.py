@@ -27,7 +27,8 @@ from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.routes.owned_route import OwnedRoute
 from server.api.routes.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
 from server.api.routes.state_route import StateRoute
-from server.errors import InvalidRequest, NotReady, RequestError
+from server.errors import InvalidRequest, ModelNotFound, NotReady, RequestError, StartError
+from server.near_names import did_you_mean
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
 from server.settings import ErrorDialect
 
@@ -206,6 +207,15 @@ def paths_of(model: ServedModel) -> list[str]:
     return _paths(model.operations())
 
 
+def check_defaults(entries: Iterable[str]) -> None:
+    """Raise StartError for an entry `OPERATION=MODEL` or `ROUTE=MODEL` whose operation or route does not exist."""
+    known = dict.fromkeys(name for route in ROUTES for name in (route.operation, route.path))
+    for entry in entries:
+        name = entry.partition("=")[0]
+        if name not in known:
+            raise StartError(f"default_model: {name!r} is no operation and no route{did_you_mean(name, known)}")
+
+
 def default_models(runtime: Runtime) -> dict[str, str]:
     """The model that answers requests without `model`, by route."""
     defaults: dict[str, str] = {}
@@ -213,8 +223,9 @@ def default_models(runtime: Runtime) -> dict[str, str]:
         model = route.body.model_fields.get("model")
         if model is None or model.is_required() or "{" in route.path or route.path in defaults:
             continue
-        with contextlib.suppress(OperationNotSupported, NotReady):
-            defaults[route.path] = runtime.candidates(None, route.operation)[0].name
+        with contextlib.suppress(OperationNotSupported, NotReady, ModelNotFound):
+            name = runtime.names.defaults.get(route.path)
+            defaults[route.path] = runtime.candidates(name, route.operation)[0].name
     return defaults
 
 

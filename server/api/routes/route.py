@@ -128,6 +128,10 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
             return parse(body)
 
         spec = await state.runtime.pools.parse.run(convert, call) if is_large(request) else convert()
+        return self.with_default_model(state, spec)
+
+    def with_default_model(self, state: State, spec: SpecT) -> SpecT:
+        """The specification; one without a model gets the default model of the path, if the operator has set one."""
         default = state.runtime.names.defaults.get(self.path)
         if default is not None and getattr(spec, "model", default) is None:
             spec = replace(spec, model=default)  # type: ignore[type-var]

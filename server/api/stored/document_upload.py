@@ -121,6 +121,7 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
                 options.formality,
             )
             check_document(spec)
+            spec = self.with_default_model(state, spec)
             job.characters = spec.num_characters
             await state.runtime.prepare(call, "translate", spec)
             source = await self.run(state.runtime, call, spec)

@@ -58,14 +58,6 @@ class DocumentSpec:
         return Cost(min(self.num_characters, DETECTED_CHARACTERS), 0, 0)
 
 
-@dataclass(frozen=True)
-class TranslatedDocument:
-    """Translations in the order of the units. source_lang: as stated, or as detected."""
-
-    translations: list[str]
-    source_lang: str
-
-
 async def source_language(runtime: Runtime, call: Call, spec: DocumentSpec) -> str:
     """The language of a document: as stated, or detected from its beginning.
 

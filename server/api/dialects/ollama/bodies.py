@@ -124,7 +124,7 @@ class OllamaTextBody(OllamaBody):
 
 @dataclass(frozen=True)
 class OllamaSpec:
-    """Ask for text. A request without messages or prompt only asks to load the model, and every model is loaded.
+    """Ask for text. A request without messages or prompt only asks to load the model.
 
     chat: the request as chat messages, or None.
     plain: the request as a prompt, for a model without chat template or a raw prompt; or None.

@@ -64,7 +64,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
             call.ignore(ignored_parameters(form))
             recording = RecordingFile(file, lambda: state.door.drop_body(request.scope))
             del file
-            spec = form.spec(recording, settings.max_audio_seconds)
+            spec = self.with_default_model(state, form.spec(recording, settings.max_audio_seconds))
             if form.stream:
                 async with leaving_on_disconnect(request, call):
                     await state.runtime.prepare(call, self.operation, spec)
