@@ -41,6 +41,7 @@ from server.text.chats.tool_formats import TemplateTools
 from server.text.checkpoint_text import CheckpointText
 from server.text.languages.detect import LanguageDetector
 from server.text.languages.language_offers import PAIR_FAMILIES
+from server.text.languages.languages import TranslationLanguages
 from server.text.languages.pivots import AUTOMATIC
 from server.text.languages.translation_prompts import InstructionPrompt
 from server.text.tokens.pairs import PairTemplate
@@ -293,6 +294,24 @@ class Runtime:
         if operation in ("generate", "chat"):
             fitting.sort(key=lambda model: model.info.is_encoder_decoder)
         return fitting
+
+    async def translations(self) -> list[TranslationLanguages]:
+        """The translations that each model offers to requests without `model`. A model need not be loaded.
+
+        Raises the errors of `candidates`.
+        """
+        if self.registry is None:
+            return [model.text.languages for model in self.candidates(None, "translate")]
+        name = self.names.model(None, "translate", self.registry.models)
+        described = await self.registry.descriptions()
+        found = [
+            about.languages
+            for model, about in described
+            if "translate" in about.operations and name in (None, *model.names)
+        ]
+        if not found:
+            raise OperationNotSupported("translate")
+        return found
 
     def model(self, name: str) -> ServedModel:
         """The named model. Raises NotReady while loading and ModelNotFound for an unknown name."""

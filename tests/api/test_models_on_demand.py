@@ -15,7 +15,7 @@ from server.greeting import greeting
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import Finished, Generate, Hypothesis
 from server.operations.model_names import ModelNames
-from server.operations.on_demand.declared import DeclaredModel
+from server.operations.on_demand.declared import DeclaredModel, Description
 from server.settings import Settings
 from tests.api.conftest import Bench
 
@@ -27,6 +27,7 @@ class FakeRegistry:
         self.models = {model.name: model for model in models}
         self.loaded = asyncio.Event()
         self.failure = ""
+        self.described: list[tuple[DeclaredModel, Description]] = []
         self.kept: list[tuple[str, float | None]] = []
         self.held = 0
 
@@ -39,7 +40,7 @@ class FakeRegistry:
     async def discover(self) -> None: ...
 
     async def descriptions(self):
-        return []
+        return self.described
 
     async def demand(self, call, model) -> None:
         await self.loaded.wait()
@@ -155,6 +156,19 @@ async def test_lists_have_models_that_are_not_loaded(http, registry):
     assert "resting:latest" in {model["name"] for model in (await http.get("/api/ps")).json()["models"]}
     info = (await http.get("/info")).json()["on_demand"]
     assert {model["name"]: model["state"] for model in info["models"]}["resting"] == "loading"
+
+
+async def test_languages_of_models_that_are_not_loaded(bench, http, registry):
+    """LibreTranslate, DeepL, and the pairs of its glossaries."""
+    languages = bench.runtime.texts.pop("translator").languages
+    for name in ("resting", "translator"):
+        registry.described.append((registry.models[name], Description(("translate",), languages, True)))
+    assert {language["code"] for language in (await http.get("/languages")).json()} >= {"en"}
+    assert (await http.get("/frontend/settings")).json()["language"]["target"]
+    assert {language["language"] for language in (await http.get("/v2/languages")).json()} >= {"EN"}
+    assert (await http.get("/v2/glossary-language-pairs")).json()["supported_languages"]
+    bench.runtime.names = ModelNames((), {"translate": "decoder"})
+    assert (await http.get("/languages")).status_code in (400, 422)
 
 
 async def test_default_models_of_routes_and_operations(bench, http, registry):

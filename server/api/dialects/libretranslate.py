@@ -219,8 +219,8 @@ def _shown(code: str) -> str:
     return next((own for own, known in _CODES.items() if known == code), code)
 
 
-def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
-    models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
+async def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+    models = await state.runtime.translations()
     return [
         {
             "code": _shown(language.code),
@@ -232,8 +232,8 @@ def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, An
     ]
 
 
-def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
-    target = min(target for language in _languages(state, parameters) for target in language["targets"])
+async def _frontend_settings(state: State, parameters: Mapping[str, str]) -> dict[str, Any]:
+    target = min(target for language in await _languages(state, parameters) for target in language["targets"])
     return {
         "charLimit": state.settings.max_text_characters,
         "frontendTimeout": 500,

@@ -386,9 +386,10 @@ class _LateStream(Generic[DeltaT, ResultT]):
 class GetRoute:
     """A `GET` route of a dialect that describes the server or its models.
 
-    render: the JSON value of the answer, from the state and the parameters. Raises RequestError.
-    parameters: names and descriptions of parameters in the query, or in a form. If it is
-        empty, the parameters of a request are ignored.
+    render: from the state and the parameters, the JSON value of the answer, or a coroutine that returns it. Raises
+        RequestError.
+    parameters: names and descriptions of parameters in the query, or in a form. If it is empty, the parameters of a
+        request are ignored.
     takes_post: the route also answers `POST`.
     The other fields are those of `Route`.
     """
@@ -425,7 +426,8 @@ class GetRoute:
             raise InvalidRequest(f"this route takes only {', '.join(f'`{name}`' for name in self.parameters)}")
         if state.runtime.registry is not None:
             await state.runtime.registry.discover()
-        return json_response(self.render(state, {**given, **request.path_params}))
+        found = self.render(state, {**given, **request.path_params})
+        return json_response(await found if isinstance(found, Awaitable) else found)
 
 
 @dataclass(frozen=True)

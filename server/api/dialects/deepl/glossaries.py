@@ -247,8 +247,8 @@ def _entries_of_pair(state: State, request: Request, body: None) -> dict[str, An
     return {"dictionaries": [found | {"entries_format": "tsv"}]}
 
 
-def _pairs(state: State, request: Request, body: None) -> dict[str, Any]:
-    models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
+async def _pairs(state: State, request: Request, body: None) -> dict[str, Any]:
+    models = await state.runtime.translations()
     pairs = {
         (language.code.partition("-")[0], target.partition("-")[0])
         for language in offered_languages(models, state.runtime.pivot)
@@ -275,8 +275,7 @@ def _route(method: Any, path: str, name: str, description: str, answer: Any, exa
         answer=answer,
         example=example,
         errors=ERRORS,
-        works_in_thread=True,
-        **more,
+        **{"works_in_thread": True, **more},
     )
 
 
@@ -320,10 +319,11 @@ STATE_ROUTES: tuple[StateRoute, ...] = (
         "GET",
         "/v2/glossary-language-pairs",
         "glossary_pairs",
-        "Pairs of languages for glossaries: all that the loaded models translate.",
+        "Pairs of languages for glossaries: all that the models translate.",
         DeeplPairs,
         {"supported_languages": [_PAIR]},
         render=_pairs,
+        works_in_thread=False,
     ),
     _route(
         "POST",

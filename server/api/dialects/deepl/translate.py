@@ -167,11 +167,11 @@ def _translated(body: DeeplTranslateBody, results: Sequence[DetectedTranslation]
     return {"translations": rendered}
 
 
-def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
+async def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
     kind = parameters.get("type", "source")
     if kind not in ("source", "target"):
         raise InvalidRequest("`type` must be source or target", "type")
-    models = [model.text.languages for model in state.runtime.candidates(None, "translate")]
+    models = await state.runtime.translations()
     offered = offered_languages(models, state.runtime.pivot)
     if kind == "source":
         sources = dict.fromkeys(source.code.partition("-")[0] for source in offered if source.targets)
