@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "adding-a-field.md").read_text()
 ROWS = re.findall(r"^\| (?:(\d+) \| )?`([\w/.-]+)`: .* \| `(.*?)` \|$", PAGE, re.MULTILINE)
 PLACES = [(path, snippet.replace("\\|", "|")) for _, path, snippet in ROWS]
+USER = "server/operations/translating/loops.py"
+"""Sets the field of the processor for a second attempt. Another processor needs no place there."""
 FILTER = {path for number, path, _ in ROWS if number}
 
 
@@ -41,4 +43,4 @@ def test_the_filter_has_no_other_places():
 
 def test_the_processor_has_no_other_places():
     named = {path for path, _ in PLACES}
-    assert mentions(r"\bno_repeat_ngram_size\b") <= named
+    assert mentions(r"\bno_repeat_ngram_size\b") - {USER} <= named
