@@ -22,7 +22,9 @@ from weights.sentence_modules import ROOT_FILES, transformer_folder
 if TYPE_CHECKING:
     from weights.hub.fetch import Download
 
-_HUB_ID = re.compile(r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?(:(?P<gguf>[\w.-]+))?")
+_HUB_ID = re.compile(
+    r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>(?!\.)[\w.-]+(/(?!\.)[\w.-]+)*))?(:(?P<gguf>[\w.-]+))?"
+)
 _COPIED = (*TEXT_FILES, *SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
 """Files that a converted copy of a checkpoint keeps as they are."""
 _NOT_COPIED = ("config.json", "*.index.json", "SHA256SUMS")

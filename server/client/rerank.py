@@ -72,6 +72,6 @@ def run(arguments: argparse.Namespace, start: StartServer) -> None:
             if arguments.json:
                 print(json.dumps({"index": index, "score": score, "text": text}, ensure_ascii=False))
             else:
-                print(f"{score:.4f}\t{index + 1}\t{text}")
+                print(f"{score:.4f}\t{index + 1}\t{' '.join(text.split())}")
     except (LookupError, TypeError):
         raise CommandError("/rerank did not answer as Triptych does; is it another server?") from None

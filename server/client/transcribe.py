@@ -17,6 +17,8 @@ from server.client.target import StartServer, add_target_flags, target
 
 FORMATS = {"text": "txt", "srt": "srt", "vtt": "vtt", "json": "json", "verbose_json": "json"}
 """Formats of the answer, and the suffix of a file that holds one."""
+STANDARD_INPUT = "recording"
+"""Name of the recording that is read from standard input."""
 EXAMPLES = """\
   triptych transcribe meeting.mp3
   triptych transcribe talk.wav --language en --format srt -o talk.srt
@@ -87,7 +89,7 @@ def _outputs(arguments: argparse.Namespace) -> list[Path | None]:
             raise CommandError(f"--output: several recordings need a directory, and {output} is none")
         files = [output]
     else:
-        files = [output / f"{recording.stem}.{FORMATS[arguments.format]}" for recording in arguments.recordings]
+        files = [output / f"{_stem(recording)}.{FORMATS[arguments.format]}" for recording in arguments.recordings]
     twice = next((file for file in files if files.count(file) > 1), None)
     if twice is not None:
         raise CommandError(f"two recordings would be written to {twice}")
@@ -97,9 +99,13 @@ def _outputs(arguments: argparse.Namespace) -> list[Path | None]:
     return list(files)
 
 
+def _stem(recording: Path) -> str:
+    return STANDARD_INPUT if str(recording) == "-" else recording.stem
+
+
 def _read(recording: Path) -> tuple[str, bytes]:
     if str(recording) == "-":
-        return "recording", sys.stdin.buffer.read()
+        return STANDARD_INPUT, sys.stdin.buffer.read()
     try:
         return recording.name, recording.read_bytes()
     except OSError as error:
@@ -118,4 +124,8 @@ def _write(arguments: argparse.Namespace, name: str, answer: str, output: Path |
     elif arguments.format == "text":
         print(f"{name}\t{' '.join(text.split())}", flush=True)
     else:
-        print(json.dumps({"file": name, "answer": json.loads(text)}, ensure_ascii=False), flush=True)
+        try:
+            value = json.loads(text)
+        except ValueError:
+            raise CommandError("the server did not answer with JSON; is it another server?") from None
+        print(json.dumps({"file": name, "answer": value}, ensure_ascii=False), flush=True)

@@ -35,6 +35,8 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
     try:
         with part.open("wb") as file:
             file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())  # otherwise a power failure could leave the new name with no content
         os.replace(part, path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from threading import Thread
 
@@ -80,11 +81,16 @@ def test_several_recordings(listener: Listener, recordings: list[str], capsys: p
     assert lines == [{"file": name, "answer": {"text": "heard"}} for name in ("a.wav", "b.mp3")]
 
 
-def test_a_file_for_each_recording(listener: Listener, recordings: list[str], tmp_path: Path) -> None:
+def test_a_file_for_each_recording(
+    listener: Listener, recordings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     run(listener, *recordings, "--format", "srt", "-o", str(out))
     assert {path.name: path.read_text() for path in out.iterdir()} == dict.fromkeys(("a.srt", "b.srt"), "heard\nthis\n")
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"RIFF")))
+    run(listener, "-", "--format", "srt", "-o", str(out))
+    assert (out / "recording.srt").exists()
     run(listener, recordings[0], "--format", "vtt", "-o", str(tmp_path / "one.vtt"))
     assert (tmp_path / "one.vtt").read_text() == "heard\nthis\n"
 

@@ -35,6 +35,8 @@ def test_directory_resolves_to_itself(tmp_path: Path):
         ("a/b/c", "there is no directory 'a/b/c'"),
         ("", "neither a directory nor a hub id"),
         ("org/..", "not"),
+        ("org/none@../../up", "there is no directory 'org/none@../../up'"),
+        ("org/none@a/../b", "there is no directory 'org/none@a/../b'"),
     ],
 )
 def test_error_lists_the_tried_places_in_one_line(source: str, expected: str):
