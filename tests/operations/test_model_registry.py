@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from server.errors import ClientGone, DeadlineExceeded, NotReady, StartError
+from server.errors import ClientGone, DeadlineExceeded, InvalidRequest, NotReady, StartError
 from server.ipc.client.call import Call
 from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
@@ -383,3 +383,17 @@ def test_names_of_models():
     assert names.model(None, "embed", known) == names.model("tgi", "embed", known) == "e5"
     assert names.model(None, "generate", known) is None
     assert names.model("tgi", "embed", {"tgi"}) == "tgi"
+
+
+async def test_a_source_must_be_that_of_its_name():
+    class Sources:
+        async def model(self, name: str, source: str) -> DeclaredModel:
+            return DeclaredModel(ModelSpec(name, source, "auto"))
+
+    async with World(a=4) as world:
+        world.registry._sources = Sources()
+        await world.registry.declare_source("a", "/models/a")
+        with pytest.raises(InvalidRequest, match="another model has this name"):
+            await world.registry.declare_source("a", "/models/b")
+        await world.registry.declare_source("b", "/models/b")
+        assert world.state("a") == world.state("b") == "declared"

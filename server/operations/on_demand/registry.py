@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from server.errors import NotReady, StartError
+from server.errors import InvalidRequest, NotReady, StartError
 from server.ipc.client.call import Call
 from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
@@ -176,12 +176,17 @@ class ModelRegistry:
             self.declare(model)
 
     async def declare_source(self, name: str, source: str) -> None:
-        """Declare a model that an operator names. A name that is in use keeps its model.
+        """Declare a model that an operator names.
 
-        source: path, or id on the hub. Raises InvalidRequest for a source that cannot be found.
+        source: path, or id on the hub.
+        Raises InvalidRequest for a source that cannot be found, and for a name that another model has.
         """
-        if self.find(name) is None:
-            self.declare(await self._sources.model(name, source))
+        model = await self._sources.model(name, source)
+        found = self.find(name)
+        if found is None:
+            self.declare(model)
+        elif found.spec.directory != model.spec.directory:
+            raise InvalidRequest("another model has this name; leave out `source` to load that one", "source")
 
     async def resolve_adapter(self, model: DeclaredModel, source: str) -> str:
         """Directory of an adapter. source: path, or id on the hub. Raises InvalidRequest."""
