@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 
 MAX_LISTED = 20
 """Longest list of names in a message, so that it stays one line that can be read."""
-_SHOWN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,95}")
-"""A text that can be the name of a model. Any other text is not repeated in messages and logs."""
+_UNNAMED = "no model has this name"
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -26,7 +24,14 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def unknown_model(name: str, names: Sequence[str]) -> str:
-    """The message for a model that does not exist: its name, the name that was probably meant, and all names."""
-    shown = f"no model is named {name}" if _SHOWN.fullmatch(name) else "no model has this name"
+    """The message for a model that does not exist: the name that was probably meant, and all names.
+
+    The wrong name is not in it, because a server repeats no text of a request.
+    """
     more = f" and {len(names) - MAX_LISTED} more (`GET /v1/models`)" if len(names) > MAX_LISTED else ""
-    return f"{shown}{did_you_mean(name, names) or ';'} the models are {', '.join(names[:MAX_LISTED])}{more}"
+    return f"{_UNNAMED}{did_you_mean(name, names) or ';'} the models are {', '.join(names[:MAX_LISTED])}{more}"
+
+
+def with_name(message: str, name: object) -> str:
+    """The message of `unknown_model` with the wrong name, for the one who wrote it. Other messages stay as they are."""
+    return message.replace(_UNNAMED, f"no model is named {name}", 1)

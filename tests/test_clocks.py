@@ -9,12 +9,14 @@ ROOT = Path(__file__).resolve().parents[1]
 WALL = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "datetime.now", "datetime.utcnow"}
 SHOWN = {
     "server/api/dialects/ollama/answers.py": "`created_at` of an answer",
+    "server/api/dialects/ollama/models.py": "`expires_at` of a loaded model",
     "server/api/dialects/openai/common.py": "`created` of an answer",
     "server/api/dialects/openai/response_renderer.py": "`completed_at` of a stored response",
     "server/api/state.py": "`created` of a model: when the server started",
     "server/api/stored/suggestions.py": "`time` of a suggestion",
     "server/api/telemetry/tracing.py": "times of a span",
     "server/client/connection.py": "`Retry-After` of another server, as a date",
+    "server/commands/hub.py": "day on which a model in the cache of the hub was last used",
     "server/operations/glossary_store.py": "`creation_time` of a glossary",
     "server/text/chats/chat_process.py": "the date in a chat template",
 }

@@ -62,7 +62,7 @@ def _from_one(pattern: str, name: str) -> Rule:
 
 
 def _plus_one(tensors: Sequence[Any]) -> Sequence[Any]:
-    return [tensor.float() + 1 for tensor in tensors]
+    return [tensor.clone().float().add_(1) for tensor in tensors]
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -193,7 +193,8 @@ def _expert_rules(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
 def _with_zero_matrices(tensors: Sequence[Any]) -> Sequence[Any]:
     """The bias of a feed-forward of width 1, and its two matrices: zero."""
     (bias,) = tensors
-    return [bias, bias.unsqueeze(1) * 0, bias.unsqueeze(0) * 0]
+    zeros = bias.new_zeros(bias.shape)
+    return [bias, zeros.unsqueeze(1), zeros.unsqueeze(0)]
 
 
 def gguf_settings(of: Metadata) -> Settings:

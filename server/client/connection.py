@@ -18,6 +18,7 @@ import httpx
 
 from server.client import environment
 from server.client.errors import CommandError, RequestFailed, Unreachable
+from server.near_names import with_name
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 RETRIED_STATUSES = frozenset({429, 502, 503})
@@ -173,7 +174,7 @@ class Connection:
             else:
                 if response.status_code == 200:
                     break
-                failure = await _failure(response)
+                failure = await _failure(response, body)
                 if last or response.status_code not in RETRIED_STATUSES:
                     raise failure
                 pause = pause_seconds(response.headers.get("retry-after"), attempt)
@@ -241,8 +242,8 @@ async def _json(response: httpx.Response) -> Any:
         raise CommandError(f"{response.url} did not answer in JSON; is it another server?") from None
 
 
-async def _failure(response: httpx.Response) -> RequestFailed:
-    """The error of an answer whose status is not 200."""
+async def _failure(response: httpx.Response, body: object) -> RequestFailed:
+    """The error of an answer whose status is not 200. body: the JSON of the request, or None."""
     try:
         value = json.loads(await response.aread())
         error = value.get("error", value.get("message"))
@@ -251,6 +252,8 @@ async def _failure(response: httpx.Response) -> RequestFailed:
     finally:
         await response.aclose()
     message = error_message(error) or response.reason_phrase or "no reason given"
+    if isinstance(body, dict) and "model" in body:
+        message = with_name(message, body["model"])
     if response.status_code == 401:
         message += f": set {environment.API_KEY} or --api-key-file"
     return RequestFailed(f"{message} (HTTP {response.status_code})", response.status_code, error)

@@ -17,7 +17,7 @@ from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.models import model_names
 from server.client.options import CHAT, Option
-from server.near_names import did_you_mean, unknown_model
+from server.near_names import did_you_mean, unknown_model, with_name
 from server.system.terminal import Style, prompt, styled
 
 BLOCK = '"""'
@@ -97,7 +97,7 @@ class TerminalChat:
         chosen = self._options.get("model")
         if chosen is not None:
             if names and chosen not in names:
-                raise RequestFailed(unknown_model(chosen, names), 404)
+                raise RequestFailed(with_name(unknown_model(chosen, names), chosen), 404)
             return str(chosen)
         try:
             return str((await connection.get("/info"))["defaults"][CHAT_PATH])
@@ -127,7 +127,7 @@ class TerminalChat:
             for listed in names:
                 print(f"{'*' if listed == current else ' '} {listed}")
         elif names and name not in names:
-            _tell(unknown_model(name, names))
+            _tell(with_name(unknown_model(name, names), name))
         else:
             self._options["model"] = name
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.cli import COMMANDS, main
-from server.near_names import MAX_LISTED, unknown_model
+from server.near_names import MAX_LISTED, unknown_model, with_name
 from tests.client.fake_server import FakeRequest, Reply, error, fake_server
 
 
@@ -55,10 +55,9 @@ def test_a_name_that_is_far_from_all_gets_the_list(capsys: pytest.CaptureFixture
 
 
 def test_an_unknown_model_is_named_with_those_that_exist() -> None:
-    assert unknown_model("Stroy", ["a", "story"]) == (
-        "no model is named Stroy; did you mean story? the models are a, story"
-    )
-    assert unknown_model("my secret text\n", ["a"]) == "no model has this name; the models are a"
+    message = unknown_model("Stroy", ["a", "story"])
+    assert message == "no model has this name; did you mean story? the models are a, story"
+    assert with_name(message, "Stroy") == "no model is named Stroy; did you mean story? the models are a, story"
     many = unknown_model("x", [f"m{number}" for number in range(MAX_LISTED + 5)])
     assert many.endswith("m19 and 5 more (`GET /v1/models`)")
 

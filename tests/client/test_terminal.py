@@ -15,12 +15,13 @@ from fcntl import ioctl
 from struct import pack
 from termios import TIOCSWINSZ
 
+import psutil
 import pytest
 
 from tests.client.fake_server import Reply, fake_server
 from tests.client.test_chat import PAGES, says
 from tests.e2e.conftest import REPOSITORY
-from tests.waiting import HANG_SECONDS
+from tests.waiting import HANG_SECONDS, eventually
 
 ESCAPE = "\x1b["
 
@@ -58,6 +59,11 @@ class Terminal:
         return bool(data)
 
 
+def _heed_interrupts() -> None:
+    """A test run in the background of a shell ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def terminal(*argv: str, columns: int = 80, environment: Mapping[str, str] | None = None) -> Iterator[Terminal]:
     """Run a `triptych` command in a terminal of this width."""
@@ -74,6 +80,7 @@ def terminal(*argv: str, columns: int = 80, environment: Mapping[str, str] | Non
         stdout=inner,
         stderr=inner,
         start_new_session=True,
+        preexec_fn=_heed_interrupts,
     )
     os.close(inner)
     try:
@@ -117,6 +124,8 @@ def test_ctrl_c_at_the_prompt_does_not_end_the_conversation() -> None:
     pages = fake_server(lambda request: Reply(PAGES[request.path]))
     with pages as server, terminal("chat", "--url", server.url) as shell:
         shell.wait_for("> ")
+        # Readline hears a signal only while it waits for a key, which begins shortly after it wrote the prompt.
+        eventually(lambda: psutil.Process(shell.process.pid).status() == psutil.STATUS_SLEEPING)
         os.kill(shell.process.pid, signal.SIGINT)
         shell.wait_for(r"(?s)> .*> ")
         shell.type("/exit\r")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ from tests.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.rare_family
 SMALL = ("--device", "cpu", "--dtype", "float32", "--threads", "1")
+LOADED_WITHOUT_THE_COMPILER = """
+import sys
+from pathlib import Path
+import torch
+from models.checkpoint.loader import load_model
+sys.modules["torch._dynamo"] = None
+for directory in sys.argv[1:]:
+    load_model(Path(directory), torch.float32, torch.device("cpu"), lambda done, total: None)
+"""
 NAMED_TASKS = {
     "EmbeddingGemma": ["embed"],
     "Arctic-Embed-M-2": ["embed"],
@@ -103,6 +113,19 @@ def test_check_describes_the_checkpoint(name: str, directory_of: Callable[[str],
     assert ("languages" in table) is (name != "t5" and bool({"translate", "transcribe"} & set(tasks)))
     if name in FAMILIES:
         assert table["family"] == f"{FAMILIES[name].name} ({checkpoints.architecture_of(directory)})"
+
+
+def test_no_checkpoint_needs_the_compiler_of_torch(directory_of: Callable[[str], Path]) -> None:
+    """Operations on the meta device may import `torch._dynamo`, which takes seconds at the start of a server."""
+    directories = [str(directory_of(name)) for name in NAMES if name not in FLAGS]
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_WITHOUT_THE_COMPILER, *directories],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_check_in_a_new_interpreter(directory_of: Callable[[str], Path]) -> None:

@@ -29,6 +29,7 @@ _MEMORY_BYTES = 512 << 20
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
 """Put after the text to continue, as transformers does. The space shows whether the template keeps white space."""
+_STOPPING = "chat templates are not rendered any more: the server is stopping"
 _NOT_CONTINUED = "the last message has no text that can be continued"
 
 Result = TypeVar("Result")
@@ -268,11 +269,13 @@ class ChatRenderer:
         }
         with self._lock:
             if self._is_closed:
-                raise ChatStopped("chat templates are not rendered any more: the server is stopping")
+                raise ChatStopped(_STOPPING)
             left = self._seconds if deadline is None else min(self._seconds, max(deadline - time.monotonic(), 0.0))
             try:
                 line = self._process.exchange(_dump(request) + b"\n", left)
             except TimeoutError as error:
+                if self._is_closed:
+                    raise ChatStopped(_STOPPING) from None
                 raise NotReady(f"the process that renders chat templates {error}; try again", retry_after=1) from None
         if not line:
             raise ChatStopped(

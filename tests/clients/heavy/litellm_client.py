@@ -43,6 +43,6 @@ assert response.output[0].content[0].text == text
 try:
     litellm.completion("openai/no-such-model", MESSAGES, **SERVER)
 except litellm.NotFoundError as error:
-    assert "no model is named" in str(error)
+    assert "no model has this name" in str(error)
 else:
     raise AssertionError("an unknown model has to be an error")
