@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from server.engine.process import planning_limit
 from server.engine.process.loading import LoadError, unexpected
@@ -49,16 +51,32 @@ def test_an_expression_of_a_checkpoint_has_a_time_limit(
 def test_memory_before_the_first_weight_is_limited(tmp_path: Path) -> None:
     with (
         pytest.raises(MemoryError),
-        planning_limit.planning_limit(tmp_path, lambda done, of: None, limits_memory=True),
+        planning_limit.planning_limit([tmp_path], lambda done, of: None, limits_memory=True),
     ):
         bytearray(2 << 30)
     assert len(bytearray(2 << 30)) == 2 << 30, "the limit ends with the block"
 
 
+def test_mapped_files_count_for_no_memory(tmp_path: Path) -> None:
+    """safetensors maps a file privately, which the limit of the system counts as memory of the process."""
+    size, file = 2 << 30, tmp_path / "model.safetensors"
+    header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with file.open("wb") as written:
+        written.write(len(header).to_bytes(8, "little") + header)
+        written.truncate(8 + len(header) + size)
+    with (
+        planning_limit.planning_limit([tmp_path], lambda done, of: None, limits_memory=True),
+        safe_open(file, framework="pt") as opened,
+    ):
+        assert opened.get_slice("weight").get_shape() == [size]
+
+
 def test_reading_weights_has_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning_limit, "SECONDS", 0.05)
     reported = []
-    with planning_limit.planning_limit(tmp_path, lambda done, of: reported.append(done), limits_memory=False) as report:
+    with planning_limit.planning_limit(
+        [tmp_path], lambda done, of: reported.append(done), limits_memory=False
+    ) as report:
         report(1, 2)
         sum(number for number in range(3_000_000))
     assert reported == [1]

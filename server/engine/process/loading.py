@@ -190,7 +190,7 @@ def load(
         dtype = dtype_of(spec, device)
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
         directory = Path(spec.directory)
-        with planning_limit(directory, progress, limits_memory=device.type == "cpu") as report:
+        with planning_limit((directory, *adapters.values()), progress, limits_memory=device.type == "cpu") as report:
             model = load_model(directory, dtype, device, report, spec.quantization, adapters, memory, spec.answers)
     except (choice.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {error}") from error

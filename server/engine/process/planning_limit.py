@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,8 @@ MAX_SECONDS = 300.0
 """More for a larger one: its names are more, too. 92,000 tensors in 640 GiB take 20 s on a slow processor."""
 REPEAT_SECONDS = 0.5
 MEMORY_BYTES = 1 << 30
+MAPPINGS = 2
+"""How often the files may be mapped. Private mappings of files count as memory of the process, though they use none."""
 
 Progress = Callable[[int, int], None]
 
@@ -31,10 +33,10 @@ class PlanningTooLong(BaseException):
 
 
 @contextmanager
-def planning_limit(checkpoint: Path, progress: Progress, limits_memory: bool) -> Iterator[Progress]:
+def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: bool) -> Iterator[Progress]:
     """Limit the block until the progress callback that it yields is called for the first time.
 
-    checkpoint: a directory, or a file. progress: called by that callback.
+    sources: directories and files from which the model is loaded. progress: called by that callback.
     limits_memory: whether memory that is added is limited too. Drivers of a device reserve more than they use.
     Raises PlanningTooLong in the block, and MemoryError or RuntimeError where memory runs out. Threads other than the
     main one have no limit.
@@ -42,6 +44,7 @@ def planning_limit(checkpoint: Path, progress: Progress, limits_memory: bool) ->
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         yield progress
         return
+    file_bytes = sum(map(_bytes_of, sources))
     earlier = signal.signal(signal.SIGPROF, _raise)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     is_over = False
@@ -58,9 +61,9 @@ def planning_limit(checkpoint: Path, progress: Progress, limits_memory: bool) ->
         progress(done_bytes, total_bytes)
 
     if limits_memory:
-        limit = _data_bytes() + MEMORY_BYTES
+        limit = _data_bytes() + MEMORY_BYTES + MAPPINGS * file_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
-    signal.setitimer(signal.ITIMER_PROF, _seconds(checkpoint), REPEAT_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, _seconds(file_bytes), REPEAT_SECONDS)
     try:
         yield report
     finally:
@@ -72,9 +75,13 @@ def _raise(number: int, frame: object) -> None:
     raise PlanningTooLong
 
 
-def _seconds(checkpoint: Path) -> float:
-    files = [checkpoint] if checkpoint.is_file() else [path for path in checkpoint.rglob("*") if path.is_file()]
-    return min(SECONDS + SECONDS_PER_GIB * sum(path.stat().st_size for path in files) / 2**30, MAX_SECONDS)
+def _bytes_of(source: Path) -> int:
+    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files)
+
+
+def _seconds(file_bytes: int) -> float:
+    return min(SECONDS + SECONDS_PER_GIB * file_bytes / 2**30, MAX_SECONDS)
 
 
 def _data_bytes() -> int:
