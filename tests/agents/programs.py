@@ -6,7 +6,7 @@ with reasoning. Some have turns of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ EXTRA_TURNS = {
     "title": "a title for the chat",
 }
 BOTH = ("streamed", "whole")
+LONG_LOOP, LONG_LOOP_CALLS = "long-loop", 10
+"""A turn of the coding agents, with this many calls one after the other."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,20 @@ def scripts(project: Path) -> Scripts:
             ScriptedCall("glob", {"pattern": "*.txt"}),
         ),
     }
+    looks: dict[str, Callable[[int], ScriptedCall]] = {
+        "claude-code": lambda n: ScriptedCall("Bash", {"command": f"head -n {n} notes.txt", "description": f"Look {n}"}),
+        "codex": lambda n: ScriptedCall("exec_command", {"cmd": f"head -n {n} notes.txt"}),
+        "opencode": lambda n: ScriptedCall("bash", {"command": f"head -n {n} notes.txt"}),
+        "qwen-code": lambda n: ScriptedCall("read_file", {"file_path": notes, "limit": n}),
+    }
+    long_loops = {
+        f"{name}-{LONG_LOOP}": [
+            Step(reasoning="I look at the notes again and again.", calls=(look(1),)),
+            *(Step(calls=(look(number),)) for number in range(2, LONG_LOOP_CALLS + 1)),
+            Step(ANSWER),
+        ]
+        for name, look in looks.items()
+    }
     weather, time, told = GENERAL["tools"]
     own_tools = [replace(weather, reasoning="The weather comes first."), time, told]
     keep = ScriptedCall("keep", {"path": "notes/a.txt", "labels": ["new", "old"], "token": "a token"})
@@ -205,6 +221,7 @@ def scripts(project: Path) -> Scripts:
     return {
         **GENERAL,
         **loops,
+        **long_loops,
         "tools": own_tools,
         "aider-edit": [Step(f"I change the word.\n\nnotes.txt\n```\n{EDITED}```")],
         "title": GENERAL["text"],
