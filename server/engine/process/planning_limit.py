@@ -22,8 +22,9 @@ MAX_SECONDS = 300.0
 """More for a larger one: its names are more, too. 92,000 tensors in 640 GiB take 20 s on a slow processor."""
 REPEAT_SECONDS = 0.5
 MEMORY_BYTES = 1 << 30
-MAPPINGS = 2
-"""How often the files may be mapped. Private mappings of files count as memory of the process, though they use none."""
+MAPPINGS = 8
+"""How often the files may be mapped. The passes over names and shapes map them three times, and private mappings count
+as memory of the process, though they use none."""
 
 Progress = Callable[[int, int], None]
 
