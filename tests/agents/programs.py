@@ -198,7 +198,7 @@ def scripts(project: Path) -> Scripts:
         ),
     }
     looks: dict[str, Callable[[int], ScriptedCall]] = {
-        "claude-code": lambda n: ScriptedCall("Bash", {"command": f"head -n {n} notes.txt", "description": f"Look {n}"}),
+        "claude-code": lambda n: ScriptedCall("Bash", {"command": f"head -n {n} notes.txt", "description": "Look"}),
         "codex": lambda n: ScriptedCall("exec_command", {"cmd": f"head -n {n} notes.txt"}),
         "opencode": lambda n: ScriptedCall("bash", {"command": f"head -n {n} notes.txt"}),
         "qwen-code": lambda n: ScriptedCall("read_file", {"file_path": notes, "limit": n}),

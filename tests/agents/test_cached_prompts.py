@@ -39,7 +39,7 @@ def _is_of_the_loop(exchange: Exchange) -> bool:
 
 
 def _usage(exchange: Exchange) -> Iterator[tuple[int, int]]:
-    """Tokens of the prompt, and how many of them were cached, as the dialect of the request tells them in its stream."""
+    """Tokens of the prompt, and how many of them were cached, as a stream of each dialect tells them."""
     data = [line.removeprefix("data:") for line in exchange.answer.splitlines() if line.startswith("data:")]
     for event in (json.loads(line) for line in data if line.strip() != "[DONE]"):
         if usage := _usage_in(event):
