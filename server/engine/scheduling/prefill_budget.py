@@ -14,6 +14,9 @@ MIN_PREFILL_TOKENS = 16
 """Tokens that are always allowed, so that a long prompt or text makes progress even when decode steps are short."""
 MAX_STEP_STRETCH = 0.75
 """Added work may take 75% of the time of a decode-only step. Keeps the p99 gap under 3 times the median."""
+MAX_PREFILL_SECONDS = 10.0
+"""A step without decoding rows is no longer than this. A long prompt of a large model then reports progress in time
+(`server.ipc.wire.time_limits`), even if its next tokens cost ten times as much, and others wait for one step only."""
 PREFILL_PER_DECODE = 4
 """Prefill tokens per decoding row of a step, as long as no step times were measured."""
 _SHARED_DIVISOR = 8
@@ -27,6 +30,12 @@ def shared_tokens(max_batch_tokens: int) -> int:
 
 class PrefillBudget(StepTime):
     """Step times of one model, and the prefill work that they allow beside its streams."""
+
+    def tokens_of_long_steps(self, most: int) -> int:
+        """Prefill tokens of a step without decoding rows: `most`, or as many as take `MAX_PREFILL_SECONDS`."""
+        if self._last_prefill_token_seconds * most <= MAX_PREFILL_SECONDS:
+            return most
+        return max(int(MAX_PREFILL_SECONDS / self._last_prefill_token_seconds), MIN_PREFILL_TOKENS)
 
     def max_prefill_tokens(
         self, num_decoding: int, num_just_started: int, num_waiting: int, decode_tokens: int

@@ -305,7 +305,7 @@ class Scheduler:
         generated = [group.num_generated for group in schedule.groups]
         decoding, just_started = sum(count > 1 for count in generated), generated.count(1)
         if not decoding + just_started:
-            return self.max_batch_tokens
+            return self.prefill_budget.tokens_of_long_steps(self.max_batch_tokens)
         free_rows = self.max_batch_rows - self.running_rows.total
         running = sum(not group.is_computed for group in self.running)
         waiting = running - decoding - just_started + min(len(self.waiting), free_rows)

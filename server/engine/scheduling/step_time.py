@@ -22,6 +22,7 @@ class StepTime:
         self._decode_step_seconds = StepCosts() if decode_steps is None else decode_steps
         self._prefill_costs = TokenCosts(has_fixed_part)
         self._last_step_seconds = 0.0
+        self._last_prefill_token_seconds = 0.0
 
     def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None:
         """Learn from a step.
@@ -31,6 +32,8 @@ class StepTime:
         seconds: duration of the step.
         """
         self._last_step_seconds = seconds
+        if prefill_tokens:
+            self._last_prefill_token_seconds = seconds / prefill_tokens
         if not prefill_tokens:
             self._decode_step_seconds.observe(decode_tokens, seconds)
         elif self._decode_step_seconds:
