@@ -88,6 +88,14 @@ class TokenUsage:
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        return TokenUsage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
 
 @dataclass(frozen=True)
 class PhaseSeconds:
@@ -125,6 +133,7 @@ class TextRun:
     logprob_memory: reserves the memory of log-probabilities; None for answers without any.
     prompt_logprobs: log-probabilities of a row's prompt, from its second token on, if the request asked for them.
     cached_tokens: prompt tokens of a row that the engine found in its prefix cache.
+    further_usage: tokens of a second attempt, and those of the answers that it replaced, besides the ones of `texts`.
     """
 
     call: Call
@@ -135,6 +144,7 @@ class TextRun:
     items: Sequence[int] | None = None
     failures: dict[int, RequestError] = field(default_factory=dict)
     logprob_memory: LogprobMemory | None = None
+    further_usage: TokenUsage = TokenUsage(0, 0, 0)
 
     @property
     def answer_size(self) -> int:

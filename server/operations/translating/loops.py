@@ -12,7 +12,7 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Generate
 from server.ipc.wire.params import GenerationParams
 from server.operations.generating.generated_text import GeneratedText
-from server.operations.generating.generation_run import TextRun
+from server.operations.generating.generation_run import TextRun, TokenUsage
 
 MIN_REPEATS = 4
 """Repetitions of the same tokens that count as a loop, if the source has no such repetitions."""
@@ -49,14 +49,14 @@ def may_retry(params: GenerationParams) -> bool:
 
 async def second_attempt(
     call: Call, message: Generate, run: TextRun, new_answers: Callable[[int, int], list[GeneratedText]]
-) -> dict[int, list[GeneratedText]]:
-    """New answers, without repetitions, to the rows of an ended message whose best answers are loops.
+) -> list[int]:
+    """Generate once more, without repetitions, the rows of an ended message whose best answers are loops.
 
-    A row whose second attempt fails, or is a loop too, has none.
+    A row whose second attempt fails, or is a loop too, keeps its first answers.
 
-    run: the first attempt.
+    run: the first attempt. Gets the new answers, and the tokens of both attempts.
     new_answers: creates the answers to a row of the first message; its second argument is the row in the new one.
-    Raises ClientGone.
+    Returns the rows with new answers. Raises ClientGone.
     """
     sources = [message.prompts[row.prompt] for row in message.rows]
     rows = [
@@ -67,7 +67,7 @@ async def second_attempt(
         and is_loop(texts[0], sources[place])
     ]
     if not rows or run.timed_out:
-        return {}
+        return []
 
     def limited(params: GenerationParams | None) -> GenerationParams | None:
         return params and msgspec.structs.replace(params, no_repeat_ngram_size=RETRY_NGRAM_SIZE, stream=False)
@@ -85,16 +85,24 @@ async def second_attempt(
             for place, row in enumerate(rows)
         ],
     )
+    new = TextRun(call, answers, items=range(len(rows)))
+    is_complete = False
     try:
         call.submit(again)
-        new = TextRun(call, answers, items=range(len(rows)))
+        run.further_usage += TokenUsage(again.num_tokens, 0, 0)
         await new.complete()
+        is_complete = not new.timed_out
     except ClientGone:
         raise
     except RequestError:  # The first attempt stays: a translation with a flag is better than none.
-        return {}
-    return {
-        row: texts
+        pass
+    replaced = [
+        (row, texts)
         for place, (row, texts) in enumerate(zip(rows, answers, strict=True))
-        if new.failure_of(place) is None and not new.timed_out and not is_loop(texts[0], sources[row])
-    }
+        if is_complete and new.failure_of(place) is None and not is_loop(texts[0], sources[row])
+    ]
+    computed = run.completion_tokens() + new.completion_tokens()
+    for row, texts in replaced:
+        run.texts[row] = texts
+    run.further_usage += TokenUsage(0, computed - run.completion_tokens(), new.cached_prompt_tokens())
+    return [row for row, _ in replaced]

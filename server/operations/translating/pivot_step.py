@@ -90,8 +90,7 @@ async def to_pivot(
     def new_answers(row: int, place: int) -> list[GeneratedText]:
         return hypotheses(model, params, place, shown, sources[row] if step.frame is not None else [])
 
-    for row, again in (await second_attempt(call, message, run, new_answers)).items():
-        answers[row] = again
+    await second_attempt(call, message, run, new_answers)
     kept = [row for row in range(len(rows)) if run.failure_of(row) is None]
     await _read_pivots(
         runtime,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from server.errors import RequestError
-from server.operations.generating.generated_text import AttentionMatrix, GeneratedText, ScoredToken, TextDelta
+from server.operations.generating.generated_text import AttentionMatrix, ScoredToken, TextDelta
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.translating.segments import Flag, Segment, SegmentDelta, SegmentedText
@@ -77,7 +77,8 @@ class TranslateRun:
     inputs: the segments of each input.
     places: (input, segment) of each sequence.
     first: the ended sequences of the model that writes the pivot language, if there is one.
-    again: new answers to the rows whose answers are loops. Not used for streams, whose text has been sent.
+    again: generates the rows whose answers are loops once more, and returns those with new answers. Not used for
+        streams, whose text has been sent.
     check: sets `has_wrong_language` of the segments; None unless the request asks for it.
     """
 
@@ -88,9 +89,8 @@ class TranslateRun:
     inputs: list[SegmentedText]
     places: list[tuple[SegmentedText, int]]
     first: TextRun | None = None
-    again: Callable[[TextRun], Awaitable[dict[int, list[GeneratedText]]]] | None = None
+    again: Callable[[TextRun], Awaitable[list[int]]] | None = None
     check: Callable[[Sequence[Segment]], Awaitable[None]] | None = None
-    _dropped_tokens: int = 0
 
     def __post_init__(self) -> None:
         for item in self.failures:
@@ -121,11 +121,10 @@ class TranslateRun:
     async def complete(self) -> None:
         await self.run.complete()
         if self.again is not None:
-            for row, answers in (await self.again(self.run)).items():
+            for row in await self.again(self.run):
                 text, place = self.places[row]
                 segment = text.segments[place]
-                self._dropped_tokens += sum(len(answer.token_ids) for answer in segment.answers)
-                segment.answers = self.run.texts[row] = answers
+                segment.answers = self.run.texts[row]
                 segment.is_second_attempt = True
         await self._check_languages()
 
@@ -145,9 +144,10 @@ class TranslateRun:
         ]
         usage = TokenUsage(
             sum(read),
-            sum(run.completion_tokens() for run in runs) + self._dropped_tokens,
+            sum(run.completion_tokens() for run in runs),
             sum(run.cached_prompt_tokens() for run in runs),
         )
+        usage = sum((run.further_usage for run in runs), usage)
         timings = [run.timings() for run in runs]
         return TranslateResult(
             self.model_name,
