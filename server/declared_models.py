@@ -14,7 +14,7 @@ from models.checkpoint.checkpoint_heads import checkpoint_tasks, class_names, re
 from models.config import ConfigError
 from server.errors import CheckpointError, InvalidRequest
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
-from server.model_sources import model_specs, resolved
+from server.model_sources import model_specs, resolved, unnamed_speculation
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.registry import TextParts
 from server.operations.runtime import ServedModel
@@ -97,7 +97,9 @@ class LateSources:
         return str(own or await self._find(source, ADAPTER_WEIGHTS, "lora_path"))
 
     def _declare(self, directories: dict[str, Path]) -> list[DeclaredModel]:
-        specs = model_specs(directories, self._settings, {}, (), (), [*self._known(), *directories])
+        speculation = unnamed_speculation(self._settings)
+        speculations = {} if speculation is None else dict.fromkeys(directories, speculation)
+        specs = model_specs(directories, self._settings, speculations, (), (), [*self._known(), *directories])
         return [declare(spec, self._idle) for spec in specs]
 
     @staticmethod

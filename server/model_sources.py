@@ -77,15 +77,19 @@ def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[Adapte
     return adapters
 
 
+def unnamed_speculation(settings: Settings) -> Speculation | None:
+    """The speculation of models that `--speculative` does not name."""
+    return Speculation(is_optional=True) if "ngram" in settings.speculative else None
+
+
 def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
     """The `--speculative` settings, by name of the target model. A draft model is a served model or another checkpoint.
 
     Raises StartError for a model that is not served or that is its own draft, CheckpointError for a draft model that
     cannot be found.
     """
-    found = {}
-    if "ngram" in settings.speculative:
-        found = dict.fromkeys(directories, Speculation(is_optional=True))
+    unnamed = unnamed_speculation(settings)
+    found = {} if unnamed is None else dict.fromkeys(directories, unnamed)
     for entry in settings.speculative:
         name, is_named, method = entry.partition("=")
         if not is_named:
