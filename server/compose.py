@@ -20,7 +20,7 @@ from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
 from server.api.telemetry.telemetry import Telemetry
-from server.declared_models import LateSources, declare, idle_limits, models_in_directory, text_parts, with_own_drafts
+from server.declared_models import LateSources, first_directories, first_models, text_parts, with_own_drafts
 from server.errors import CheckpointError, NotReady, StartError
 from server.greeting import greeting, ready_lines
 from server.ipc.client.client import EngineClient
@@ -41,7 +41,6 @@ from server.model_sources import (
     check_names,
     find_adapters,
     find_answer_prompts,
-    find_models,
     find_speculations,
     find_translation_prompts,
     model_specs,
@@ -83,9 +82,7 @@ class Server:
 
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
         self.settings = settings
-        self.directories = find_models(settings)
-        if settings.models_dir is not None:
-            self.directories = models_in_directory(settings.models_dir) | self.directories
+        self.directories = first_directories(settings)
         self.speculations = find_speculations(settings, self.directories)
         self.adapters = find_adapters(settings, self.directories)
         self.languages = stated_languages(settings.languages, list(self.directories))
@@ -125,7 +122,6 @@ class Server:
             keys=settings.keys(),
             tracing=_tracing(settings),
         )
-        self.idle = idle_limits(settings)
         if settings.on_demand:
             self.state.runtime.registry = self._registry(client)
         check_names(settings, [name for spec in self.specs for name in (spec.name, *spec.adapters)])
@@ -148,10 +144,10 @@ class Server:
 
         specs = with_own_drafts({spec.name: spec for spec in self.specs})
         return ModelRegistry(
-            [declare(spec, self.idle) for spec in specs],
+            first_models(settings, specs),
             client.loads,
             text_parts(self._text_of, self.texts, served, forget),
-            LateSources(settings, self.idle, lambda: list(runtime.registry.models if runtime.registry else ())),
+            LateSources(settings, {spec.name: spec for spec in specs}),
             settings.memory,
             settings.kv_cache_memory,
             max(settings.workers, 1),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import math
+import os.path
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,9 +15,9 @@ from msgspec.structs import replace
 
 from models.checkpoint.checkpoint_heads import checkpoint_tasks, class_names, read_files, read_heads
 from models.config import ConfigError
-from server.errors import CheckpointError, InvalidRequest
+from server.errors import CheckpointError, InvalidRequest, StartError
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
-from server.model_sources import model_specs, resolved, unnamed_speculation
+from server.model_sources import find_models, model_specs, resolved, unnamed_speculation
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.registry import TextParts
 from server.operations.runtime import ServedModel
@@ -29,21 +32,21 @@ TEXT_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "source
 TEXT_FILE_MEMORY = 8
 """Memory of a tokenizer divided by the size of its files."""
 MIN_TEXT_BYTES = 4 << 20
+SCAN_SECONDS = 1.0
+"""A directory is read again at this age of the last reading, or earlier if an entry was added or removed."""
 
 
 def models_in_directory(directory: Path) -> dict[str, Path]:
     """The checkpoints directly below a directory, by name: subdirectories with weights, and GGUF files.
 
     Names that begin with a dot are left out, and so are those that no model can have.
+    Raises OSError for a directory that cannot be read.
     """
     found: dict[str, Path] = {}
-    try:
-        subdirectories = [path for path in sorted(directory.iterdir()) if path.is_dir()]
-    except OSError:  # it is gone, or its file system is not mounted now
-        return {}
+    subdirectories = [path for path in sorted(directory.iterdir()) if os.path.isdir(path)]
     subdirectories = [path for path in subdirectories if not path.name.startswith(".")]
     for path in subdirectories:
-        if (path / "config.json").is_file():
+        if os.path.isfile(path / "config.json"):
             found[path.name] = path
         elif len(files := models_in(path)) == 1:
             found[path.name] = files[0]
@@ -61,28 +64,65 @@ def idle_limits(settings: Settings) -> Callable[[str], float | None]:
     return lambda name: stated.get(name, stated.get(""))
 
 
-def declare(spec: ModelSpec, idle: Callable[[str], float | None]) -> DeclaredModel:
-    """A model that is not loaded."""
-    return DeclaredModel(spec, idle(spec.name))
+def first_directories(settings: Settings) -> dict[str, Path]:
+    """Directories of the models of the start, by name: those of `--models-dir`, and those that the settings name.
+
+    Raises the errors of `find_models`.
+    """
+    named = find_models(settings)
+    if settings.models_dir is None:
+        return named
+    try:
+        return models_in_directory(settings.models_dir) | named
+    except OSError as error:
+        raise StartError(f"models_dir: cannot read {settings.models_dir}: {error.strerror}") from None
+
+
+def first_models(settings: Settings, specs: Sequence[ModelSpec]) -> list[DeclaredModel]:
+    """The models of the start, as models that are not loaded."""
+    idle, named = idle_limits(settings), {entry.partition("=")[0] for entry in settings.models}
+    in_directory = settings.models_dir is not None
+    return [
+        DeclaredModel(spec, idle(spec.name), is_in_directory=in_directory and spec.name not in named) for spec in specs
+    ]
 
 
 class LateSources:
     """Finds models and adapters that are declared while the server runs. Implements `ModelSources`.
 
-    settings: apply to these models too. idle: see `idle_limits`. known: names of all declared models.
+    settings: apply to these models too.
+    start: specifications of the models that were declared at the start. One that leaves and returns has its own again.
+    clock: time in seconds.
     """
 
-    def __init__(self, settings: Settings, idle: Callable[[str], float | None], known: Callable[[], list[str]]) -> None:
-        self._settings, self._idle, self._known = settings, idle, known
+    def __init__(
+        self, settings: Settings, start: Mapping[str, ModelSpec], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings, self._start, self._clock = settings, start, clock
+        self._idle = idle_limits(settings)
+        self._read_at = -math.inf
+        self._changed_at = 0
 
-    async def discover(self) -> list[DeclaredModel]:
-        """The models that have come to `--models-dir`."""
+    async def discover(self) -> dict[str, DeclaredModel] | None:
+        """The models in `--models-dir`; None if they were read a moment ago, or cannot be read now."""
         directory = self._settings.models_dir
-        if directory is None:
-            return []
-        found = await asyncio.to_thread(models_in_directory, directory)
-        known = set(self._known())
-        return self._declare({name: path for name, path in found.items() if name not in known})
+        found = None if directory is None else await asyncio.to_thread(self._read, directory)
+        if found is None:
+            return None
+        models = {model.name: model for model in self._declare(found)}
+        for model in models.values():
+            model.is_in_directory = True
+        return models
+
+    def _read(self, directory: Path) -> dict[str, Path] | None:
+        try:
+            changed_at = directory.stat().st_mtime_ns
+            if changed_at == self._changed_at and self._clock() < self._read_at + SCAN_SECONDS:
+                return None
+            self._read_at, self._changed_at = self._clock(), changed_at
+            return models_in_directory(directory)
+        except OSError:  # its file system is not mounted now; nothing is known about its models
+            return None
 
     async def model(self, name: str, source: str) -> DeclaredModel:
         """A model that an operator names. Raises InvalidRequest."""
@@ -99,8 +139,12 @@ class LateSources:
     def _declare(self, directories: dict[str, Path]) -> list[DeclaredModel]:
         speculation = unnamed_speculation(self._settings)
         speculations = {} if speculation is None else dict.fromkeys(directories, speculation)
-        specs = model_specs(directories, self._settings, speculations, (), (), [*self._known(), *directories])
-        return [declare(spec, self._idle) for spec in specs]
+        found = []
+        for spec in model_specs(directories, self._settings, speculations, (), (), [*self._start, *directories]):
+            own = self._start.get(spec.name)
+            spec = own if own is not None and own.directory == spec.directory else spec
+            found.append(DeclaredModel(spec, self._idle(spec.name)))
+        return found
 
     @staticmethod
     async def _find(source: str, weights: Sequence[str], field: str) -> Path:

@@ -29,6 +29,8 @@ def unknown_model(name: str, names: Sequence[str]) -> str:
     The wrong name is not in it, because a server repeats no text of a request.
     """
     more = f" and {len(names) - MAX_LISTED} more (`GET /v1/models`)" if len(names) > MAX_LISTED else ""
+    if not names:
+        return f"{_UNNAMED}; there are no models"
     return f"{_UNNAMED}{did_you_mean(name, names) or ';'} the models are {', '.join(names[:MAX_LISTED])}{more}"
 
 

@@ -328,9 +328,12 @@ class Runtime:
         """
         if self.registry is None:
             return self.ready()[0] if name is None else self.model(name)
-        names = list(self.registry.models)
-        wanted = next(iter(names), "") if name is None else self.names.resolve(name, names)
+        models = self.registry.models
+        wanted = next(iter(models), "") if name is None else self.names.resolve(name, models)
         found = await self.registry.find_again(wanted)
+        if found is None and name is None:
+            wanted = next(iter(models), "")
+            found = self.registry.find(wanted)
         if found is not None:
             try:
                 async with asyncio.timeout(wait_seconds):

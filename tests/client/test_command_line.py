@@ -60,6 +60,7 @@ def test_an_unknown_model_is_named_with_those_that_exist() -> None:
     assert with_name(message, "Stroy") == "no model is named Stroy; did you mean story? the models are a, story"
     many = unknown_model("x", [f"m{number}" for number in range(MAX_LISTED + 5)])
     assert many.endswith("m19 and 5 more (`GET /v1/models`)")
+    assert unknown_model("x", []) == "no model has this name; there are no models"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

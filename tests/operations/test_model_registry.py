@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from server.errors import ClientGone, DeadlineExceeded, InvalidRequest, NotReady, StartError
+from server.errors import ClientGone, DeadlineExceeded, InvalidRequest, ModelNotFound, NotReady, StartError
 from server.ipc.client.call import Call
 from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
@@ -15,8 +15,10 @@ from server.ipc.wire.messages import ModelMeasured
 from server.limits.model_memory import Resident, who_leaves
 from server.operations.model_names import ModelNames
 from server.operations.on_demand import registry as module
-from server.operations.on_demand.declared import DeclaredModel
+from server.operations.on_demand.declared import DeclaredModel, Description
+from server.operations.on_demand.needed import needed_models
 from server.operations.on_demand.registry import ModelRegistry, TextParts
+from server.text.languages.languages import TranslationLanguages
 
 
 async def eventually(condition) -> None:
@@ -85,6 +87,8 @@ class Events:
 
     def on_model_unload(self, name, reason) -> None: ...
 
+    def on_model_gone(self, name) -> None: ...
+
 
 class Clock:
     def __init__(self) -> None:
@@ -101,6 +105,7 @@ class World:
         self.loads = FakeLoads(sizes)
         self.clock = Clock()
         self.later: list[DeclaredModel] = []
+        self.scans = 0
         self.texts: set[str] = set()
 
         async def load(spec):
@@ -119,8 +124,10 @@ class World:
         self.registry = ModelRegistry(models, self.loads, text, self, budget, None, 1, Events(), self.clock)
         self.registry.start()
 
-    async def discover(self) -> list[DeclaredModel]:
-        return self.later
+    async def discover(self) -> dict[str, DeclaredModel]:
+        self.scans += 1
+        await asyncio.sleep(0)
+        return {model.name: model for model in self.later}
 
     def model(self, name: str, idle: float | None = None) -> DeclaredModel:
         return DeclaredModel(ModelSpec(name, f"/models/{name}", "auto"), idle, used_at=self.clock.now)
@@ -279,6 +286,78 @@ async def test_models_are_found_when_an_unknown_name_is_asked_for_and_names_are_
         assert (await world.registry.find_again("new")).name == "new"
         assert world.registry.models["a"] is first
         await world.use("new")
+
+
+async def found_in_directory(world: World, *names: str) -> None:
+    """Put models into the directory, in place of all others, and read it."""
+    world.later = [world.model(name) for name in names]
+    for model in world.later:
+        model.is_in_directory = True
+        world.loads.sizes[model.name] = 4
+    await world.registry.discover()
+
+
+async def test_a_deleted_model_is_forgotten_and_comes_back_with_its_files():
+    async with World(a=1) as world:
+        await found_in_directory(world, "b", "c")
+        models = world.registry.models
+        world.loads.broken["c"] = "no such file"
+        with pytest.raises(NotReady):
+            await world.use("c")
+        await found_in_directory(world)
+        assert list(models) == ["a"]  # a setting names it
+        assert await world.registry.find_again("b") is None
+        await found_in_directory(world, "b")
+        await world.use("b")
+
+
+async def test_a_deleted_model_in_memory_stays_until_it_is_unloaded():
+    async with World(a=8) as world:
+        await found_in_directory(world, "b")
+        call = await world.use("b")
+        scans = world.scans
+        assert await world.registry.find_again("b") is world.registry.models["b"] and world.scans == scans
+        await found_in_directory(world)
+        more = await world.use("b")
+        assert world.state("b") == "loaded" and world.registry.models["b"].is_gone
+        making_room = asyncio.create_task(world.use("a"))
+        await eventually(lambda: world.state("b") == "unloading")
+        waiting = asyncio.create_task(world.use("b"))
+        await asyncio.sleep(0)
+        call.close()
+        more.close()
+        with pytest.raises(ModelNotFound, match="the files of the model b were deleted"):
+            await waiting
+        await making_room
+        assert list(world.registry.models) == ["a"] and world.loads.log == ["+b", "-b", "+a"]
+
+
+async def test_a_model_that_moved_is_declared_again_when_it_has_left():
+    async with World() as world:
+        await found_in_directory(world, "b")
+        (await world.use("b")).close()
+        old = world.registry.models["b"]
+        moved = DeclaredModel(ModelSpec("b", "/models/b.gguf", "auto"), is_in_directory=True)
+        world.later = [moved]
+        await world.registry.discover()
+        assert world.registry.models["b"] is old
+        await world.registry.unload(old)
+        await world.registry.discover()
+        assert world.registry.models["b"] is moved
+
+
+async def test_a_deleted_model_is_no_default():
+    async with World() as world:
+        await found_in_directory(world, "b", "c")
+        for model in world.registry.models.values():
+            model.description = Description(("embed",), TranslationLanguages(()), False)
+
+        async def needed() -> list[str]:
+            return [model.name for model in await needed_models(world.registry, ModelNames(), "off", "embed", object())]
+
+        assert await needed() == ["b"]
+        world.later = world.later[1:]
+        assert await needed() == ["c"]
 
 
 async def test_a_model_is_tried_once_more_when_its_worker_ends_and_fails_the_second_time():

@@ -76,6 +76,9 @@ class Telemetry:
     def on_model_unload(self, name: str, reason: str) -> None:
         self.metrics.model_unloads.labels(name, reason).inc()
 
+    def on_model_gone(self, name: str) -> None:
+        self.metrics.model_bytes.remove(name)
+
     def on_lost(self) -> None:
         metrics = self.metrics
         metrics.worker_restarts.inc()

@@ -46,6 +46,8 @@ class DeclaredModel:
     description: None until it was needed. is_unreadable: it could not be described.
     next_spec: replaces `spec` when the model has left; None for no change.
     is_suspect: a worker has ended while it loaded the model. The next time, the load has failed.
+    is_in_directory: it was found in `--models-dir`, and no setting names it.
+    is_gone: it was in that directory, and is not there any more.
     """
 
     spec: ModelSpec
@@ -66,6 +68,8 @@ class DeclaredModel:
     is_unreadable: bool = False
     next_spec: ModelSpec | None = None
     is_suspect: bool = False
+    is_in_directory: bool = False
+    is_gone: bool = False
 
     @property
     def name(self) -> str:
@@ -93,6 +97,11 @@ class DeclaredModel:
             "retry_in_seconds": round(max(self.retry_at - now, 0.0), 1) if failed else None,
             "load_seconds": round(self.load_seconds, 3) if self.loads else None,
         }
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether it is loaded, or waits to be, or has not left yet."""
+        return self.state not in ("declared", "failed")
 
     @property
     def names(self) -> list[str]:

@@ -16,10 +16,21 @@ async def needed_models(
 
     spec: specification of the operation; `model` names a model. pivot: as for `chosen_pivot`.
     """
+    found = await _chosen(registry, names, pivot, operation, spec)
+    if found and all(model.is_in_memory for model in found):
+        return found
+    await registry.discover()
+    return await _chosen(registry, names, pivot, operation, spec)
+
+
+async def _chosen(
+    registry: ModelRegistry, names: ModelNames, pivot: str, operation: str, spec: object
+) -> list[DeclaredModel]:
+    """The same as `needed_models`, among the models that are declared now."""
     asked = getattr(spec, "model", None) or getattr(spec, "name", None)
     name = names.model(asked, operation, registry.models)
     if name is not None and name not in PLACEHOLDER_NAMES:
-        found = await registry.find_again(name)
+        found = registry.find(name)
         return [] if found is None else [found]
     described = [(model, about) for model, about in await registry.descriptions() if operation in about.operations]
     if operation in ("translate", "detect_language"):

@@ -12,11 +12,11 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from server.errors import InvalidRequest, NotReady, StartError
+from server.errors import InvalidRequest, ModelNotFound, NotReady, StartError
 from server.ipc.client.call import Call
 from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
@@ -68,12 +68,12 @@ class TextParts:
 class ModelSources(Protocol):
     """Finds models and adapters that are declared while the server runs.
 
-    discover: the models in `--models-dir` that are not declared yet.
+    discover: the models in `--models-dir`; None if nothing new is known about them.
     model: a model that an operator names by a path or a hub id. Raises InvalidRequest.
     adapter: directory of an adapter that an operator names in the same way. Raises InvalidRequest.
     """
 
-    async def discover(self) -> list[DeclaredModel]: ...
+    async def discover(self) -> Mapping[str, DeclaredModel] | None: ...
 
     async def model(self, name: str, source: str) -> DeclaredModel: ...
 
@@ -88,6 +88,8 @@ class ModelEvents(Protocol):
     def on_model_load(self, name: str, outcome: str, seconds: float) -> None: ...
 
     def on_model_unload(self, name: str, reason: str) -> None: ...
+
+    def on_model_gone(self, name: str) -> None: ...
 
 
 class ModelRegistry:
@@ -130,6 +132,7 @@ class ModelRegistry:
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._drops: list[asyncio.Future[None]] = []
+        self._discovering = asyncio.Lock()
         loads.changed = self._notify
         loads.dropped = self._on_dropped
 
@@ -165,15 +168,24 @@ class ModelRegistry:
         return found or next((model for model in self.models.values() if name in model.spec.adapters), None)
 
     async def find_again(self, name: str) -> DeclaredModel | None:
-        """The same as `find`; an unknown name is looked for among models that were declared since the start."""
-        if self.find(name) is None:
+        """The same as `find`, among the models that `--models-dir` has now. A model in memory is found without that."""
+        found = self.find(name)
+        if found is None or not found.is_in_memory:
             await self.discover()
         return self.find(name)
 
     async def discover(self) -> None:
-        """Declare models that have come since the start."""
-        for model in await self._sources.discover():
-            self.declare(model)
+        """Declare the models that have come to `--models-dir`, and forget those that were deleted there."""
+        async with self._discovering:
+            there = await self._sources.discover()
+            if there is None:
+                return
+            for model in [model for model in self.models.values() if model.is_in_directory]:
+                same = there.get(model.name)
+                model.is_gone = same is None or same.spec.directory != model.spec.directory
+                self._forget_if_gone(model)
+            for model in there.values():
+                self.declare(model)
 
     async def declare_source(self, name: str, source: str) -> None:
         """Declare a model that an operator names.
@@ -213,10 +225,19 @@ class ModelRegistry:
             self.models[model.name] = model
             self._report()
 
+    def _forget_if_gone(self, model: DeclaredModel) -> None:
+        """Remove a model whose files were deleted. One in memory stays until it is unloaded."""
+        if model.is_gone and not (model.is_in_memory or model.waiting) and self.models.get(model.name) is model:
+            del self.models[model.name]
+            log.info("model %s is not declared any more: its files are gone", model.name)
+            self._events.on_model_gone(model.name)
+            self._report()
+
     async def demand(self, call: Call, model: DeclaredModel) -> None:
         """Wait until a model is loaded, and hold it until the call closes.
 
         Raises:
+            ModelNotFound: the files of the model were deleted.
             NotReady: the load failed, or the last one did and it is too early for another.
             DeadlineExceeded: a time limit of the call passed. ClientGone: the client has disconnected.
         """
@@ -266,16 +287,22 @@ class ModelRegistry:
             model.keep(seconds)
 
     async def _wait(self, call: Call | None, model: DeclaredModel) -> None:
-        """Wait until a model can be used. Raises NotReady if it cannot be loaded, and the errors of `_change`."""
+        """Wait until a model can be used.
+
+        Raises NotReady if it cannot be loaded, ModelNotFound if its files are gone, and the errors of `_change`.
+        """
         model.waiting += 1
         try:
             while not self._is_usable(model):
-                if model.state in ("declared", "failed"):
+                if not model.is_in_memory:
+                    if model.is_gone:
+                        raise ModelNotFound(f"the files of the model {model.name} were deleted", "model")
                     self._check_failure(model)
                     self._enqueue(model)
                 await self._change(call)
         finally:
             model.waiting -= 1
+            self._forget_if_gone(model)
 
     def _is_usable(self, model: DeclaredModel) -> bool:
         return model.state == "loaded" and self._loads.is_available(model.name)
@@ -354,6 +381,7 @@ class ModelRegistry:
             seconds = self._clock() - started
             if model.state in ("loaded", "failed"):
                 self._events.on_model_load(model.name, model.state, seconds)
+            self._forget_if_gone(model)
             self._report()
             self._notify()
 
@@ -419,8 +447,8 @@ class ModelRegistry:
                 return False
             leaving = who_leaves(self._residents(), self.used_bytes + size - budget)
             assert leaving is not None, "without any model, the budget has room"
-            for resident in leaving:
-                await self._leave(self.models[resident.name], "room")
+            for resident in [self.models[resident.name] for resident in leaving]:
+                await self._leave(resident, "room")
         return bool(model.waiting)
 
     def _residents(self) -> list[Resident]:
@@ -451,6 +479,7 @@ class ModelRegistry:
         model.left()
         log.info("model %s is unloaded (%s)", model.name, reason)
         self._events.on_model_unload(model.name, reason)
+        self._forget_if_gone(model)
         self._report()
         self._notify()
 
