@@ -29,7 +29,7 @@ class FakeRegistry:
         self.failure = ""
         self.described: list[tuple[DeclaredModel, Description]] = []
         self.kept: list[tuple[str, float | None]] = []
-        self.held = 0
+        self.holding: dict[object, list[str]] = {}
 
     def find(self, name):
         return self.models.get(name)
@@ -46,11 +46,12 @@ class FakeRegistry:
         await self.loaded.wait()
         if self.failure:
             raise NotReady(self.failure, retry_after=7)
-        self.held += 1
-        call.on_close(self.release)
+        self.holding.setdefault(call, []).append(model.name)
+        call.on_close(lambda: self.holding.pop(call, None))
 
-    def release(self) -> None:
-        self.held -= 1
+    @property
+    def held(self) -> int:
+        return len(self.holding)
 
     async def load_now(self, model) -> None:
         model.state = "loaded"
@@ -58,8 +59,8 @@ class FakeRegistry:
     async def unload(self, model) -> None:
         model.state = "declared"
 
-    def keep(self, name, seconds) -> None:
-        self.kept.append((name, seconds))
+    def keep(self, call, seconds) -> None:
+        self.kept += [(name, seconds) for name in self.holding.get(call, ())]
 
     def about(self):
         return {"memory_bytes": 100, "used_bytes": 0, "models": [model.about(0.0) for model in self.models.values()]}
@@ -180,13 +181,17 @@ async def test_default_models_of_routes_and_operations(bench, http, registry):
     assert "/embed " not in greeting("http://127.0.0.1:8000", bench.runtime, needs_key=False)
 
 
-async def test_keep_alive_is_set_when_the_request_has_ended(bench, http, registry):
+@pytest.mark.parametrize("model", [{"model": "decoder"}, {"model": "gpt-4o"}, {}])
+async def test_keep_alive_is_set_when_the_request_has_ended(bench, http, registry, model):
+    """For the model that has answered: the named one, the one of an alias, or the default model."""
     registry.loaded.set()
+    about = Description(("generate",), bench.runtime.texts["decoder"].languages, False)
+    registry.described.append((registry.models["decoder"], about))
     asking = asyncio.create_task(
-        http.post("/api/generate", json={"model": "decoder", "prompt": "Once", "stream": False, "keep_alive": "1h30m"})
+        http.post("/api/generate", json=model | {"prompt": "Once", "stream": False, "keep_alive": "1h30m"})
     )
     await answer(bench)
-    await asking
+    assert (await asking).status_code == 200
     assert registry.kept == [("decoder", 5400.0)]
     refused = await http.post("/api/generate", json={"model": "decoder", "prompt": "Once", "keep_alive": "soon"})
     assert refused.status_code == 400 and "keep_alive" in refused.text

@@ -250,10 +250,12 @@ async def test_a_waiting_request_ends_by_its_limit_or_its_client_and_its_load_is
 async def test_idle_models_leave_and_keep_alive_has_the_last_word(monkeypatch):
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.005)
     async with World(idle=30, a=1, b=1, c=1) as world:
-        for name in "abc":
-            (await world.use(name)).close()
-        world.registry.keep("b", None)
-        world.registry.keep("c", 0)
+        (await world.use("a")).close()
+        for name, seconds in (("b", None), ("c", 0)):
+            call = await world.use(name)
+            world.registry.keep(call, seconds)
+            call.close()
+            world.registry.keep(call, 5)  # it holds no model any more
         await eventually(lambda: world.state("c") == "declared")
         assert world.state("a") == world.state("b") == "loaded"
         world.clock.now += 31

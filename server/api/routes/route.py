@@ -152,8 +152,8 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         request.scope[OPERATION] = self.operation
         keep_alive, registry = getattr(body, "keep_alive", None), state.runtime.registry
         if registry is not None and keep_alive not in (None, ""):
-            name, seconds = getattr(body, "model", None) or "", keep_alive_seconds(keep_alive)
-            call.on_close(lambda: registry.keep(state.runtime.names.resolve(name, registry.models), seconds))
+            seconds = keep_alive_seconds(keep_alive)
+            call.on_close(lambda: registry.keep(call, seconds))  # before its models are released
         return call
 
 

@@ -133,6 +133,7 @@ class ModelRegistry:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._drops: list[asyncio.Future[None]] = []
         self._discovering = asyncio.Lock()
+        self._held: dict[Call, list[DeclaredModel]] = {}
         loads.changed = self._notify
         loads.dropped = self._on_dropped
 
@@ -244,7 +245,8 @@ class ModelRegistry:
         await self._wait(call, model)
         call.check_open()
         model.running += 1
-        call.on_close(lambda: self._release(model))
+        self._held.setdefault(call, []).append(model)
+        call.on_close(lambda: self._release(call, model))
 
     async def load(self, model: DeclaredModel) -> None:
         """Load a model, and hold it for no request. Raises NotReady if that fails, or failed a short time ago."""
@@ -280,10 +282,9 @@ class ModelRegistry:
             model.spec, model.retry_at = before, 0.0
             raise
 
-    def keep(self, name: str, seconds: float | None) -> None:
-        """Set the time that a loaded model stays without requests, until it is unloaded. None for no limit."""
-        model = self.find(name)
-        if model is not None:
+    def keep(self, call: Call, seconds: float | None) -> None:
+        """Set the time that the models of a call stay without requests, until they are unloaded. None for no limit."""
+        for model in self._held.get(call, ()):
             model.keep(seconds)
 
     async def _wait(self, call: Call | None, model: DeclaredModel) -> None:
@@ -313,7 +314,8 @@ class ModelRegistry:
         if model.state == "failed" and left > 0:
             raise NotReady(f"the model could not be loaded: {model.reason}", retry_after=math.ceil(left))
 
-    def _release(self, model: DeclaredModel) -> None:
+    def _release(self, call: Call, model: DeclaredModel) -> None:
+        self._held.pop(call, None)
         model.running -= 1
         model.used_at = self._clock()
         self._notify()
