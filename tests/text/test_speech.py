@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from server.text.speech.speech import SpeechTokens, split_window
+from server.text.speech.speech import SpeechTokens, split_whole_window, split_window
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokens.tokenizer import TokenizerError
 from tests.parity import speech
@@ -83,6 +83,22 @@ def test_every_window_makes_progress() -> None:
     """The windows have equal timestamps, which the rules for timestamps do not allow."""
     _, step = split_window([FIRST, FIRST, 5], FIRST, 0, 3000)
     assert step == 2
+
+
+def test_a_window_that_nothing_continues_keeps_its_text_within_its_times() -> None:
+    chooser = random.Random(6)
+    beyond = 0
+    for _ in range(2000):
+        tokens, first_frame = random_tokens(chooser), 2 * chooser.randint(0, 2500)
+        num_frames = chooser.choice([3000, 100, 38, 2])
+        start, end = first_frame / 100, (first_frame + num_frames) / 100
+        segments = split_whole_window(tokens, FIRST, first_frame, num_frames)
+        kept = [token for segment in segments for token in segment.tokens if token < FIRST]
+        assert kept == [token for token in tokens if token < FIRST]
+        times = [time for segment in segments for time in (segment.start, segment.end)]
+        assert all(start - 1e-9 <= time <= end + 1e-9 for time in times), tokens
+        beyond += any(token - FIRST > num_frames / 2 for token in tokens if token >= FIRST)
+    assert beyond > 100
 
 
 @pytest.fixture

@@ -178,19 +178,20 @@ def split_whole_window(
 ) -> list[SpeechSegment]:
     """Split the tokens of a window into segments, and keep the text after the last of them.
 
-    For a window that no other window continues: a segment without an end lasts until the end of the window.
+    For a window that no other window continues: a segment without an end lasts until the end of the window, and no
+    time is later than that. A model may predict later times, because it hears silence after a short window.
     The arguments are those of `split_window`.
     """
     segments, _ = split_window(tokens, first_timestamp, first_frame, num_frames)
-    end = segments[-1].first + len(segments[-1].tokens) - 1
-    if end + 1 >= len(tokens):
-        return segments
-    # The last segment holds the timestamp that begins the text after it.
-    segments[-1] = replace(segments[-1], tokens=segments[-1].tokens[:-1])
     offset = first_frame / FRAMES_PER_TIMESTAMP * SECONDS_PER_TIMESTAMP
-    start = offset + (tokens[end] - first_timestamp) * SECONDS_PER_TIMESTAMP
-    last = max(offset + num_frames / FRAMES_PER_TIMESTAMP * SECONDS_PER_TIMESTAMP, start)
-    return [*segments, SpeechSegment(start, last, list(tokens[end:]), end)]
+    last = offset + num_frames / FRAMES_PER_TIMESTAMP * SECONDS_PER_TIMESTAMP
+    end = segments[-1].first + len(segments[-1].tokens) - 1
+    if end + 1 < len(tokens):
+        # The last segment holds the timestamp that begins the text after it.
+        segments[-1] = replace(segments[-1], tokens=segments[-1].tokens[:-1])
+        start = offset + (tokens[end] - first_timestamp) * SECONDS_PER_TIMESTAMP
+        segments.append(SpeechSegment(start, last, list(tokens[end:]), end))
+    return [replace(segment, start=min(segment.start, last), end=min(segment.end, last)) for segment in segments]
 
 
 def certain_tokens(tokens: Sequence[int], first_timestamp: int, with_timestamps: bool) -> int:

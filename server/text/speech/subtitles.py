@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_ADDED_MS = 1000
+"""Longest time added to a subtitle that has no duration: about the time to read a short line."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +46,64 @@ class SubtitleLine:
 
 
 def srt(lines: Sequence[SubtitleLine]) -> str:
-    """SubRip: number, times, text and an empty line per part."""
+    """SubRip: number, times, text and an empty line per cue."""
     return "".join(
-        f"{number}\n{_clock(line.start, ',')} --> {_clock(line.end, ',')}\n{_cue(line)}\n\n"
-        for number, line in enumerate(lines, 1)
+        f"{number}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n{cue.text}\n\n"
+        for number, cue in enumerate(_cues(lines), 1)
     )
 
 
 def vtt(lines: Sequence[SubtitleLine]) -> str:
     """WebVTT. Source: W3C candidate recommendation, 4 April 2019."""
-    cues = [f"{_clock(line.start, '.')} --> {_clock(line.end, '.')}\n{_cue(line)}\n\n" for line in lines]
+    cues = [f"{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n{cue.text}\n\n" for cue in _cues(lines)]
     return "WEBVTT\n\n" + "".join(cues)
 
 
-def _cue(line: SubtitleLine) -> str:
-    """The text of a subtitle, in which `->` replaces `-->`, which in the file separates two times."""
-    return line.text.strip().replace("-->", "->")
+class _Cue(NamedTuple):
+    """One subtitle. start, end: milliseconds."""
+
+    start: int
+    end: int
+    text: str
 
 
-def _clock(seconds: float, point: str) -> str:
+def _cues(lines: Sequence[SubtitleLine]) -> list[_Cue]:
+    """The subtitles of a transcript, in order. Each ends after it starts and before the next one starts.
+
+    A line without a duration lasts until the next one starts, at most `MAX_ADDED_MS`; the last line begins as much
+    earlier instead. Where that leaves no time, its text joins the next subtitle, or the last one.
+    """
+    cues: list[_Cue] = []
+    waiting: list[str] = []
+    for index, line in enumerate(lines):
+        earliest = cues[-1].end if cues else 0
+        start, end = max(_milliseconds(line.start), earliest), max(_milliseconds(line.end), earliest)
+        if index + 1 < len(lines):
+            end = min(end if end > start else start + MAX_ADDED_MS, _milliseconds(lines[index + 1].start))
+        elif end <= start:
+            start, end = max(start - MAX_ADDED_MS, earliest), start or MAX_ADDED_MS
+        waiting.append(_cue_text(line.text))
+        if end > start:
+            cues.append(_Cue(start, end, "\n".join(waiting)))
+            waiting = []
+    if waiting:
+        last = cues.pop()
+        cues.append(last._replace(text="\n".join([last.text, *waiting])))
+    return cues
+
+
+def _cue_text(text: str) -> str:
+    """The text of a subtitle: no empty lines, which end a cue, and `->` for `-->`, which separates two times."""
+    rows = [row.strip() for row in text.replace("-->", "->").splitlines()]
+    return "\n".join(row for row in rows if row)
+
+
+def _milliseconds(seconds: float) -> int:
+    return math.floor(seconds * 1000 + 0.5)
+
+
+def _clock(milliseconds: int, point: str) -> str:
     """Hours, minutes, seconds and milliseconds. point: `,` in SubRip, `.` in WebVTT."""
-    milliseconds = math.floor(seconds * 1000 + 0.5)
     rest, thousandths = divmod(milliseconds, 1000)
     minutes, second = divmod(rest, 60)
     hour, minute = divmod(minutes, 60)
