@@ -8,6 +8,7 @@ import json
 import httpx
 import pytest
 
+from server.api.dialects.openai import audio
 from server.api.fields.keep_alive import keep_alive_seconds
 from server.api.routes import route
 from server.errors import InvalidRequest, NotReady
@@ -16,8 +17,11 @@ from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import Finished, Generate, Hypothesis
 from server.operations.model_names import ModelNames
 from server.operations.on_demand.declared import DeclaredModel, Description
+from server.operations.speech.transcribe_spec import Transcript
 from server.settings import Settings
 from tests.api.conftest import Bench
+from tests.audio.wavs import wav
+from tests.parity.speech import recording
 
 
 class FakeRegistry:
@@ -139,6 +143,34 @@ async def test_a_stream_gets_its_status_before_its_model_is_loaded(
             last = response.text.removeprefix(": ping\n\n").removeprefix(error)
             assert "it is broken" in json.dumps(json.loads(last))
         assert registry.held == 0
+
+
+@pytest.mark.parametrize("failure", ["", "the model could not be loaded: it is broken"])
+async def test_a_stream_of_a_recording_gets_its_status_before_its_model_is_loaded(
+    bench, http, registry, monkeypatch, failure
+):
+    async def transcribe(runtime, call, spec, emit):
+        assert registry.held == 1
+        emit("Good day.")
+        return Transcript("Good day.", "en", 1.0, [])
+
+    monkeypatch.setattr(route, "COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr(audio, "transcribe", transcribe)
+    registry.failure = failure
+    form = {"data": {"model": "resting", "stream": "true"}, "files": {"file": ("a.wav", wav(recording(0.1)))}}
+    asking = asyncio.create_task(http.post("/v1/audio/transcriptions", **form))
+    await asyncio.sleep(0.1)
+    assert bench.state.recordings == 1
+    registry.loaded.set()
+    response = await asking
+    assert response.status_code == 200 and response.text.startswith(": ping\n\n")
+    assert ("it is broken" in response.text) == bool(failure)
+    assert ("transcript.text.done" in response.text) != bool(failure)
+    assert registry.held == 0 and bench.state.recordings == 0
+    # A load that has ended before keeps its status.
+    early = await http.post("/v1/audio/transcriptions", **form)
+    assert early.status_code == (503 if failure else 200) and ": ping" not in early.text
+    assert registry.held == 0 and bench.state.recordings == 0
 
 
 async def test_lists_have_models_that_are_not_loaded(http, registry):

@@ -142,6 +142,21 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         await state.runtime.prepare(call, self.operation, spec)
         return await self.run(state.runtime, call, spec)
 
+    async def prepare(self, state: State, call: Call, spec: SpecT, is_stream: bool) -> asyncio.Task[None] | None:
+        """Load the model. Returns the task that still loads it after `COMMIT_SECONDS`, for a stream only."""
+        if state.runtime.registry is None:
+            return None
+        preparing = asyncio.create_task(state.runtime.prepare(call, self.operation, spec), name="prepare")
+        try:
+            done, _ = await asyncio.wait({preparing}, timeout=COMMIT_SECONDS if is_stream else None)
+        except BaseException:
+            preparing.cancel()
+            raise
+        if not done:
+            return preparing
+        await preparing
+        return None
+
     def call(self, request: Request, state: State, body: BodyT) -> Call:
         """The engine work of a request, with its time limits."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
@@ -242,7 +257,7 @@ class StreamingRoute(
             with self.errors.renaming():
                 async with leaving_on_disconnect(request, call):
                     await next_iteration()
-                    preparing = await self._prepare(state, call, spec)
+                    preparing = await self.prepare(state, call, spec, spec.stream)
                     if preparing is not None:
                         late = _LateStream(self, state, call, body, spec, preparing, request.scope)
                         return EventStream(late.events, call.leave, self.format, headers=call_headers(call))
@@ -267,21 +282,6 @@ class StreamingRoute(
             raise
         stream = _Stream(self, state, call, run, renderer, first, request.scope)
         return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
-
-    async def _prepare(self, state: State, call: Call, spec: StreamingSpecT) -> asyncio.Task[None] | None:
-        """Load the model. Returns the task that still loads it after `COMMIT_SECONDS`, for a stream only."""
-        if state.runtime.registry is None:
-            return None
-        preparing = asyncio.create_task(state.runtime.prepare(call, self.operation, spec), name="prepare")
-        try:
-            done, _ = await asyncio.wait({preparing}, timeout=COMMIT_SECONDS if spec.stream else None)
-        except BaseException:
-            preparing.cancel()
-            raise
-        if not done:
-            return preparing
-        await preparing
-        return None
 
     def check_time(self, run: Run[Any, Any]) -> None:
         """Raise DeadlineExceeded for an answer that its deadline has ended, unless the renderer reports that."""

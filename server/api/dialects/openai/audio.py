@@ -67,8 +67,8 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
             spec = self.with_default_model(state, form.spec(recording, settings.max_audio_seconds))
             if form.stream:
                 async with leaving_on_disconnect(request, call):
-                    await state.runtime.prepare(call, self.operation, spec)
                     response = await stream(
+                        await self.prepare(state, call, spec, is_stream=True),
                         lambda emit: transcribe(state.runtime, call, spec, emit),
                         call,
                         state.runtime.metrics,

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
 from server.api.bodies.json_answer import json_response
-from server.api.bodies.sse import EventStream, EventWriter, data_frame
+from server.api.bodies.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, data_frame
 from server.api.dialects.openai.audio_form import TranslationForm
 from server.api.dialects.openai.common import stream_error
 from server.api.entry.rejections import count_error
@@ -131,6 +131,7 @@ def _compression_ratio(text: str) -> float:
 
 
 async def stream(
+    preparing: asyncio.Task[None] | None,
     run: Callable[[Callable[[str], None]], Awaitable[Transcript]],
     call: Call,
     metrics: Metrics,
@@ -138,13 +139,17 @@ async def stream(
 ) -> EventStream:
     """A stream of `transcript.text.delta` events and a `transcript.text.done` event.
 
+    preparing: loads the model; None if it is loaded.
     run: transcribes, and passes each part of the text to its argument.
-    Waits for the first part, so that a failure before it gets its HTTP status. Raises the error of such a failure.
+    With a loaded model, waits for the first part, so that a failure before it gets its HTTP status. Raises the error
+    of such a failure.
     """
     parts: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def transcribe() -> Transcript:
         try:
+            if preparing is not None:
+                await preparing
             return await run(parts.put_nowait)
         finally:
             parts.put_nowait(None)
@@ -152,10 +157,12 @@ async def stream(
     task = asyncio.create_task(transcribe())
     # The stream may end before it has read the result of the task.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    first: str | None = None
     try:
-        first = await parts.get()
-        if first is None:
-            await task
+        if preparing is None:
+            first = await parts.get()
+            if first is None:
+                await task
     except BaseException:
         task.cancel()
         raise
@@ -165,6 +172,9 @@ async def stream(
         part = first
         try:
             with call:
+                if preparing is not None:
+                    yield SERVER_SENT_EVENTS.ping
+                    part = await parts.get()
                 while part is not None:
                     yield data_frame({"type": "transcript.text.delta", "delta": part})
                     part = await parts.get()
