@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -93,7 +94,7 @@ class StoredGlossary:
     def num_bytes(self) -> int:
         """Approximate memory of its terms."""
         return sum(
-            TERM_BYTES + len(term) + len(translation)
+            TERM_BYTES + _character_bytes(term) + _character_bytes(translation)
             for entries in self.dictionaries.values()
             for term, translation in entries.items()
         )
@@ -106,6 +107,11 @@ class StoredGlossary:
             value = {"source_lang": source, "target_lang": target, "entries": entries}
             yield (b",\n" if index else b"\n") + orjson.dumps(value, option=orjson.OPT_INDENT_2)
         yield b"]}\n"
+
+
+def _character_bytes(text: str) -> int:
+    """Memory of the characters of a text: 1, 2 or 4 bytes each, as its widest character needs."""
+    return sys.getsizeof(text) - sys.getsizeof("")
 
 
 def _new_id() -> str:

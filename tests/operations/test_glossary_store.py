@@ -68,3 +68,10 @@ def test_a_glossary_whose_file_cannot_be_removed_stays(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         store.save(made)
     assert store.all("") == [made] and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(("letter", "width"), [("a", 1), ("Ж", 2), ("語", 2), ("\U00020000", 4)])
+def test_terms_count_by_the_bytes_of_their_characters(letter: str, width: int) -> None:
+    """Python keeps a text with 1, 2 or 4 bytes for each character."""
+    few, many = (StoredGlossary("first", "g", {PAIR: {letter * count: letter * count}}).num_bytes for count in (10, 60))
+    assert many - few == 2 * 50 * width
