@@ -28,8 +28,16 @@ from weights.gguf.choose import is_gguf, model_name, models_in
 from weights.own_adapters import adapter_directory
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS
 
-TEXT_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "source.spm", "target.spm", "tokenizer.model")
-TEXT_FILE_MEMORY = 8
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "source.spm",
+    "target.spm",
+    "tokenizer.model",
+)
+TOKENIZER_FILE_MEMORY = 8
 """Memory of a tokenizer divided by the size of its files."""
 MIN_TEXT_BYTES = 4 << 20
 SCAN_SECONDS = 1.0
@@ -190,8 +198,8 @@ def text_bytes(spec: ModelSpec) -> int:
     directory = Path(spec.directory)
     if is_gguf(directory):
         return 16 * MIN_TEXT_BYTES
-    files = (directory / name for name in TEXT_FILES)
-    return max(sum(file.stat().st_size for file in files if file.is_file()) * TEXT_FILE_MEMORY, MIN_TEXT_BYTES)
+    files = (directory / name for name in TOKENIZER_FILES)
+    return max(sum(file.stat().st_size for file in files if file.is_file()) * TOKENIZER_FILE_MEMORY, MIN_TEXT_BYTES)
 
 
 def give_back_memory() -> None:

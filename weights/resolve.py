@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from weights.bounded_json import BadJson, parse_index
 from weights.errors import GgufError, ResolveError, shown
 from weights.gguf.choose import choice, is_gguf, models_in, pieces
-from weights.hub.choose import SMALL_WEIGHTS, TEXT_FILES, gguf_files
+from weights.hub.choose import SMALL_WEIGHTS, TEXT_FILE_PATTERNS, gguf_files
 from weights.mistakes import missing, mistake
 from weights.sentence_modules import ROOT_FILES, transformer_folder
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HUB_ID = re.compile(
     r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>(?!\.)[\w.-]+(/(?!\.)[\w.-]+)*))?(:(?P<gguf>[\w.-]+))?"
 )
-_COPIED = (*TEXT_FILES, *SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
+_COPIED = (*TEXT_FILE_PATTERNS, *SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
 """Files that a converted copy of a checkpoint keeps as they are."""
 _NOT_COPIED = ("config.json", "*.index.json", "SHA256SUMS")
 """Files that are about the weights."""

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from weights.errors import ResolveError
 from weights.gguf.choose import SUFFIX, model_name
 
-TEXT_FILES = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "artifact.metadata")
+TEXT_FILE_PATTERNS = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "artifact.metadata")
 SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
 """Matrices of BGE-M3, which are published as pickles alone."""
 _PICKLED_WEIGHTS = "pytorch_model*.bin"
@@ -34,7 +34,7 @@ def needed_files(names: Sequence[str], weights: Sequence[str], gguf: str | None)
     if gguf is not None:
         return gguf_files(names, gguf)
     kept = [name for name in names if not _is_ignored(name)]
-    texts = [name for name in kept if _matches(name, (*TEXT_FILES, *SMALL_WEIGHTS))]
+    texts = [name for name in kept if _matches(name, (*TEXT_FILE_PATTERNS, *SMALL_WEIGHTS))]
     safe = [name for name in kept if name.endswith(".safetensors")]
     modules = [name for name in safe if "/" in name]
     files = _of_one_kind([name for name in safe if "/" not in name], weights)
