@@ -1,13 +1,14 @@
-"""Low-rank adapters inside the checkpoint of a model, one for each task (Jina Embeddings 3). Imports no torch.
+"""Low-rank adapters inside the checkpoint of a model, one for each task (Jina Embeddings 3 and 5). Imports no torch.
 
-torch stores them as parametrizations of a weight: `<module>.parametrizations.weight.0.lora_A` and `lora_B`, with one
-matrix per task, in the order of `lora_adaptations` in `config.json`.
+In Jina Embeddings 3, torch stores them as parametrizations of a weight: `<module>.parametrizations.weight.0.lora_A` and
+`lora_B`, with one matrix per task, in the order of `lora_adaptations` in `config.json`. In Jina Embeddings 5, each task
+of `task_names` has a folder as peft saves it, `adapters/<task>`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from weights.json_files import NotJson, read_json_file
@@ -20,9 +21,15 @@ def adapter_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def adapter_directory(checkpoint: Path, name: str) -> Path | None:
-    """The path that denotes an adapter of a checkpoint: its name in the directory. None without such an adapter."""
+    """The path that denotes an adapter of a checkpoint: its name in the directory, or its folder. None without it."""
     try:
         config = read_json_file(checkpoint, "config.json")
     except NotJson:
         return None
-    return checkpoint / name if isinstance(config, dict) and name in adapter_names(config) else None
+    if not isinstance(config, dict):
+        return None
+    if name in adapter_names(config):
+        return checkpoint / name
+    tasks = config.get("task_names")
+    is_task = isinstance(tasks, list) and name in tasks and PurePath(name).name == name
+    return checkpoint / "adapters" / name if is_task else None

@@ -15,61 +15,24 @@ from models.config import (
     TokenClassificationHead,
 )
 from models.families.shared.bert_config import architectures
+from models.families.shared.eurobert_layers import DEFAULTS, eurobert_encoder
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rename_rules import renamed
-from models.families.shared.rope import rope_config, scaled_max_positions
-from models.families.shared.rotary_decoder import (
-    gated_feed_forward,
-    head_dim_of,
-    rms_norm,
-    rotary_decoder,
-    rotary_layer,
-    rotary_rules,
-)
+from models.families.shared.rotary_decoder import rotary_rules
 from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _PUBLISHED_CODE = PublishedCode("EuroBERT", "eurobert", "EuroBert")
-_DEFAULTS = {
-    "vocab_size": 128256,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 8192,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-05,
-    "rope_theta": 10000.0,
-}
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     Fields(hf, _PUBLISHED_CODE).refuse_unless("is_causal", False)
     settings = {name: value for name, value in hf.items() if name != "auto_map"}
-    fields = Fields({**settings, "is_causal": False}, defaults=_DEFAULTS)
-    head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
-    rope, inner = rope_config(fields, head_dim), fields.integer("intermediate_size")
-    layer = rotary_layer(
-        fields,
-        head_dim=head_dim,
-        num_kv_heads=fields.integer("num_key_value_heads", fields.integer("num_attention_heads")),
-        rope=rope,
-        norm=norm,
-        feed_forward=gated_feed_forward(fields, inner, bias=fields.flag("mlp_bias", False)),
-        qkv_bias=bias,
-        output_bias=bias,
-    )
-    max_positions = scaled_max_positions(rope, fields.integer("max_position_embeddings"))
-    model = rotary_decoder(
-        fields,
-        (layer,) * fields.integer("num_hidden_layers"),
-        norm,
-        max_positions,
-        logit_bias=fields.flag("mlp_bias", False),
-    )
+    fields = Fields({**settings, "is_causal": False}, defaults=DEFAULTS)
+    model = eurobert_encoder(fields)
     return replace(model, head=_head(fields, architecture, model.head))
 
 

@@ -19,6 +19,7 @@ from tests.parity.native_twins import rewrite_as_native
 from tests.parity.published_code import (
     write_exaone,
     write_jina,
+    write_jina5,
     write_llama_bidirec,
     write_nomic,
     write_pplx,
@@ -113,6 +114,7 @@ WRITERS: Mapping[str, Callable[[Path], object]] = {
     "jina_bert": write_jina,
     "bidirectional_pplx_qwen3": lambda directory: write_pplx(directory, "grouped"),
     "voyage_qwen3": lambda directory: write_voyage(directory, "grouped"),
+    "jina_embeddings_v5": lambda directory: write_jina5(directory, "grouped"),
     "llama_bidirec": lambda directory: write_llama_bidirec(directory, "grouped"),
 }
 """Writers of the model types that transformers cannot write as they are published."""

@@ -15,7 +15,7 @@ WITHOUT_A_CLASS = {
     "new": "GTE: transformers has a class for converted checkpoints only (`gte`); these are of the published code",
     "triptych": "our own format",
     **dict.fromkeys(
-        ("bidirectional_pplx_qwen3", "exaone", "jina_bert", "llama_bidirec", "voyage_qwen3"),
+        ("bidirectional_pplx_qwen3", "exaone", "jina_bert", "jina_embeddings_v5", "llama_bidirec", "voyage_qwen3"),
         "their code is published with the checkpoints",
     ),
 }

@@ -70,8 +70,8 @@ def test_other_code_is_refused_for_every_family(kind):
     family = FAMILIES[kind]
     for architecture in family.architectures:
         maps = [{"AutoModel": "modeling_own.Model"}, {"AutoConfig": "configuration_own.Config"}, ["modeling_own.Model"]]
-        # The code of Voyage is known by its class alone.
-        if kind not in (*PUBLISHED, "voyage_qwen3"):
+        # The code of Voyage and of Jina Embeddings 5 is known by its class alone.
+        if kind not in (*PUBLISHED, "voyage_qwen3", "jina_embeddings_v5"):
             maps.append({"AutoModel": f"modeling_{kind}.{architecture}"})
         for auto_map in maps:
             hf = {**BASES.get(kind, {}), "model_type": kind, "architectures": [architecture], "auto_map": auto_map}

@@ -63,6 +63,7 @@ HARMLESS = {
     "llama_bidirec": "pretraining_tp tie_word_embeddings",
     "bidirectional_pplx_qwen3": "max_window_layers sliding_window use_sliding_window tie_word_embeddings",
     "olmo_hybrid": "linear_a_log_max linear_a_log_min linear_dt_max linear_dt_min",
+    "jina_embeddings_v5": "max_window_layers sliding_window use_sliding_window tie_word_embeddings",
     "voyage_qwen3": "max_window_layers sliding_window use_sliding_window tie_word_embeddings",
     "openai_privacy_filter": "tie_word_embeddings",
     "ultrabert": "prediction_head_size tie_word_embeddings",
@@ -143,6 +144,7 @@ PUBLISHED_WITH_CODE: dict[str, tuple[str, dict[str, Any]]] = {
     "llama_bidirec": ("llama", {}),
     "bidirectional_pplx_qwen3": ("qwen3", {"use_bidirectional_attention": True}),
     "voyage_qwen3": ("qwen3", {}),
+    "jina_embeddings_v5": ("qwen3", {}),
     "jina_bert": ("bert", {"position_embedding_type": "alibi", "feed_forward_type": "geglu"}),
 }
 """Families that transformers has no class for, with the one whose settings they have, and further settings."""

@@ -52,7 +52,6 @@ def test_the_nearest_family_is_served():
         ("kosmos_2_text_model", "'kosmos-2'"),
         ("wav2vec2", "whisper"),
         ("fsmt", "splits words by the rules of Moses"),
-        ("jina_embeddings_v5", "nearest served family is qwen3"),
         ("extractor", "it is GLiNER2"),
         ("t5gemma2_encoder", "nearest served family is t5gemma2"),
         ("vit", "no served family is near"),

@@ -121,6 +121,23 @@ def write_voyage(directory: Path, shape: str) -> Any:
     return oracle
 
 
+def write_jina5(directory: Path, shape: str) -> Any:
+    """Write Jina Embeddings 5 and return the body of transformers with the same weights.
+
+    shape: `grouped` for Qwen3 (`-small`), `tied` for EuroBERT (`-nano`), whose settings name the code.
+    """
+    settings = {**WIDE_WITH_TOKENS, "head_dim": 8, "num_key_value_heads": 2, **LLAMAS[shape]}
+    stem = "Qwen3" if shape == "grouped" else "EuroBert"
+    tokens = {"mask_token_id": 0} if stem == "EuroBert" else {}
+    oracle = save(directory, getattr(transformers, f"{stem}Config")(**settings, **tokens), f"{stem}Model")
+    code = "jina_embeddings_v5.JinaEmbeddingsV5"
+    auto_map = {"AutoConfig": f"configuration_{code}Config", "AutoModel": f"modeling_{code}Model"}
+    named = {"model_type": "jina_embeddings_v5", "architectures": ["JinaEmbeddingsV5Model"], "auto_map": auto_map}
+    more = {"is_decoder": False} if stem == "EuroBert" else {}
+    edit_config(directory, **named, **more, is_causal=None, task_names=["retrieval", "text-matching"])
+    return oracle
+
+
 def _write(directory: Path, hf: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """Write a random checkpoint with these settings and tensors. Returns the tensors."""
     torch.manual_seed(5)

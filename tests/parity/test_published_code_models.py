@@ -18,6 +18,7 @@ from tests.parity.published_code import (
     NOMIC,
     write_exaone,
     write_jina,
+    write_jina5,
     write_llama_bidirec,
     write_nomic,
     write_pplx,
@@ -76,6 +77,22 @@ def test_voyage_qwen3(shape: str, tmp_path: Path, device: torch.device) -> None:
     hidden = loaded.transformer.encode(encoder_batch(texts, device))
     torch.testing.assert_close(hidden, torch.cat(theirs), atol=1e-4, rtol=1e-4)
     assert (loaded.family, loaded.tasks, hidden.shape[1]) == ("voyage_qwen3", ("embed",), 40)
+
+
+@pytest.mark.parametrize("shape", LLAMAS)
+@torch.inference_mode()
+def test_jina_embeddings_v5(shape: str, tmp_path: Path, device: torch.device) -> None:
+    """One shape is Qwen3, the other EuroBERT."""
+    oracle = write_jina5(tmp_path, shape).to(device)
+    loaded, texts = load(tmp_path, device), random_ids(VOCAB, LENGTHS)
+    theirs = [oracle(torch.tensor([text], device=device)).last_hidden_state[0] for text in texts]
+    if loaded.config.encoder is not None:
+        found = loaded.transformer.encode(encoder_batch(texts, device))
+    else:
+        found = torch.cat(one_shot(Rows(loaded.transformer), texts))
+    torch.testing.assert_close(found, torch.cat(theirs), atol=1e-4, rtol=1e-4)
+    assert (loaded.family, loaded.tasks) == ("jina_embeddings_v5", ("embed",))
+    assert (loaded.config.encoder is None) == (shape == "grouped")
 
 
 @pytest.mark.parametrize(("pooling", "labels"), [("avg", 1), ("cls", 3), ("last", 1)])

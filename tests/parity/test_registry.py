@@ -49,8 +49,16 @@ TESTED_ELSEWHERE = {
     "bidirectional_pplx_qwen3": test_published_code_models.test_decoders_as_encoders,
     "jina_bert": test_published_code_models.test_encoders,
     "voyage_qwen3": test_published_code_models.test_voyage_qwen3,
+    "jina_embeddings_v5": test_published_code_models.test_jina_embeddings_v5,
 }
-WITHOUT_A_CLASS = ("exaone", "llama_bidirec", "jina_bert", "bidirectional_pplx_qwen3", "voyage_qwen3")
+WITHOUT_A_CLASS = (
+    "exaone",
+    "llama_bidirec",
+    "jina_bert",
+    "bidirectional_pplx_qwen3",
+    "voyage_qwen3",
+    "jina_embeddings_v5",
+)
 """Families whose code is published with their checkpoints, and which transformers has no class for."""
 
 

@@ -1,4 +1,4 @@
-"""Adapters that change embeddings: those inside a checkpoint of Jina Embeddings 3, and those of peft."""
+"""Adapters that change embeddings: those inside a checkpoint of Jina Embeddings 3 or 5, and those of peft."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from models.steps.batch import EncoderBatch
 from server.model_sources import find_adapters
 from server.settings import Settings
 from tests.parity.adapters import save_adapter
+from tests.parity.published_code import write_jina5
 from tests.parity.recent_encoder_cases import BODIES
 from tests.parity.test_published_layouts import FLASH, _as_flash
 from tests.parity.test_recent_encoders import batch_of, expected, one_by_one, reference
+from weights.own_adapters import adapter_directory
 
 TASKS = ["retrieval.query", "retrieval.passage", "separation", "classification", "text-matching"]
 USED = ("", "query", "passage", "query", "")
@@ -124,3 +126,28 @@ def test_a_task_is_stated_by_its_name(tmp_path: Path):
     settings = Settings(models=[f"jina={tmp_path}"], adapter=["query=retrieval.query@jina"])
     (found,) = find_adapters(settings, {"jina": tmp_path})
     assert (found.name, found.directory, found.model) == ("query", tmp_path / "retrieval.query", "jina")
+
+
+@torch.inference_mode()
+def test_the_folder_of_a_task_in_the_checkpoint(tmp_path: Path, device: torch.device):
+    """Jina Embeddings 5 has an adapter of peft for each task, with names of tensors that begin with the layers."""
+    model = write_jina5(tmp_path, "tied")
+    merged = save_adapter(model, tmp_path / "adapters" / "retrieval", 6, task_type="FEATURE_EXTRACTION")
+    settings = Settings(models=[f"jina={tmp_path}"], adapter=["find=retrieval@jina"])
+    (found,) = find_adapters(settings, {"jina": tmp_path})
+    assert found.directory == tmp_path / "adapters" / "retrieval"
+    ours, batch = (
+        load_model(tmp_path, torch.float32, device, adapters={"query": found.directory}),
+        batch_of(model, device),
+    )
+    used = tuple(is_used and "query" for is_used in USED)
+    mixed = EncoderBatch(batch.token_ids, batch.lengths, batch.token_type_ids, used)
+    models = {"": model, "query": merged, "passage": merged}
+    torch.testing.assert_close(ours.transformer.encode(mixed).cpu(), _mixed(models, batch), atol=1e-4, rtol=0)
+
+
+def test_a_task_names_a_folder_of_the_checkpoint_alone(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps({"task_names": ["retrieval", "../other"]}))
+    assert adapter_directory(tmp_path, "retrieval") == tmp_path / "adapters" / "retrieval"
+    assert adapter_directory(tmp_path, "../other") is None
+    assert adapter_directory(tmp_path, "clustering") is None

@@ -196,6 +196,10 @@ def test_several_gguf_models_need_a_choice(hub: StandInHub) -> None:
             "config.json model.safetensors 2_Dense/model.safetensors",
         ),
         (
+            "model.safetensors adapters/retrieval/adapter_config.json adapters/retrieval/adapter_model.safetensors",
+            "model.safetensors adapters/retrieval/adapter_config.json adapters/retrieval/adapter_model.safetensors",
+        ),
+        (
             "weights-a.safetensors weights.safetensors.index.json",
             "weights-a.safetensors weights.safetensors.index.json",
         ),

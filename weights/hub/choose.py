@@ -15,6 +15,8 @@ SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
 _PICKLED_WEIGHTS = "pytorch_model*.bin"
 _MODULE_FOLDER = re.compile(r"(\w+_)?\d+(_\w+)?/")
 """Folder of a module of sentence-transformers, as `2_Dense`, or `query_0_Transformer` of a router."""
+_ADAPTER = re.compile(r"adapters/[\w.-]+/adapter_model\.safetensors")
+"""Weights of an adapter inside the checkpoint of a model (Jina Embeddings 5)."""
 _IGNORED_FILES = ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
 """Files that are not fetched from folders that are not those of a module."""
 _MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
@@ -37,12 +39,13 @@ def needed_files(names: Sequence[str], weights: Sequence[str], gguf: str | None)
     texts = [name for name in kept if _matches(name, (*TEXT_FILE_PATTERNS, *SMALL_WEIGHTS))]
     safe = [name for name in kept if name.endswith(".safetensors")]
     modules = [name for name in safe if "/" in name]
+    adapters = [name for name in names if _ADAPTER.fullmatch(name)]
     files = _of_one_kind([name for name in safe if "/" not in name], weights)
     if files or modules:
-        return sorted({*texts, *files, *modules})
+        return sorted({*texts, *files, *modules, *adapters})
     pickles = [name for name in kept if fnmatch(name, _PICKLED_WEIGHTS)]
     if pickles and any(name.endswith(".bin") for name in weights):
-        return sorted({*texts, *pickles})
+        return sorted({*texts, *pickles, *adapters})
     if any(name.endswith(SUFFIX) for name in names) and "model.safetensors" in weights:
         return gguf_files(names, None)
     raise ResolveError(f"the repository on the hub has no weights ({' or '.join(weights)})")

@@ -1,0 +1,64 @@
+"""Jina Embeddings 5 (Jina AI 2026): Qwen3 (`-small`) or EuroBERT (`-nano`), with an adapter of peft for each task.
+
+Both have the same `model_type` and architecture, and code of their own. `is_decoder` is false in the settings of the
+second and absent from those of the first. The adapters are in `adapters/<task>`; see docs/adapters.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from models.config import LanguageModelHead, ModelConfig, PoolingHead
+from models.families.shared import eurobert_layers
+from models.families.shared.family import Family
+from models.families.shared.fields import Fields
+from models.families.shared.published_code import PublishedCode
+from models.families.shared.qwen3_layers import qwen3_decoder
+from models.families.shared.rename_rules import renamed
+from models.families.shared.rotary_decoder import rotary_rules
+from weights.rules import Drop, Rule
+
+_PUBLISHED = PublishedCode("jinaai", "", "JinaEmbeddingsV5", module=r"\w+")
+_QWEN3_DEFAULTS = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "head_dim": 128,
+}
+
+
+def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+    published = Fields(hf, _PUBLISHED)
+    encoder = not published.flag("is_decoder", True)
+    published.refuse_unless("is_causal", not encoder)
+    settings = {name: value for name, value in hf.items() if name not in ("auto_map", "is_decoder")}
+    settings["is_causal"] = not encoder
+    if encoder:
+        model = eurobert_layers.eurobert_encoder(Fields(settings, defaults=eurobert_layers.DEFAULTS))
+    else:
+        model = qwen3_decoder(Fields(settings, defaults=_QWEN3_DEFAULTS), window=4096)
+    return replace(model, head=PoolingHead())
+
+
+def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
+    body = rotary_rules(replace(model, head=LanguageModelHead(tied=True)), hf, architecture)
+    return (Drop(r"lm_head\..*"), *renamed(body, r"model\.", r"(?:model\.)?"))
+
+
+FAMILY = Family(
+    name="jina_embeddings_v5",
+    model_types=("jina_embeddings_v5",),
+    architectures={"JinaEmbeddingsV5Model": ("embed",)},
+    config=_config,
+    rules=_rules,
+)
