@@ -70,6 +70,33 @@ def test_ids_and_texts_equal_the_library(tmp_path: Path, settings: dict, prefix:
     check(load_tokenizer(directory), processor(directory), texts())
 
 
+@pytest.mark.parametrize("named", ["class", "model_type"])
+def test_gemma(tmp_path: Path, named: str):
+    """Byte-pair merges, byte fallback, spaces and line ends as symbols, no space before a text; `<bos>` is first."""
+    symbols = ["<start_of_turn>", "<tool>", "<t>", "\n", "\n\n", "▁▁", "▁▁▁", "\t\t", "<table>"]
+    directory = train(
+        tmp_path,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        user_defined_symbols=symbols,
+        **{"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "bos_piece": "<bos>", "eos_piece": "<eos>"},
+    )
+    stated = {"tokenizer_class": "GemmaTokenizer"} if named == "class" else {}
+    (directory / "tokenizer_config.json").write_text(json.dumps(stated))
+    (directory / "config.json").write_text('{"model_type": "gemma3_text"}')
+    ours, oracle = load_tokenizer(directory), processor(directory)
+    more = ["a\n\n\nb", "    four", "<table>\t\tx<start_of_turn>user\n hi"]
+    for text in [*texts(), *more]:
+        (encoding,) = ours.encode([text])
+        assert list(encoding.ids) == [2, *oracle.encode(text)], text
+        known = [index for index in encoding.ids[1:] if index != oracle.unk_id()]
+        assert ours.decode(known) == oracle.decode(known), text
+    assert (ours.special.bos, ours.special.eos, ours.special.pad, ours.special.unk) == (2, 1, 0, 3)
+
+
 @pytest.mark.parametrize("legacy", [True, False], ids=["legacy", "new"])
 def test_text_after_a_special_token(tmp_path: Path, legacy: bool):
     """With `legacy: true` it is encoded as a text of its own, else as the continuation of the text."""

@@ -6,6 +6,7 @@ Source: Kudo and Richardson 2018, arXiv:1808.06226.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -71,6 +72,11 @@ def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
     _add_tokens(backend, model, files, symbols=False)
     set_configured_template(backend, files)
     return backend
+
+
+def _gemma(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
+    """Like LLaMA, with the begin token by default (arXiv:2403.08295, section 2)."""
+    return _llama(model, replace(files, config={"add_bos_token": True, **files.config}))
 
 
 def _library_model(model: SentencePieceModel, has_symbols: bool) -> models.Model:
@@ -238,6 +244,7 @@ def _bert_unigram(
 
 _BUILDERS: Mapping[tuple[str, str], Callable[[SentencePieceModel, TokenizerFiles], LibraryTokenizer]] = {
     ("tokenizer.model", "llama"): _llama,
+    ("tokenizer.model", "gemma"): _gemma,
     ("spiece.model", "t5"): _t5,
     ("spiece.model", "pegasus"): _pegasus,
     ("spiece.model", "albert"): _albert,

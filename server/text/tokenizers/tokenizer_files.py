@@ -80,6 +80,12 @@ _KINDS = {
     "starcoder2": "gpt2",
     "whisper": "gpt2",
     "plbart": "plbart",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gemma3": "gemma",
+    "gemma3_text": "gemma",
+    "gemma3n": "gemma",
+    "gemma3n_text": "gemma",
 }
 """Kinds by the class of a tokenizer, and by the `model_type` of a checkpoint whose files name no class."""
 _WORD_SPLITTERS = {
@@ -120,6 +126,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "pegasus": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask_2>"},
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
+    "gemma": {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>"},
 }
 
 
