@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from models.checkpoint.settings_files import read_settings
+from models.checkpoint.transformer_settings import longest_text, refuse_other_vectors, transformer_settings
 from models.config import Activation, ConfigError
 from models.config.sentence import (
     AnswerLogits,
@@ -22,7 +23,7 @@ from models.config.sentence import (
 )
 from models.families.shared.fields import Fields
 from weights.json_files import NotJson, read_json_file
-from weights.sentence_modules import SETTINGS_FILES, STATIC, STATIC_WEIGHTS, is_routed, module_kinds, side_modules
+from weights.sentence_modules import STATIC, STATIC_WEIGHTS, is_routed, module_kinds, side_modules
 
 _MODES: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -49,8 +50,6 @@ _ACTIVATIONS: Mapping[str, Activation | None] = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-_MAX_MODEL_LENGTH = 10_000_000
-"""Larger values of `model_max_length` stand for "no limit"."""
 
 
 def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling) -> SentenceConfig:
@@ -72,6 +71,8 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
             f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling or StaticEmbedding, then "
             "Dense or LayerNorm, at last Normalize"
         )
+    if not is_static:
+        refuse_other_vectors(directory, read_settings(directory, "config.json") or {})
     pooling, include_prompt = (("mean",), True) if is_static else _pooling(directory, modules[1][1], hidden_size)
     width = len(pooling) * hidden_size
     layers: list[DenseConfig | VectorNormConfig] = []
@@ -89,7 +90,7 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
         include_prompt,
         tuple(layers),
         kinds[-1] == "Normalize",
-        _max_tokens(directory),
+        longest_text(directory),
         _dimensions(directory, width, kinds[-1] == "Normalize"),
     )
 
@@ -179,7 +180,7 @@ def _adds_generation_prompt(directory: Path) -> bool:
 
     Raises ConfigError for other settings.
     """
-    settings = _transformer_settings(directory)
+    settings = transformer_settings(directory)
     kinds = settings.raw("modality_config", {"message": {}})
     if not isinstance(kinds, dict) or "message" not in kinds:
         raise ConfigError("'modality_config': only pairs that a chat template renders are supported")
@@ -203,7 +204,7 @@ def is_cross_encoder(directory: Path) -> bool:
 
 def without_pooling(directory: Path, default_pooling: Pooling) -> SentenceConfig:
     """The settings of a checkpoint whose `modules.json` has no pooling: the default pooling, and the longest text."""
-    return SentenceConfig((default_pooling,), max_tokens=_max_tokens(directory))
+    return SentenceConfig((default_pooling,), max_tokens=longest_text(directory))
 
 
 def _pooling(directory: Path, folder: str, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
@@ -263,17 +264,3 @@ def _dense_config(fields: Fields, folder: str, width: int) -> DenseConfig:
 def _refuse_other_vectors(fields: Fields) -> None:
     for name in ("module_input_name", "module_output_name"):
         fields.refuse_unless(name, "sentence_embedding")
-
-
-def _max_tokens(directory: Path) -> int | None:
-    stated = _transformer_settings(directory).optional_integer("max_seq_length")
-    if stated is not None:
-        return stated
-    limit = (read_settings(directory, "tokenizer_config.json") or {}).get("model_max_length")
-    return int(limit) if isinstance(limit, int | float) and 0 < limit <= _MAX_MODEL_LENGTH else None
-
-
-def _transformer_settings(directory: Path) -> Fields:
-    """The settings of the transformer, from the first of their files that exists."""
-    found = (read_settings(directory, name) for name in SETTINGS_FILES)
-    return Fields(next((settings for settings in found if settings), {}))

@@ -92,7 +92,9 @@ def make(directory: Path, case: str) -> SentenceTransformer:
             torch.nn.init.normal_(module.bias)
     made.save(str(directory / "saved"))
     if case == "gelu-silu":
-        (directory / "saved" / "sentence_bert_config.json").write_text('{"max_seq_length": 20, "do_lower_case": true}')
+        (directory / "saved" / "sentence_bert_config.json").write_text(
+            '{"max_seq_length": 20, "do_lower_case": true, "tokenizer_args": {"model_max_length": 14}}'
+        )
     if case == "in-folder":
         move_into_folder(directory / "saved")
     return SentenceTransformer(str(directory / "saved"), device="cpu")

@@ -15,7 +15,7 @@ from models.checkpoint.checkpoint_heads import read_files
 from models.checkpoint.gliner_files import read_gliner
 from models.checkpoint.late_interaction_files import check_attention, late_interaction_config
 from models.checkpoint.loader import load_model
-from models.checkpoint.sentence_files import answer_logits, vocabulary_weights
+from models.checkpoint.sentence_files import answer_logits, sentence_config, vocabulary_weights
 from models.config import ConfigError, ModelConfig
 from models.config.late_interaction import LateInteractionConfig, QueryExpansion
 from models.layers.labelled_spans import without_overlaps
@@ -161,3 +161,59 @@ def test_the_likeliest_spans_are_kept() -> None:
     kept = without_overlaps(spans)
     torch.testing.assert_close(kept, spans[[1, 2, 4]])
     assert without_overlaps(spans[:0]).shape == (0, 4)
+
+
+DENSE = [
+    {"path": "", "type": "sentence_transformers.models.Transformer"},
+    {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
+
+
+def write_dense(directory: Path, **settings: object) -> Path:
+    """A checkpoint of one vector per text, with these settings of its transformer."""
+    pooling = {"pooling_mode": "mean", "embedding_dimension": 8}
+    config = {"hidden_act": "gelu", "num_hidden_layers": 2}
+    return write(
+        directory,
+        modules_DOT_json=DENSE,
+        sentence_bert_config_DOT_json=settings,
+        config_DOT_json=config,
+        tokenizer_config_DOT_json={"model_max_length": 40},
+        **{"1_Pooling__config_DOT_json": pooling},
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [
+        ({}, 40),
+        ({"max_seq_length": 20}, 20),
+        ({"max_seq_length": 20, "tokenizer_args": {"model_max_length": 9}}, 9),
+        ({"max_seq_length": 20, "processor_kwargs": {"model_max_length": 10**30}}, None),
+        ({"processor_kwargs": {"model_max_length": 9}, "processing_kwargs": {"text": {"max_length": 7}}}, 7),
+        ({"model_args": {"add_pooling_layer": False}, "config_args": {"hidden_act": "gelu"}}, 40),
+        ({"modality_config": {"text": {"method": "forward"}, "message": {}}}, 40),
+    ],
+)
+def test_the_longest_text_is_that_of_sentence_transformers(tmp_path: Path, settings, tokens: int | None) -> None:
+    assert sentence_config(write_dense(tmp_path, **settings), 8, "mean").max_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"config_args": {"num_hidden_layers": 1}}, "num_hidden_layers"),
+        ({"model_args": {"variant": "fp16"}}, "variant"),
+        ({"tokenizer_args": {"truncation_side": "left"}}, "truncation_side"),
+        ({"processing_kwargs": {"text": {"add_special_tokens": False}}}, "add_special_tokens"),
+        ({"tokenizer_name_or_path": "other/tokenizer"}, "tokenizer_name_or_path"),
+        ({"transformer_task": "fill-mask"}, "transformer_task"),
+        ({"module_output_name": "sentence_embedding"}, "module_output_name"),
+        ({"modality_config": {"text": {"method": "get_text_features"}}}, "method"),
+        ({"modality_config": {"message": {"method": "forward"}}}, "modality_config"),
+        ({"model_args": [1]}, "model_kwargs"),
+    ],
+)
+def test_settings_of_a_transformer_that_change_vectors_are_refused(tmp_path: Path, settings, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        sentence_config(write_dense(tmp_path, **settings), 8, "mean")
