@@ -5,7 +5,7 @@ Names: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp. Layouts: it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from models.config import (
@@ -16,12 +16,16 @@ from models.config import (
     QueryKeyNorm,
     StackConfig,
 )
-from models.families.shared.gguf import GgufFamily, unstack
+from models.families.shared.gguf import GgufFamily, fused_gate_rules, unstack
 from weights.rules import Drop, Rename, Rule, Split, split
 
 
-def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
-    """Rules for a model. family: its rules come first, so that they replace those of the same names."""
+def gguf_rules(model: ModelConfig, family: GgufFamily, stored: Collection[str]) -> Sequence[Rule]:
+    """Rules for a model.
+
+    family: its rules come first, so that they replace those of the same names.
+    stored: names of the tensors in the file.
+    """
     stack, ours = (model.encoder, "encoder") if model.encoder is not None else (model.decoder, "decoder")
     assert stack is not None
     tokens = f"{ours}.embedding.tokens.weight"
@@ -47,9 +51,10 @@ def gguf_rules(model: ModelConfig, family: GgufFamily) -> Sequence[Rule]:
     }
     return (
         *family.rules(model),
+        *(fused_gate_rules(model) if family.fused_gate and "blk.0.ffn_gate.weight" not in stored else ()),
         Rename(r"token_embd\.weight", tokens),
         Rename(r"position_embd\.weight", f"{ours}.embedding.positions.weight"),
-        Rename(r"token_types\.weight", f"{ours}.embedding.token_types.weight"),
+        Rule(r"token_types\.weight", (f"{ours}.embedding.token_types.weight",), (_as_row,)),
         Rename(r"token_embd_norm\.(weight|bias)", rf"{ours}.embedding.norm.\1"),
         norm(r"output_norm\.(weight|bias)", rf"{ours}.final_norm.\1"),
         Rename(r"output\.weight", tokens if tied else "head.weight"),

@@ -359,7 +359,7 @@ def tensor_rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
     """Rules for the tensors of the transformer. Tensors of other heads are ignored here."""
     if is_gguf(files.directory):
         assert files.family.gguf is not None, "gguf_config chooses among families with GGUF files"
-        return gguf_rules(config, files.family.gguf)
+        return gguf_rules(config, files.family.gguf, read_gguf(files.directory).tensors)
     rules = files.family.rules(config, files.hf, files.architecture)
     if files.gliner is not None:
         return encoder_rules(rules)

@@ -28,7 +28,9 @@ from models.families.shared.bert_config import (
 from models.families.shared.bert_rules import bert_head_rules, bert_layer_names, embedding_rules, linear, norm
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, encoder_settings
 from models.families.shared.published_code import PublishedCode
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule, Split
 
 _PREFIX = r"(?:bert\.)?"
@@ -96,6 +98,12 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """The settings of the text models. Those of the code model, which norms queries and keys, are not read."""
+    settings = encoder_settings(of, "jina_bert", "JinaBertModel")
+    return {**settings, "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+
+
 FAMILY = Family(
     name="jina_bert",
     model_types=("jina_bert",),
@@ -105,4 +113,5 @@ FAMILY = Family(
     # Files of embedding models name the class of the masked language model and have no head.
     body="JinaBertModel",
     published_as={"bert": _PUBLISHED},
+    gguf=GgufFamily({"jina-bert-v2": gguf_settings}, fused_gate=True),
 )

@@ -31,7 +31,7 @@ from models.families.shared.bert_config import architectures, encoder_head
 from models.families.shared.bert_rules import embedding_rules, linear, masked_rules, norm
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields, head_width, short
-from models.families.shared.gguf import GgufFamily, Settings, encoder_settings
+from models.families.shared.gguf import GgufFamily, Settings, encoder_settings, has_bias
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from weights.gguf.metadata import Metadata
@@ -47,6 +47,8 @@ _OLDER_NAMES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "rotary_emb_base": "rope_theta",
 }
+_SHARED_BIAS = "moe_shared_bias"
+"""Setting of GGUF files alone: whether the experts have their bias, which the converter of llama.cpp leaves out."""
 _ONLY: Mapping[str, Any] = {
     "num_shared_experts": 0,
     "rotary_emb_fraction": 1.0,
@@ -130,7 +132,7 @@ def _feed_forwards(
         experts_per_token=fields.integer("moe_top_k", 2),
         router=RouterConfig(normalized=fields.flag("moe_normalize_expert_weights", False)),
         # The experts share one bias of their sum: an expert for every token whose matrices are zero.
-        shared=FeedForwardConfig(1, "relu", bias=True, inner_bias=False),
+        shared=FeedForwardConfig(1, "relu", bias=True, inner_bias=False) if fields.flag(_SHARED_BIAS, True) else None,
     )
     return [experts if index % interval == 1 % interval else plain for index in range(layers)]
 
@@ -201,6 +203,21 @@ def gguf_settings(of: Metadata) -> Settings:
     return encoder_settings(of, "nomic_bert", "NomicBertModel")
 
 
+def moe_gguf_settings(of: Metadata) -> Settings:
+    """The settings of Nomic Embed v2, under the names of its code."""
+    return {
+        **gguf_settings(of),
+        "activation_function": "gelu",
+        "qkv_proj_bias": has_bias(of, "attn_qkv"),
+        "mlp_fc1_bias": has_bias(of, "ffn_up"),
+        "mlp_fc2_bias": has_bias(of, "ffn_down"),
+        "moe_every_n_layers": of.integer("moe_every_n_layers"),
+        "num_experts": of.integer("expert_count"),
+        "moe_top_k": of.integer("expert_used_count"),
+        _SHARED_BIAS: False,
+    }
+
+
 _TASKS = architectures("NomicBert")
 FAMILY = Family(
     name="nomic_bert",
@@ -211,5 +228,5 @@ FAMILY = Family(
     rules=_rules,
     # The masked language model heads of the first checkpoints have no biases.
     zero_if_absent=frozenset({"head.dense.bias", "head.bias"}),
-    gguf=GgufFamily({"nomic-bert": gguf_settings}),
+    gguf=GgufFamily({"nomic-bert": gguf_settings, "nomic-bert-moe": moe_gguf_settings}),
 )

@@ -19,7 +19,8 @@ from models.config import ConfigError
 from models.families import FAMILIES
 from tests.models.gguf_cases import FURTHER
 from tests.parity.checkpoints import random_ids, write_model
-from tests.parity.paged import Rows
+from tests.parity.paged import Rows, encoder_batch
+from tests.parity.published_code import write_jina, write_nomic
 from tests.weights.gguf_files import add_value, q4_k, q6_k, write_gguf
 from weights.errors import WeightsError
 from weights.gguf.metadata import Metadata
@@ -149,6 +150,46 @@ def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
         # Some files have one plus the weights of norms, and the exponential function of logarithms.
         tolerance = 1e-6 if "norm" in name or name.endswith("log_decay") else 0.0
         assert torch.allclose(found[name], tensor, rtol=0, atol=tolerance), name
+
+
+def _without_bias(directory):
+    """Make the bias of the experts zero, which files of llama.cpp do not have."""
+    tensors = load_file(directory / "model.safetensors")
+    save_file(
+        {name: tensor * (not name.endswith("experts.bias")) for name, tensor in tensors.items()},
+        directory / "model.safetensors",
+    )
+
+
+def _with_split_gate(directory):
+    """Store the gate and the up matrix under the names of older converters."""
+    tensors = load_file(directory / "model.safetensors")
+    for name in [name for name in tensors if "gated_layers" in name]:
+        stem, fused = name.removesuffix(".weight"), tensors.pop(name)
+        for part, matrix in zip("wv", fused.chunk(2), strict=True):
+            tensors[f"{stem}_{part}.weight"] = matrix.contiguous()
+    save_file(tensors, directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("write", "before", "older"),
+    [
+        (write_nomic, _without_bias, lambda directory: None),
+        (write_jina, lambda directory: None, lambda directory: None),
+        (write_jina, lambda directory: None, _with_split_gate),
+    ],
+    ids=["nomic-bert-moe", "jina-bert-v2", "jina-bert-v2-split"],
+)
+def test_encoders_whose_code_is_published_with_them(tmp_path, write, before, older):
+    write(tmp_path)
+    before(tmp_path)
+    texts = random_ids(97, (9, 1, 17))
+    batch = encoder_batch(texts, torch.device("cpu"))
+    expected = load_model(tmp_path, torch.float32, torch.device("cpu")).transformer.encode(batch)
+    older(tmp_path)
+    ours = load_model(write_gguf(tmp_path / "model.gguf", tmp_path), torch.float32, torch.device("cpu"))
+    torch.testing.assert_close(ours.transformer.encode(batch), expected, atol=1e-5, rtol=0)
+    assert ours.tasks == ("embed",)
 
 
 def test_layers_that_only_predict_further_tokens_are_left_out(tmp_path):

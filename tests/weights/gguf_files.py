@@ -58,6 +58,8 @@ _ARCHITECTURES = {
     "umt5": "t5",
     "modernbert": "modern-bert",
     "jina_embeddings_v3": "jina-bert-v3",
+    "bert/JinaBertModel": "jina-bert-v2",
+    "nomic_bert/moe": "nomic-bert-moe",
 }
 _PAIRED = (
     *("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "granitemoehybrid", "olmo", "arcee"),
@@ -80,6 +82,11 @@ def write_gguf(
     """Write the model of a directory. change: adds metadata, for example a tokenizer."""
     hf = json.loads((directory / "config.json").read_text())
     kind = hf["model_type"]
+    if hf.get("feed_forward_type") == "geglu":
+        kind = "bert/JinaBertModel"
+    elif hf.get("moe_every_n_layers"):
+        kind = "nomic_bert/moe"
+    hf = {**hf, "model_type": kind}
     architecture = architecture_of(kind, hf.get("use_bidirectional_attention") is True)
     writer = gguf.GGUFWriter(path, architecture)
     _add_settings(writer, hf)

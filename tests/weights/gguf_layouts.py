@@ -311,6 +311,11 @@ METADATA: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
         "expert_feed_forward_length": hf["intermediate_size"],
     },
     "eurobert": lambda hf: {"attention.causal": False},
+    "nomic_bert/moe": lambda hf: {
+        "moe_every_n_layers": hf["moe_every_n_layers"],
+        "expert_used_count": hf["moe_top_k"],
+        "rope.freq_base": float(hf["rotary_emb_base"]),
+    },
 }
 
 
@@ -447,6 +452,16 @@ def _nemotron(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
     return [(name, tensor + np.float32(1) if name.endswith("norm.weight") else tensor)]
 
 
+def _nomic_experts(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    """The converter leaves the bias of the experts out, and the first dimension of a table with one row."""
+    if name.endswith("experts.bias"):
+        return []
+    if name.endswith(("mlp.w1", "mlp.w2")):
+        tensor = tensor.reshape(hf["num_experts"], -1, hf["n_embd"])
+        return [(f"{name}.weight", tensor if name.endswith("w1") else tensor.swapaxes(1, 2))]
+    return [(name, tensor.squeeze())]
+
+
 CHANGES: Mapping[str, Callable[[Settings, str, np.ndarray], Tensors]] = {
     "qwen3_5_text": _qwen35,
     "qwen3_5_moe_text": _qwen35,
@@ -469,4 +484,5 @@ CHANGES: Mapping[str, Callable[[Settings, str, np.ndarray], Tensors]] = {
     "falcon_h1": _state_space,
     "mamba2": _state_space,
     "bloom": _bloom,
+    "nomic_bert/moe": _nomic_experts,
 }

@@ -71,6 +71,10 @@ class Metadata:
             raise GgufError(f"{self.gguf.name!r} has no tensor {tensor!r}")
         return self.gguf.tensors[tensor].shape[0]
 
+    def is_matrix(self, tensor: str) -> bool:
+        """Whether a tensor has two dimensions. The converter drops the first one of a table with one row."""
+        return len(self.gguf.tensors[tensor].shape) == 2 if self.has(tensor) else False
+
     def has(self, tensor: str) -> bool:
         return tensor in self.gguf.tensors
 

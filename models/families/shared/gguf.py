@@ -31,12 +31,14 @@ class GgufFamily:
     applies: whether a file of these architectures is of this family. Several families share the architecture `llama`.
     rules: rules for the tensors whose names or layouts differ from those of `models.checkpoint.gguf_rules`.
     norms: norms whose place differs from that of the same name in other families; our names by names in the file.
+    fused_gate: whether one tensor has the gate and up matrices, in files that have no tensor of the gate.
     """
 
     settings: Mapping[str, Callable[[Metadata], Settings]]
     applies: Callable[[Metadata], bool] = lambda of: True
     rules: Callable[[ModelConfig], Sequence[Rule]] = lambda model: ()
     norms: Mapping[str, str] = field(default_factory=dict)
+    fused_gate: bool = False
 
 
 def decoder_settings(of: Metadata, **more: Any) -> Settings:
@@ -199,8 +201,6 @@ def encoder_settings(of: Metadata, model_type: str, architecture: str) -> Settin
 
     RoBERTa and XLM-RoBERTa have the same layers as BERT. Their files leave out the unused rows of the position table.
     """
-    if of.integer("moe_every_n_layers", 0) or num_experts(of):
-        raise of.error("expert_count", "is not supported for encoders")
     if any(of.has(name) for name in ("cls.weight", "cls.output.weight")):
         raise GgufError(f"{of.gguf.name!r} has a classification head, which is not supported in GGUF files")
     learned = of.has("position_embd.weight")
@@ -213,7 +213,7 @@ def encoder_settings(of: Metadata, model_type: str, architecture: str) -> Settin
         "num_attention_heads": of.integer("attention.head_count"),
         "intermediate_size": of.integer("feed_forward_length"),
         "max_position_embeddings": of.rows("position_embd.weight") if learned else of.integer("context_length"),
-        "type_vocab_size": of.rows("token_types.weight"),
+        "type_vocab_size": of.rows("token_types.weight") if of.is_matrix("token_types.weight") else 1,
         "layer_norm_eps": layer_eps(of),
         **({} if learned else {"rope_theta": of.number("rope.freq_base", 10000.0)}),
     }
