@@ -22,6 +22,7 @@ from models.config import (
     QueryScale,
     QuestionTypesEmbeddingConfig,
     StackConfig,
+    WaveformEmbeddingConfig,
 )
 from models.layers.alternating_layer import AlternatingLayer, Streams
 from models.layers.audio_embedding import ConvolutionalEmbedding
@@ -47,6 +48,7 @@ from models.layers.positions import (
     query_scale,
 )
 from models.layers.question_types import QuestionTypesEmbedding
+from models.layers.waveform_embedding import WaveformEmbedding
 from models.steps.step_inputs.base import StepInputs
 
 
@@ -131,8 +133,12 @@ class Stack(nn.Module):
 
 
 def _make_embedding(
-    config: EmbeddingConfig | ConvolutionalEmbeddingConfig, hidden_size: int, tokens: EmbeddingTable | None
-) -> Embedding | ConvolutionalEmbedding:
+    config: EmbeddingConfig | ConvolutionalEmbeddingConfig | WaveformEmbeddingConfig,
+    hidden_size: int,
+    tokens: EmbeddingTable | None,
+) -> Embedding | ConvolutionalEmbedding | WaveformEmbedding:
+    if isinstance(config, WaveformEmbeddingConfig):
+        return WaveformEmbedding(config, hidden_size)
     if isinstance(config, ConvolutionalEmbeddingConfig):
         return ConvolutionalEmbedding(config, hidden_size)
     if isinstance(config, QuestionTypesEmbeddingConfig):

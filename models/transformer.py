@@ -14,6 +14,12 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.tokens.projection.weight`                | [hidden, width]; the token table has `width`    |
 | `encoder.embedding.neighbours.{weight,bias}`                | [hidden, 3 * width]; the token table has `width` |
 | `encoder.embedding.convolution_{1,2}.{weight,bias}`         | [hidden, num_mels or hidden, 3], sound only     |
+| `encoder.embedding.convolutions.N.{weight,bias}`            | [width, width before, kernel], samples only     |
+| `encoder.embedding.convolutions.N.{channel_weight,channel_bias}` | [width], Wav2Vec2                          |
+| `encoder.embedding.convolutions.N.norm.{weight,bias}`       | [width], Wav2Vec2                               |
+| `encoder.embedding.input_norm.{weight,bias}`                | [width], samples only                           |
+| `encoder.embedding.positions.{scale,direction,bias}`        | [1, 1, kernel], [hidden, hidden / groups, kernel] |
+|                                                             | and [hidden], samples only                      |
 | `encoder.embedding.own_vector`                              | [hidden], of one token, T5Gemma 2 only          |
 | `encoder.layers.N.attention.query.{weight,bias}`            | [heads * head_dim, hidden]                      |
 | `encoder.layers.N.attention.{key,value}.{weight,bias}`      | [kv_heads * head_dim, hidden]                   |
@@ -89,7 +95,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `head.{dense,norm}.{weight,bias}`                           | masked language model head: dense, then norm    |
 | `head.{feed_forward.{up,down},norms.residual,output}.{weight,bias}` | BigBird's span head                     |
 | `head.{dense,norm,output}.{weight,bias}`                    | classes of a text (BERT's pooler is `dense`) or |
-|                                                             | of a token; dense and norm optional             |
+|                                                             | of a token; dense and norm optional; CTC labels |
 
 A tied tensor is one parameter and is expected once, under its first name: `encoder.embedding.tokens.weight` where the
 stacks share their embeddings, and no `head.weight` where the head is tied; layers that share weights have the names of
@@ -118,7 +124,7 @@ from models.layers.layer import Layer
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
 from models.steps.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
-from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
 from models.steps.step_inputs.base import PagedStepInputs
@@ -165,7 +171,7 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
-    def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor:
+    def encode(self, batch: SourceBatch) -> Tensor:
         """Compute the hidden states of whole inputs with the encoder, or with the decoder if the model has no encoder.
 
         Returns [tokens, hidden], model dtype; or [batch, hidden] where the batch has `output_positions`.
@@ -350,15 +356,16 @@ class Transformer(nn.Module):
         with self.adapters.used(batch.adapters, counts):
             return self.head(hidden, batch)  # type: ignore[no-any-return]
 
-    def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
+    def classify_tokens(self, hidden: Tensor, batch: EncoderBatch | WaveformBatch) -> Tensor:
         """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32.
 
-        A span head has two labels, start and end. In a model with encoder and decoder, the decoder reads the text too,
-        as in `classify`.
+        A span head has two labels, start and end; a CTC head has the entries of the vocabulary. In a model with
+        encoder and decoder, the decoder reads the text too, as in `classify`.
         """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
         with self.adapters.used(batch.adapters, batch.lengths):
             if self.config.is_encoder_decoder:
+                assert isinstance(batch, EncoderBatch)
                 hidden = self._reread(hidden, batch)
             return self.head(hidden)  # type: ignore[no-any-return]
 
@@ -400,9 +407,7 @@ class Transformer(nn.Module):
         layers = [module for module in modules if isinstance(module, Layer)]
         return [layer.source_attention for layer in layers if layer.source_attention is not None]
 
-    def _ragged_step(
-        self, stack: Stack, batch: EncoderBatch | AudioBatch, source: SourceStates | None = None
-    ) -> RaggedStepInputs:
+    def _ragged_step(self, stack: Stack, batch: SourceBatch, source: SourceStates | None = None) -> RaggedStepInputs:
         rope_lengths = batch.rope_lengths if stack.rotates_by_length and isinstance(batch, EncoderBatch) else None
         encodings = stack.encodings(batch.positions, max(batch.lengths), rope_lengths)
         layers, all_rows = stack.config.key_value_layers, stack.config.needs_all_rows

@@ -22,10 +22,12 @@ from models.config.embeddings import (
     PerLayerEmbeddingConfig,
     QuestionTypesEmbeddingConfig,
     StaticEmbeddingConfig,
+    WaveformEmbeddingConfig,
 )
 from models.config.errors import ConfigError, UnservedFamilyError
 from models.config.heads import (
     ClassificationHead,
+    CtcHead,
     FeedForwardSpanHead,
     HeadConfig,
     HeadTransform,
@@ -91,6 +93,7 @@ __all__ = [
     "ConvolutionAttentionConfig",
     "ConvolutionLayerConfig",
     "ConvolutionalEmbeddingConfig",
+    "CtcHead",
     "DisentangledConfig",
     "DistanceConfig",
     "DynamicScaling",
@@ -139,6 +142,7 @@ __all__ = [
     "StreamsConfig",
     "TokenClassificationHead",
     "UnservedFamilyError",
+    "WaveformEmbeddingConfig",
     "XieluFeedForwardConfig",
     "YarnScaling",
 ]

@@ -145,6 +145,25 @@ class FeedForwardSpanHead(SpanHead):
     sum_norm: NormConfig
 
 
+@dataclass(frozen=True)
+class CtcHead:
+    """Logits of a label for each hidden state of a recording: entries of the vocabulary, one of which is the blank.
+
+    Source: Graves et al. 2006, connectionist temporal classification. num_labels: size of the vocabulary.
+    """
+
+    num_labels: int
+
+    def __post_init__(self) -> None:
+        require(self.num_labels > 1, f"a vocabulary with a blank has at least two entries, got {self.num_labels}")
+
+
 HeadConfig = (
-    LanguageModelHead | MaskedLanguageModelHead | PoolingHead | ClassificationHead | TokenClassificationHead | SpanHead
+    LanguageModelHead
+    | MaskedLanguageModelHead
+    | PoolingHead
+    | ClassificationHead
+    | TokenClassificationHead
+    | SpanHead
+    | CtcHead
 )

@@ -13,6 +13,7 @@ from models.config.embeddings import (
     EmbeddingConfig,
     PerLayerEmbeddingConfig,
     StaticEmbeddingConfig,
+    WaveformEmbeddingConfig,
 )
 from models.config.errors import require
 from models.config.heads import HeadConfig
@@ -55,7 +56,7 @@ class StackConfig:
     global_vectors: number of global vectors of each text, for layers with global vectors.
     """
 
-    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig
+    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig | WaveformEmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     score_bias: BucketBiasConfig | AlibiConfig | KeyAlibiConfig | None = None
@@ -188,7 +189,8 @@ class ModelConfig:
         require(self.encoder is not None or self.decoder is not None, "a model needs an encoder or a decoder")
         own_source = self.is_encoder_decoder and not self.shared_embeddings
         for label, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if stack is not None and not (label == "encoder" and own_source):
+            reads_tokens = stack is not None and isinstance(stack.embedding, EmbeddingConfig)
+            if stack is not None and reads_tokens and not (label == "encoder" and own_source):
                 require(
                     stack.embedding.vocab_size == self.vocab_size,
                     f"{label} vocabulary {stack.embedding.vocab_size} differs from the model's {self.vocab_size}",

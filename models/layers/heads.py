@@ -9,6 +9,7 @@ from models.backends.linear_weights import DenseWeight, LinearPacker, LinearWeig
 from models.backends.torch.activations import ACTIVATIONS
 from models.config import (
     ClassificationHead,
+    CtcHead,
     FeedForwardSpanHead,
     HeadConfig,
     LanguageModelHead,
@@ -126,11 +127,14 @@ class _LabelHead(nn.Module):
     """Base class of the heads over classes: `output(norm(activation(dense(x))))`. All but the output are optional."""
 
     def __init__(
-        self, config: ClassificationHead | TokenClassificationHead | SpanHead, num_labels: int, hidden_size: int
+        self,
+        config: ClassificationHead | TokenClassificationHead | SpanHead | CtcHead,
+        num_labels: int,
+        hidden_size: int,
     ) -> None:
         super().__init__()
         self.dense: Linear | None = None
-        if config.dense is not None:
+        if not isinstance(config, CtcHead) and config.dense is not None:
             self.dense = Linear(hidden_size, hidden_size, config.dense_bias)
             self.activation = ACTIVATIONS[config.dense]
             self.norm = make_norm(config.norm, hidden_size)
@@ -230,7 +234,7 @@ def make_head(
             return MaskedLanguageModel(config, hidden_size, vocab_size, token_width)
         case ClassificationHead():
             return Classification(config, hidden_size)
-        case TokenClassificationHead():
+        case TokenClassificationHead() | CtcHead():
             return TokenClassification(config, config.num_labels, hidden_size)
         case FeedForwardSpanHead():
             return FeedForwardTokenClassification(config, hidden_size)

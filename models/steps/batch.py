@@ -90,6 +90,31 @@ class AudioBatch:
 
 
 @dataclass(frozen=True)
+class WaveformBatch:
+    """Whole recordings as samples, one after the other.
+
+    samples: [samples], float32, 16 kHz.
+    sample_lengths: samples of each recording, `batch` integers that add up to `samples`.
+    lengths: tokens of each recording (`WaveformEmbeddingConfig.num_tokens`), each at least 1.
+    adapters: as in `EncoderBatch`.
+    """
+
+    samples: Tensor
+    sample_lengths: tuple[int, ...]
+    lengths: tuple[int, ...]
+    adapters: tuple[str, ...] = ()
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Position of each token in its recording, from 0: [tokens], int64."""
+        return torch.cat([torch.arange(length) for length in self.lengths]).to(self.samples.device)
+
+
+SourceBatch = EncoderBatch | AudioBatch | WaveformBatch
+"""Whole texts or recordings."""
+
+
+@dataclass(frozen=True)
 class DecoderBatch:
     """The next tokens of each row, for a decoder whose earlier keys and values are in a paged cache.
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, Frames
+from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, HOP_SAMPLES, Frames, Samples
 
 SMOOTHED_FRAMES = FRAMES_PER_SECOND // 5
 """Loudness is the mean over 0.2 s, so that a gap between two sounds of a word is not a pause."""
+
+_MIN_POWER = 1e-10
 
 
 def cut_at_silences(frames: Frames, num_frames: int, window_frames: int) -> list[tuple[int, int]]:
@@ -33,6 +35,13 @@ def cut_at_silences(frames: Frames, num_frames: int, window_frames: int) -> list
         start = end
     spans.append((start, num_frames))
     return spans
+
+
+def loudness_frames(samples: Samples) -> Frames:
+    """Logarithm of the power of each 10 ms: [frames, 1], in place of log-mel frames. The last frame may be shorter."""
+    padded = np.pad(samples, (0, -len(samples) % HOP_SAMPLES))
+    power = np.square(padded).reshape(-1, HOP_SAMPLES).mean(axis=1, keepdims=True)
+    return np.asarray(np.log10(np.maximum(power, _MIN_POWER)), dtype=np.float32)
 
 
 def _loudness(frames: Frames) -> NDArray[np.float64]:

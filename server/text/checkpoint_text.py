@@ -13,6 +13,7 @@ from server.text.chats.chat import ChatTemplates, read_templates
 from server.text.languages.language_offers import LanguagesError
 from server.text.languages.languages import TranslationLanguages
 from server.text.languages.translation_prompts import InstructionPrompt
+from server.text.speech.ctc import CtcTokens
 from server.text.speech.speech import SpeechTokens
 from server.text.speech.speech_settings import SpeechSettings
 from server.text.task_settings import TaskSettings, task_settings
@@ -26,7 +27,9 @@ from weights.sentence_modules import SIDES, is_routed, module_kinds
 
 SENTENCE_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
-"""Values of `model_type` of speech recognition models."""
+"""Values of `model_type` of speech recognition models that write tokens."""
+CTC_FAMILIES = frozenset({"wav2vec2", "hubert", "unispeech", "unispeech-sat"})
+"""Values of `model_type` of speech recognition models with a CTC head."""
 SimilarityFunction = Literal["cosine", "dot", "euclidean", "manhattan"]
 _SIMILARITIES: Mapping[str, SimilarityFunction] = {
     "cosine": "cosine",
@@ -71,6 +74,7 @@ class CheckpointText:
     prompts: its sentence-transformers prompts.
     speech: its special tokens for speech recognition; None for other models.
     speech_settings: its other settings for speech recognition.
+    ctc: labels and input of a model with a CTC head; None for other models.
     chat_templates: its chat templates.
     similarity: how two vectors of it are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
@@ -91,6 +95,7 @@ class CheckpointText:
     tasks: Mapping[str, TaskSettings] = field(default_factory=dict)
     sides: frozenset[str] = frozenset()
     query_weights: QueryWeights | None = None
+    ctc: CtcTokens | None = None
 
     def prompt(self, name: str | None) -> str:
         """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
@@ -140,6 +145,7 @@ def load(
             tasks=task_settings(config),
             sides=frozenset(SIDES) if is_routed(directory) else frozenset(),
             query_weights=query_weights(directory, tokenizer.vocab_size),
+            ctc=CtcTokens.from_checkpoint(directory, tokenizer) if family in CTC_FAMILIES else None,
         )
     except (TokenizerError, ResolveError, EngineFailure, QueryWeightsError) as error:
         raise CheckpointError(f"{name}: {error}") from None

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from models.families import FAMILIES
 from tests.e2e import gliner_checkpoints, retrieval_checkpoints
 from tests.engine.tiny_checkpoints import GENERATING
-from tests.parity import speech
+from tests.parity import ctc, speech
 from tests.parity.checkpoints import edit_config, write_model
 from tests.parity.native_twins import rewrite_as_native
 from tests.parity.published_code import (
@@ -137,10 +137,18 @@ RETRIEVAL: Mapping[str, Callable[[Path], Path]] = {
 """Checkpoints of retrieval models by name. They have tokenizers of their own, and heads that are recognised by their
 files."""
 
+CTC = {
+    "wav2vec2": "wav2vec2-base",
+    "hubert": "hubert-large",
+    "unispeech": "unispeech",
+    "unispeech-sat": "unispeech-sat",
+}
+"""Shape of the checkpoint of each model type with a CTC head."""
+
 
 def covered() -> set[str]:
     """Model types of which this module writes a checkpoint."""
-    return {*CASES, *WRITERS, "whisper"}
+    return {*CASES, *WRITERS, *CTC, "whisper"}
 
 
 def write_checkpoint(directory: Path, name: str) -> Path:
@@ -151,6 +159,9 @@ def write_checkpoint(directory: Path, name: str) -> Path:
     if name == "whisper":
         speech.write(directory, "whisper")
         speech.write_tokenizer(directory)
+        return directory
+    if name in CTC:
+        ctc.write(directory, CTC[name])
         return directory
     if name in WRITERS or name in NAMED:
         (WRITERS | NAMED)[name](directory)

@@ -17,7 +17,8 @@ GROUPS = {
     "encoder": "bert roberta distilbert xlm-roberta camembert electra albert mpnet modernbert nomic_bert deberta "
     "deberta-v2 longformer big_bird xlm-roberta-xl data2vec-text roberta-prelayernorm megatron-bert ernie rembert "
     "roformer squeezebert mobilebert convbert eurobert gte jina_embeddings_v3 jina_embeddings_v5 embedding_gemma2 "
-    "jina_bert llama_bidirec openai_privacy_filter bidirectional_pplx_qwen3 ultrabert voyage_qwen3",
+    "jina_bert llama_bidirec openai_privacy_filter bidirectional_pplx_qwen3 ultrabert voyage_qwen3 "
+    "wav2vec2 hubert unispeech unispeech-sat",
     "decoder": "openai-gpt gpt2 gpt_neo gptj gpt_neox opt bloom mpt falcon llama mistral mixtral qwen2 "
     "qwen2_moe qwen3 qwen3_moe phi phi3 gemma gemma2 gemma3 olmo2 smollm3 stablelm starcoder2 "
     "granite granitemoe cohere cohere2 glm glm4 glm4_moe exaone4 ernie4_5 ernie4_5_moe olmo olmo3 olmoe "

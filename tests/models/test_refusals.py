@@ -32,6 +32,12 @@ UNRELATED = (
     "is_decoder",
     "is_encoder_decoder",
 )
+CTC = "apply_spec_augment ctc_loss_reduction ctc_zero_infinity use_weighted_layer_sum"
+CODEBOOK = (
+    "codevector_dim contrastive_logits_temperature diversity_loss_weight num_codevector_groups "
+    "num_codevectors_per_group num_negatives proj_codevector_dim"
+)
+"""Settings of training, and of heads that are not served, of encoders with a CTC head."""
 HARMLESS = {
     "afmoe": "global_attn_every_n_layers",
     "albert": "tie_word_embeddings",
@@ -129,6 +135,10 @@ HARMLESS = {
     "switch_transformers": "num_sparse_encoder_layers num_sparse_decoder_layers add_cross_attention",
     "t5gemma": "vocab_size",
     "t5gemma2": "vocab_size",
+    "hubert": CTC,
+    "unispeech": f"{CTC} {CODEBOOK} num_ctc_classes replace_prob",
+    "unispeech-sat": f"{CTC} {CODEBOOK} num_clusters",
+    "wav2vec2": f"{CTC} {CODEBOOK} adapter_kernel_size adapter_stride num_adapter_layers",
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
     "xlm-roberta-xl": "tie_word_embeddings",

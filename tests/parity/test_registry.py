@@ -20,6 +20,7 @@ from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import (
+    ctc,
     speech,
     test_native,
     test_published_code_models,
@@ -78,6 +79,7 @@ def shapes_compared() -> Counter[str]:
     found = Counter(config.model_type for _, config, *_ in (DECODERS | MORE_CASES | SEQ2SEQ).values())
     stems = [stem for stem, *_ in (BODIES | RECENT_BODIES | SPARSE | SPARSE_SEQ2SEQ).values()]
     found += Counter(model_type_of(stem) for stem in stems)
+    found += Counter(model_type_of(stem) for stem, _ in ctc.SHAPES.values())
     # `test_published_layouts` compares the same shapes under these other names.
     found += Counter({"new": found["gte"], "embedding_gemma2": found["embedding_gemma2_text"]})
     found += Counter(dict.fromkeys(WITHOUT_A_CLASS, 2))

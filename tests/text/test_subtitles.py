@@ -56,7 +56,9 @@ def test_cues_of_lines(write, lines: list[SubtitleLine], expected: list) -> None
 def test_cues_never_overlap_and_keep_all_text(write) -> None:
     rng = random.Random(5)
     for _ in range(300):
-        times = sorted(rng.choice([0, 0.5, 1, 1.0004, 2, 7, 9, rng.uniform(0, 9)]) for _ in range(2 * rng.randint(1, 6)))
+        times = sorted(
+            rng.choice([0, 0.5, 1, 1.0004, 2, 7, 9, rng.uniform(0, 9)]) for _ in range(2 * rng.randint(1, 6))
+        )
         lines = [line(start, end, f" w{start}") for start, end in zip(times[::2], times[1::2], strict=True)]
         found = cues(write(lines))
         assert all(start < end for start, end, _ in found)

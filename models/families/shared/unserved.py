@@ -46,7 +46,10 @@ _REASONS = {
     "decides": "it decides between options with a head of its own, which is not supported",
     "modalities": "it reads bytes, pictures or sound into a fixed number of positions, which is not supported",
     "pictures": "it reads pictures, and its language model is not served without them",
-    "speech": "it reads sound, and the only speech model that is served is Whisper",
+    "speech": "it reads sound; of such models, Whisper and the encoders of wav2vec 2.0 with a CTC head are served",
+    "ctc": "it has a CTC head, but its encoder of sound is not that of wav2vec 2.0",
+    "transducer": "it is a transducer: a second network reads the labels so far, which is not supported",
+    "conformer": "its encoder is a Conformer, which is not supported",
     "sound": "it makes or encodes sound, which is not served",
     "series": "it reads series of numbers, not text",
     "vision": "it reads pictures, or compares them with texts, which is not served",
@@ -137,15 +140,20 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "speech",
         "whisper",
         "audioflamingo3 musicflamingo qwen2_audio qwen3_asr glmasr fun_asr_nano granite_speech "
-        "granite_speech_plus granite_speech5_ctc granite_speech5_encoder voxtral voxtral_realtime vibevoice_asr "
-        "nemo_speechlm kyutai_speech_to_text moss_transcribe_diarize seamless_m4t seamless_m4t_v2 "
-        "audio-spectrogram-transformer canary cohere_asr data2vec-audio hubert lasr_ctc moonshine "
-        "moonshine_streaming nemotron3_5_asr nemotron3_diarization nemotron_asr_streaming parakeet_ctc "
-        "parakeet_rnnt sew sew-d speech-encoder-decoder speech_to_text speecht5 unispeech unispeech-sat wav2vec2 "
-        "wav2vec2-bert wav2vec2-conformer wavlm parakeet_tdt lasr_encoder parakeet_encoder clap pe_audio "
-        "pe_audio_video nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_audio "
+        "granite_speech_plus voxtral voxtral_realtime vibevoice_asr nemo_speechlm kyutai_speech_to_text "
+        "moss_transcribe_diarize seamless_m4t seamless_m4t_v2 audio-spectrogram-transformer moonshine "
+        "moonshine_streaming nemotron3_diarization speech-encoder-decoder speech_to_text speecht5 clap "
+        "pe_audio pe_audio_video nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_audio "
         "nemotron3_5_transcribe_word_timestamp pe_audio_video_encoder",
     ),
+    (
+        "ctc",
+        "wav2vec2",
+        "sew sew-d wavlm wav2vec2-bert wav2vec2-conformer data2vec-audio parakeet_ctc lasr_ctc "
+        "granite_speech5_ctc granite_speech5_encoder lasr_encoder parakeet_encoder",
+    ),
+    ("transducer", "wav2vec2", "parakeet_rnnt parakeet_tdt nemotron_asr_streaming nemotron3_5_asr"),
+    ("conformer", "whisper", "canary cohere_asr"),
     (
         "sound",
         "whisper",

@@ -15,7 +15,7 @@ from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.joint_attention import JointAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings
-from models.steps.batch import AudioBatch, EncoderBatch
+from models.steps.batch import EncoderBatch, SourceBatch
 from models.steps.state_steps import run_whole
 from models.steps.step_inputs.base import AttentionPattern, KeysValues, StepInputs, StepKind
 from models.steps.step_inputs.shared_keys import SharedKeys
@@ -40,7 +40,7 @@ class RaggedStepInputs(StepInputs):
 
     def __init__(
         self,
-        batch: EncoderBatch | AudioBatch,
+        batch: SourceBatch,
         encodings: PositionEncodings,
         num_layers: int,
         dtype: torch.dtype,

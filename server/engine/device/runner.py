@@ -15,7 +15,7 @@ from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import AttentionConfig
 from models.steps.alignment import normalise_alignment
-from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
 from server.engine.device.captured_steps import CapturedSteps
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class TransformerProtocol(Protocol):
     """The methods of `models.transformer.Transformer` that the engine calls."""
 
-    def encode(self, batch: EncoderBatch | AudioBatch) -> Tensor: ...
+    def encode(self, batch: SourceBatch) -> Tensor: ...
 
     def write_cross(
         self,
@@ -76,7 +76,7 @@ class TransformerProtocol(Protocol):
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
 
-    def classify_tokens(self, hidden: Tensor, batch: EncoderBatch) -> Tensor: ...
+    def classify_tokens(self, hidden: Tensor, batch: EncoderBatch | WaveformBatch) -> Tensor: ...
 
 
 class Runner:

@@ -79,7 +79,7 @@ def _settings_key(message: Encode) -> Hashable:
             return message.task, tuple(message.target_ids)
         case "embed_sparse":
             return message.task, tuple(message.skipped_ids)
-        case "classify" | "classify_tokens" | "log_mel":
+        case "classify" | "classify_tokens" | "log_mel" | "ctc":
             return message.task
         case "fill_mask":
             return message.task, message.top_k, tuple(message.target_ids)
@@ -168,8 +168,8 @@ class _OutputGroup:
                 adapters = [batch.adapters[index] for index in mine] if batch.adapters else []
                 masks = batch.one_of_each(hidden, self._masks())[mine]
                 return _top_tokens(self.model.logits(masks, adapters), message.top_k, message.target_ids)
-            case "log_mel":
-                raise AssertionError("LogMelEngine computes log_mel")
+            case "log_mel" | "ctc":
+                raise AssertionError("engines of their own read audio")
 
     def _text(self, hidden: Tensor, batch: EncoderBatch, index: int) -> tuple[EncodeItem, Tensor]:
         """Item and hidden states, [tokens, hidden], of one text."""

@@ -17,7 +17,7 @@ from models.backends import choice
 from models.backends.int8_slots import MAX_INT8_HEAD
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.checkpoint.loader import LoadedModel, load_model
-from models.config import ConfigError, ConvolutionalEmbeddingConfig
+from models.config import ConfigError, ConvolutionalEmbeddingConfig, WaveformEmbeddingConfig
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
 from server.engine.cache.block_manager import BlockManager
@@ -27,6 +27,7 @@ from server.engine.device.devices import dtype_of
 from server.engine.device.runner import Runner
 from server.engine.drafting.drafts import Drafter
 from server.engine.encoding.audio_encoder import AudioRunner, LogMelEngine
+from server.engine.encoding.ctc_engine import CtcEngine
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.process.kv_memory import PoolNeed, pool_blocks, pool_need, state_need
 from server.engine.process.planning_limit import PlanningTooLong, planning_limit
@@ -102,7 +103,8 @@ class LoadedCheckpoint:
 
     @property
     def generates(self) -> bool:
-        return bool({"generate", "translate", "transcribe"} & set(self.model.tasks))
+        does = bool({"generate", "translate", "transcribe"} & set(self.model.tasks))
+        return does and self.model.config.decoder is not None
 
     @property
     def encodes(self) -> bool:
@@ -116,6 +118,8 @@ class LoadedCheckpoint:
             return ["labelled_spans"]
         if settings.answers:
             return ["answer_logits"]
+        if self.waveform is not None:
+            return ["ctc"]
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
 
     @property
@@ -129,6 +133,13 @@ class LoadedCheckpoint:
         encoder = self.model.config.encoder
         embedding = None if encoder is None else encoder.embedding
         return embedding.num_mels if isinstance(embedding, ConvolutionalEmbeddingConfig) else 0
+
+    @property
+    def waveform(self) -> WaveformEmbeddingConfig | None:
+        """Convolutions over samples, of a model with a CTC head; None for other models."""
+        encoder = self.model.config.encoder
+        embedding = None if encoder is None else encoder.embedding
+        return embedding if isinstance(embedding, WaveformEmbeddingConfig) else None
 
     @property
     def context_tokens(self) -> int:
@@ -303,6 +314,8 @@ def build(
         generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)
     if loaded.num_mels:
         encoding = LogMelEngine(spec.name, runner, limits, step_tokens, loaded.num_mels)
+    elif loaded.waveform is not None:
+        encoding = CtcEngine(spec.name, runner, limits, step_tokens, loaded.waveform)
     elif loaded.encodes:
         encoding = EncoderEngine(spec.name, runner, limits, step_tokens, model.sentence, model.heads)
     return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
@@ -365,6 +378,8 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         load_seconds=loaded.seconds,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,
+        samples_per_label=0 if loaded.waveform is None else loaded.waveform.samples_per_token,
+        min_samples=0 if loaded.waveform is None else loaded.waveform.min_samples,
         checkpoint_format=model.checkpoint_format,
         notes=list(model.notes),
         **_head_infos(model),

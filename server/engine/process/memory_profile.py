@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from server.engine.encoding.ctc_engine import silence
 from server.engine.process.loading import LoadedCheckpoint, LoadError
 from server.engine.scheduling.scheduler import SOURCE_TOKENS_PER_TOKEN
 from server.engine.stepping.engine import Engine
@@ -183,6 +184,9 @@ def _texts(model: LoadedCheckpoint, options: EngineOptions) -> Encode:
     """Texts that fill an encoder step, each as long as the model reads."""
     tokens = model.step_tokens(options).encode
     length = max(min(tokens, model.source_tokens), 1)
+    if model.waveform is not None:
+        samples = max(length * model.waveform.samples_per_token, model.waveform.min_samples)
+        return Encode(-1, model.spec.name, "ctc", [silence(samples)] * max(tokens // length, 1))
     # A task of a head needs more than a text: a mask, labels, spans.
     item = EncodeItem([0] * length, mask_index=0, spans=[(0, 1)], label_indices=[min(1, length - 1)])
     targets = [0] if model.model.head_settings.answers else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from server.engine.encoding.audio_encoder import warm_up_messages
+from server.engine.encoding.ctc_engine import silence
 from server.engine.process.loading import LoadedCheckpoint
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
@@ -26,6 +27,9 @@ def add_warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
             assert audio is not None
             for message in warm_up_messages(name, -2 * index - 1, audio.limits, [0]):
                 engine.add(message)
+            continue
+        if model.waveform is not None:
+            engine.add(Encode(-2 * index - 2, name, "ctc", [silence(model.waveform.min_samples)]))
             continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []

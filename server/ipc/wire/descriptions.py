@@ -256,6 +256,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     embedding_size: size of the vector of a text; 0 means hidden_size.
     load_seconds: time to load the model.
     num_mels: values per audio frame of the encoder input; 0 for text.
+    samples_per_label, min_samples: of a model with a CTC head, samples between two labels and samples of the shortest
+        recording; 0 for other models.
     checkpoint_format: format of the quantised matrices of the checkpoint; empty if it has none.
     notes: properties of the checkpoint that cost memory or are not used, for the operator.
     adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
@@ -296,6 +298,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     load_seconds: float = 0.0
     quantization: Quantization | None = None
     num_mels: int = 0
+    samples_per_label: int = 0
+    min_samples: int = 0
     checkpoint_format: str = ""
     notes: list[str] = []
     adapter_of: str = ""

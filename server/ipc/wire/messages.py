@@ -32,13 +32,15 @@ EncodeTask = Literal[
     "answer_logits",
     "fill_mask",
     "log_mel",
+    "ctc",
 ]
 """Result of an `Encode`: a vector or class logits of each text or of each token, a vector of each span of tokens, the
 weights of a text's vocabulary entries, or the best tokens for a mask.
 
 `late_interaction` gives the vectors of tokens for late interaction, `max_sim` their score with those of a query.
 `labelled_spans` gives the entities of labels that the text contains, `answer_logits` the logits of some next tokens.
-`log_mel` runs no encoder: it computes the log-mel frames of audio samples.
+`log_mel` runs no encoder: it computes the log-mel frames of audio samples. `ctc` gives the likeliest label of each part
+of a recording.
 """
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
@@ -184,7 +186,8 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     token_ids: token ids of the text.
     token_type_ids: token types, or None for all zero.
     mask_index: index of the mask token, for `fill_mask`.
-    samples: audio in place of a text, for `log_mel`: float32, little-endian, mono, 16 kHz, padded by reflection.
+    samples: audio in place of a text: float32, little-endian, mono, 16 kHz. For `log_mel`, padded by reflection; for
+        `ctc`, scaled as the checkpoint asks.
     prompt_tokens: number of leading tokens that the vector of the text leaves out, or that get no vector.
     spans: (first token, end) of each span, for `embed_spans`; of each word, for `labelled_spans`.
     label_indices: index of the token before each label, for `labelled_spans`.
@@ -416,8 +419,9 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
         embed_sparse: one row with the weights above zero, in the order of the vocabulary.
         fill_mask: one row of probabilities in descending order.
         log_mel: a row for each frame.
+        ctc: a row for each part of the recording, the log-probability of its likeliest label.
     rows: number of rows of `values`.
-    token_ids: the tokens of the probabilities (`fill_mask`) or weights (`embed_sparse`).
+    token_ids: the tokens of the probabilities (`fill_mask`) or weights (`embed_sparse`), or the labels (`ctc`).
     """
 
     sequence_id: int

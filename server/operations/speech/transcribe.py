@@ -24,6 +24,7 @@ from server.operations.encode import matrices
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.speech.speech_fallback import CONDITION_TEMPERATURE, FallbackRules
 from server.operations.speech.speech_windows import Window, WindowDecoder, WindowResult, window_params
+from server.operations.speech.transcribe_ctc import transcribe_ctc
 from server.operations.speech.transcribe_spec import BATCH_WINDOWS, TranscribeSpec, Transcript
 from server.operations.speech.transcript_text import TextStream, lines_of, transcript_text
 from server.text.speech.speech import SpeechSegment, SpeechTokens, certain_tokens, split_whole_window, split_window
@@ -43,6 +44,8 @@ async def transcribe(
     """
     operation = "translate_speech" if spec.task == "translate" else "transcribe"
     model = runtime.candidates(spec.model, operation)[0]
+    if model.text.ctc is not None:
+        return await transcribe_ctc(runtime, call, model, model.text.ctc, spec, emit)
     tokens = model.text.speech
     assert tokens is not None, "a model that transcribes has speech tokens"
     spec.check()

@@ -149,7 +149,7 @@ class Transcript:
     """The text of a recording.
 
     text: white space at both ends removed.
-    language: code of the spoken language, or None if the model supports only English.
+    language: code of the spoken language, None if the model supports only English, `und` if the language is not known.
     seconds: length of the recording.
     lines: the parts of the text that are not empty, with times.
     """

@@ -19,7 +19,7 @@ from server.text.tokenizers.plbart import PLBartTokenizer
 from server.text.tokenizers.sentencepiece_files import build_sentencepiece
 from server.text.tokenizers.static import static_tokenizer
 from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_tokenizer_files
-from server.text.tokenizers.vocabulary_files import build_byte_level, build_word_piece
+from server.text.tokenizers.vocabulary_files import build_byte_level, build_characters, build_word_piece
 from server.text.tokens.library_calls import panic_of
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import ResolveError
@@ -85,6 +85,7 @@ def _build(directory: Path, files: TokenizerFiles) -> Built:
     }
     for name in ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"):
         builders[name] = lambda path, name: (build_sentencepiece(read_bounded(path), name, files), None)
+    builders["vocab.json"] = lambda path, _: (build_characters(path, files), None)
     for name, build in builders.items():
         path = file_in(directory, name)
         if path is None:

@@ -86,6 +86,11 @@ _KINDS = {
     "gemma3_text": "gemma",
     "gemma3n": "gemma",
     "gemma3n_text": "gemma",
+    "wav2vec2ctc": "ctc",
+    "wav2vec2": "ctc",
+    "hubert": "ctc",
+    "unispeech": "ctc",
+    "unispeech-sat": "ctc",
 }
 """Kinds by the class of a tokenizer, and by the `model_type` of a checkpoint whose files name no class."""
 _WORD_SPLITTERS = {
@@ -127,6 +132,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
     "gemma": {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>"},
+    "ctc": {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"},
 }
 
 

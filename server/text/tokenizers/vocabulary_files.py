@@ -2,15 +2,17 @@
 
 - `vocab.txt`: WordPiece (Devlin et al. 2019, arXiv:1810.04805; Wu et al. 2016, arXiv:1609.08144).
 - `vocab.json` and `merges.txt`: byte-level BPE (Radford et al. 2019).
+- `vocab.json` alone: the characters of a speech model with a CTC head (Baevski et al. 2020, arXiv:2006.11477).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGES, check, check_lines, read_bounded
@@ -99,6 +101,40 @@ def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) 
             set_template(backend, ["$A", end], ["$A", "$B", end], (end,))
         case _:
             set_configured_template(backend, files)
+    return backend
+
+
+def build_characters(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
+    """The tokenizer of a `vocab.json` of characters. A token of its own stands for the space between words.
+
+    With `do_lower_case`, whose entries are upper case, texts are lower case.
+    """
+    refuse_other_kinds("vocab.json", ("ctc",), files)
+    try:
+        vocabulary = json.loads(read_bounded(path))
+    except ValueError as error:
+        raise TokenizerError(f"vocab.json is damaged: {type(error).__name__}") from None
+    if isinstance(vocabulary, dict) and any(isinstance(entry, dict) for entry in vocabulary.values()):
+        raise TokenizerError("vocab.json has a vocabulary for each language (MMS), which is not supported")
+    if not isinstance(vocabulary, dict) or not all(type(index) is int and index >= 0 for index in vocabulary.values()):
+        raise TokenizerError("vocab.json is damaged: not a table of tokens and their ids")
+    check(len(vocabulary), MAX_ENTRIES, "entries", "vocab.json")
+    space = files.config.get("word_delimiter_token", "|")
+    if files.config.get("replace_word_delimiter_char", " ") != " ":
+        raise TokenizerError("tokenizer_config.json: 'replace_word_delimiter_char' must be a space")
+    steps: list[normalizers.Normalizer] = []
+    if files.config.get("do_lower_case") is True:
+        special = {token.content for token in files.roles.values()}
+        vocabulary = {entry if entry in special else entry.lower(): index for entry, index in vocabulary.items()}
+        steps.append(normalizers.Lowercase())
+    if isinstance(space, str) and space:
+        steps.append(normalizers.Replace(" ", space))
+    unknown = files.roles["unk"].content if "unk" in files.roles else None
+    backend = LibraryTokenizer(models.WordLevel(vocabulary, unknown))
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    parts: list[decoders.Decoder] = [decoders.Replace(space, " ")] if isinstance(space, str) and space else []
+    backend.decoder = decoders.Sequence([*parts, decoders.Fuse()])
     return backend
 
 

@@ -1,0 +1,7 @@
+"""UniSpeech with a CTC head (Wang et al. 2021, arXiv:2101.07597): the encoder of wav2vec 2.0."""
+
+from __future__ import annotations
+
+from models.families.shared.waveform_encoder import ctc_family
+
+FAMILY = ctc_family("unispeech", "UniSpeech", "unispeech")

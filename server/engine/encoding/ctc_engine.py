@@ -1,0 +1,73 @@
+"""The `ctc` requests of a model with a CTC head: the likeliest label of each part of a recording."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from models.config import WaveformEmbeddingConfig
+from models.steps.batch import WaveformBatch
+from server.engine.device.runner import Runner, named
+from server.engine.encoding.encode_queue import QueuedItem
+from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.encoding.encoder_outputs import EncoderOutput
+from server.engine.scheduling.model_limits import ModelLimits
+from server.ipc.wire.descriptions import StepTokens
+from server.ipc.wire.messages import Encode, EncodeItem, FailureCode
+
+_FLOAT_BYTES = 4
+
+
+class CtcEngine(EncoderEngine):
+    """The `ctc` requests of one model. embedding: the convolutions over samples, which decide on the number of labels.
+
+    A recording is one item. Its labels depend on no other item of the step.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runner: Runner,
+        limits: ModelLimits,
+        step_tokens: StepTokens,
+        embedding: WaveformEmbeddingConfig,
+    ) -> None:
+        super().__init__(name, runner, limits, step_tokens)
+        self._embedding = embedding
+
+    def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
+        if not message.items or message.task != "ctc":
+            return "engine_error", "the request has no audio samples, or its task is not ctc"
+        shortest, longest = self._embedding.min_samples, self.limits.source_tokens * self._embedding.samples_per_token
+        for item in message.items:
+            samples, rest = divmod(len(item.samples), _FLOAT_BYTES)
+            if rest or not shortest <= samples <= longest:
+                return (
+                    "engine_error",
+                    f"{len(item.samples)} bytes of audio; {shortest} to {longest} float32 samples are allowed",
+                )
+        return "engine_error", ""
+
+    @torch.inference_mode()
+    def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
+        parts = [np.frombuffer(request.message.items[index].samples, dtype="<f4") for request, index in texts]
+        lengths = tuple(map(len, parts))
+        batch = WaveformBatch(
+            torch.from_numpy(np.concatenate(parts)).to(self.runner.device),
+            lengths,
+            tuple(self._embedding.num_tokens(length) for length in lengths),
+            named([request.adapter for request, _ in texts]),
+        )
+        hidden = self.runner.model.encode(batch)
+        logits = self.runner.model.classify_tokens(hidden, batch)
+        best = torch.log_softmax(logits, -1).max(-1)
+        values, labels = (torch.split(found.cpu(), list(batch.lengths)) for found in best)
+        return [
+            EncoderOutput(logprobs[:, None].numpy(), token_ids.tolist())
+            for logprobs, token_ids in zip(values, labels, strict=True)
+        ]
+
+
+def silence(samples: int) -> EncodeItem:
+    """An item of silence, for the first steps of a model."""
+    return EncodeItem([], samples=bytes(_FLOAT_BYTES * samples))

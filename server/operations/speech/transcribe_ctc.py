@@ -1,0 +1,191 @@
+"""Speech to text with a CTC head: windows that end at pauses, the labels of each, and the words that they spell.
+
+Each label depends on its window alone, so windows are computed several at a time. There is no decoder, hence no
+prompt, language, temperature or beam. See docs/decisions/0153-ctc-heads.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from server.audio.frames import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Samples
+from server.audio.read import read_audio
+from server.audio.silence import cut_at_silences, loudness_frames
+from server.audio.wav import AudioError
+from server.errors import InvalidRequest
+from server.ipc.client.call import Call
+from server.ipc.wire.messages import Encode, EncodeItem
+from server.operations.cost import Cost
+from server.operations.encode import encoded_items
+from server.operations.runtime import Runtime, ServedModel
+from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
+from server.text.speech.ctc import CtcToken, CtcTokens
+from server.text.speech.subtitles import SpokenWord, SubtitleLine
+from server.text.tokens.tokenizer import Tokenizer
+
+WINDOW_SECONDS = 30
+"""Longest window. The time of attention grows with the square of it."""
+WINDOWS_PER_MESSAGE = 4
+PAUSE_SECONDS, LINE_SECONDS = 0.6, 8.0
+"""A subtitle ends at a pause of this length, and before a word that ends later than this after its start."""
+UNKNOWN_LANGUAGE = "und"
+"""Code of a language that is not known (ISO 639). A checkpoint does not say which languages it writes."""
+_VARIANCE_EPSILON = 1e-7
+_FLOAT_BYTES = 4
+_LABEL_BYTES = 32
+"""Memory of a label: its number and log-probability, and its share of a token, a word and a line."""
+
+
+async def transcribe_ctc(
+    runtime: Runtime,
+    call: Call,
+    model: ServedModel,
+    tokens: CtcTokens,
+    spec: TranscribeSpec,
+    emit: Callable[[str], None] | None = None,
+) -> Transcript:
+    """The text of a recording. The arguments and errors are those of `transcribe`.
+
+    Options of the dialect that the head cannot grant are dropped, and named in the answer's headers.
+    """
+    call.ignore(_dropped(model, spec))
+    seconds = spec.file.max_seconds(spec.max_seconds)
+    runtime.admission.check_size(_cost(model, seconds, spec.file.reading_bytes), "file")
+    # The memory for reading is not reserved: one recording is read at a time.
+    async with runtime.recordings.turn(call, call.limits, "earlier recordings were read"):
+        samples = await runtime.pools.audio.run(lambda: _read(runtime, spec), call)
+        seconds = len(samples) / SAMPLE_RATE
+        spec.file.drop()
+        cost = _cost(model, seconds, 0)
+        runtime.admission.check_size(cost, "file")
+        await runtime.admission.admit_in_turn(call, model, cost, "file")
+    spans = await runtime.pools.audio.run(lambda: _spans(samples, model.info.min_samples), call)
+    writer = _Writer(model.tokenizer, tokens, model.info.samples_per_label / SAMPLE_RATE, seconds)
+    for at in range(0, len(spans), WINDOWS_PER_MESSAGE):
+        some = spans[at : at + WINDOWS_PER_MESSAGE]
+        items = await runtime.pools.audio.run(partial(_items, samples, some, tokens), call)
+        for (start, _), found in zip(
+            some, await encoded_items(call, Encode(call.next_id(), model.name, "ctc", items)), strict=True
+        ):
+            text = writer.add(start, found.token_ids, np.frombuffer(found.values, dtype="<f4"))
+            if emit is not None and text:
+                emit(text)
+    return Transcript(writer.text, UNKNOWN_LANGUAGE, seconds, writer.lines)
+
+
+@dataclass
+class _Writer:
+    """The text of the windows so far, and its lines.
+
+    label_seconds: time between two labels. seconds: length of the recording.
+    """
+
+    tokenizer: Tokenizer
+    tokens: CtcTokens
+    label_seconds: float
+    seconds: float
+
+    def __post_init__(self) -> None:
+        self.lines: list[SubtitleLine] = []
+        self.text = ""
+
+    def add(self, start: int, labels: Sequence[int], logprobs: np.ndarray) -> str:
+        """Add a window, and return the text that it adds.
+
+        start: its first sample. labels: its likeliest labels. logprobs: log-probability of each.
+        """
+        words = self.tokens.words(self.tokens.collapse(labels))
+        texts = [self.tokenizer.decode([token.token_id for token in word]).strip() for word in words]
+        spoken = [(word, text) for word, text in zip(words, texts, strict=True) if text]
+        line: list[tuple[list[CtcToken], str]] = []
+        mean = float(logprobs.mean())
+        for word, text in spoken:
+            if line and self._ends(line, word):
+                self._end_line(line, start, mean)
+                line = []
+            line.append((word, text))
+        if line:
+            self._end_line(line, start, mean)
+        joined = " ".join(text for _, text in spoken)
+        added = f" {joined}" if joined and self.text else joined
+        self.text += added
+        return added
+
+    def _ends(self, line: Sequence[tuple[list[CtcToken], str]], word: Sequence[CtcToken]) -> bool:
+        """Whether a line ends before a word."""
+        pause = (word[0].first - line[-1][0][-1].end) * self.label_seconds
+        length = (word[-1].end - line[0][0][0].first) * self.label_seconds
+        return pause >= PAUSE_SECONDS or length > LINE_SECONDS
+
+    def _end_line(self, line: Sequence[tuple[list[CtcToken], str]], start: int, mean_logprob: float) -> None:
+        def time(label: int) -> float:
+            return min(round(start / SAMPLE_RATE + label * self.label_seconds, 3), self.seconds)
+
+        words = [SpokenWord(text, time(word[0].first), time(word[-1].end)) for word, text in line]
+        text = "".join(f" {word.text}" for word in words)
+        ids = [token.token_id for word, _ in line for token in word]
+        self.lines.append(
+            SubtitleLine(words[0].start, words[-1].end, text, ids, start // HOP_SAMPLES, mean_logprob, words=words)
+        )
+
+
+def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
+    """Fields of the dialect that were sent and cannot be granted. Raises InvalidRequest for fields of this server."""
+    spec.check()
+    refused = {
+        "num_beams": (spec.num_beams or 1) > 1,
+        "temperature_increment_on_fallback": spec.temperature_increment is not None,
+        "compression_ratio_threshold": spec.compression_ratio_threshold is not None,
+        "logprob_threshold": spec.logprob_threshold is not None,
+        "no_speech_threshold": spec.no_speech_threshold is not None,
+        "condition_on_previous_text": bool(spec.condition_on_previous_text),
+    }
+    for name, is_sent in refused.items():
+        if is_sent:
+            raise InvalidRequest(
+                f"`{name}` is not supported: the model `{model.name}` has a CTC head, no decoder", name
+            )
+    dropped = {"prompt": spec.prompt.strip(), "language": spec.language, "temperature": spec.temperature}
+    return [name for name, value in dropped.items() if value]
+
+
+def _cost(model: ServedModel, seconds: float | None, reading_bytes: int) -> Cost:
+    """Upper bounds of the work; see `Cost`. seconds: length of the recording, None before a compressed one is read."""
+    if seconds is None:
+        return Cost(0, 0, 1, recording_bytes=reading_bytes)
+    labels = math.ceil(seconds * SAMPLE_RATE / model.info.samples_per_label)
+    window = math.ceil(min(seconds, WINDOW_SECONDS) * SAMPLE_RATE)
+    samples = math.ceil(seconds * SAMPLE_RATE) + WINDOWS_PER_MESSAGE * window
+    memory = reading_bytes + _FLOAT_BYTES * samples + _LABEL_BYTES * labels
+    return Cost(
+        0, min(labels, WINDOWS_PER_MESSAGE * (window // model.info.samples_per_label)), 1, recording_bytes=memory
+    )
+
+
+def _read(runtime: Runtime, spec: TranscribeSpec) -> Samples:
+    try:
+        return read_audio(spec.file.data, spec.max_seconds, runtime.audio_decoder)
+    except AudioError as error:
+        raise InvalidRequest(str(error), "file") from None
+
+
+def _spans(samples: Samples, min_samples: int) -> list[tuple[int, int]]:
+    """First sample and end of each window. A rest that is too short for a label is left out."""
+    frames = loudness_frames(samples)
+    cuts = cut_at_silences(frames, len(frames), WINDOW_SECONDS * FRAMES_PER_SECOND)
+    spans = [(start * HOP_SAMPLES, min(end * HOP_SAMPLES, len(samples))) for start, end in cuts]
+    return [(start, end) for start, end in spans if end - start >= min_samples]
+
+
+def _items(samples: Samples, spans: Sequence[tuple[int, int]], tokens: CtcTokens) -> list[EncodeItem]:
+    """The message items of some windows, scaled as the feature extractor of the checkpoint does it."""
+    windows = [samples[start:end] for start, end in spans]
+    if tokens.normalizes:
+        epsilon = np.float32(_VARIANCE_EPSILON)
+        windows = [(window - window.mean()) / np.sqrt(window.var() + epsilon) for window in windows]
+    return [EncodeItem([], samples=window.astype("<f4").tobytes()) for window in windows]
