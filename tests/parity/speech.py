@@ -62,9 +62,10 @@ GENERATION = {
 }
 
 
-def write(directory: Path, shape: str, seed: int = 0, **generation: object):
+def write(directory: Path, shape: str | WhisperConfig, seed: int = 0, **generation: object):
     """Write a checkpoint with `generation_config.json`. Returns the model that transformers loads from it."""
-    write_model(directory, SHAPES[shape], "WhisperForConditionalGeneration", seed=seed, change=_strengthen_audio)
+    config = SHAPES[shape] if isinstance(shape, str) else shape
+    write_model(directory, config, "WhisperForConditionalGeneration", seed=seed, change=_strengthen_audio)
     (directory / "generation_config.json").write_text(json.dumps(GENERATION | generation))
     cls = transformers.WhisperForConditionalGeneration
     return cls.from_pretrained(directory, attn_implementation="eager").eval()

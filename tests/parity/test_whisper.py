@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import WhisperConfig
 
 from models.config import ConfigError
 from models.steps.batch import AudioBatch
@@ -19,6 +20,35 @@ def pair(request, tmp_path_factory, device):
     directory = tmp_path_factory.mktemp(request.param)
     oracle = write(directory, request.param).to(device)
     return oracle, load(directory, device), directory
+
+
+PUBLISHED = {
+    "large-v3": {"encoder_layers": 3, "decoder_layers": 3, "num_mel_bins": 128},
+    "large-v3-turbo": {"encoder_layers": 4, "decoder_layers": 1, "num_mel_bins": 128},
+    "distil-large-v3": {"encoder_layers": 4, "decoder_layers": 2, "num_mel_bins": 128, "max_source_positions": 30},
+    "distil-small.en": {"encoder_layers": 3, "decoder_layers": 1, "num_mel_bins": 80, "d_model": 48},
+}
+"""Settings in which published checkpoints differ from the first ones, shrunk: stacks of different depths, mel bands."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_shapes_of_later_checkpoints(name, tmp_path, device):
+    """Encoder states, logits and greedy text of large-v3, turbo and distil-whisper."""
+    oracle = write(tmp_path, WhisperConfig(**{**SHAPES["whisper"].to_dict(), **PUBLISHED[name]})).to(device)
+    loaded = load(tmp_path, device)
+    clips, targets = recordings(oracle), random_ids(oracle.config.vocab_size, TARGETS)
+    batch = audio_batch(clips, device)
+    with torch.inference_mode():
+        states = loaded.transformer.encode(batch).split(batch.lengths)
+    hidden = one_shot(Rows(loaded.transformer, clips), targets)
+    for ours, encoded, (theirs, last, logits) in zip(hidden, states, expected(oracle, clips, targets), strict=True):
+        torch.testing.assert_close(encoded, theirs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours, last, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(loaded.transformer.logits(ours), logits, atol=1e-4, rtol=1e-4)
+    start = list(loaded.generation.decoder_start_token_ids)
+    answers = greedy(Rows(loaded.transformer, clips[:1]), [start], 12)
+    ((_, _, logits),) = expected(oracle, clips[:1], [start + answers[0]])
+    assert answers[0] == logits[:-1].argmax(-1).tolist()
 
 
 def recordings(oracle) -> list[torch.Tensor]:
