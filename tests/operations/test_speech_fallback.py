@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,12 @@ from server.errors import InvalidRequest
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo
 from server.operations.admission import DEFAULT_MEMORY_BYTES
 from server.operations.speech.recording_file import RecordingFile
-from server.operations.speech.speech_fallback import FallbackRules, compression_ratio, temperatures
+from server.operations.speech.speech_fallback import (
+    FallbackRules,
+    compression_ratio,
+    temperatures,
+    text_compression_ratio,
+)
 from server.operations.speech.transcribe_spec import TranscribeSpec
 from server.text.speech.speech_settings import SpeechSettings
 from tests.audio.wavs import wav
@@ -81,21 +87,32 @@ def spec(**fields: object) -> TranscribeSpec:
 def test_rules_of_requests_and_checkpoints() -> None:
     plain = SpeechSettings()
     own = SpeechSettings(compression_ratio_threshold=1.35, logprob_threshold=-0.7, no_speech_threshold=0.2)
-    assert spec().rules(plain) == FallbackRules() and spec().rules(plain).accepts_everything
-    assert spec(temperature_increment=0.5).rules(plain) == FallbackRules((0.0, 0.5, 1.0), 2.4, -1.0)
-    assert spec(no_speech_threshold=0.6).rules(plain) == FallbackRules((0.0,), None, -1.0, 0.6)
-    assert spec().rules(own) == FallbackRules((0.0,), None, -0.7, 0.2)
-    assert spec(temperature_increment=1.0).rules(own) == FallbackRules((0.0, 1.0), 1.35, -0.7, 0.2)
-    given = spec(temperature_increment=1.0, compression_ratio_threshold=3, logprob_threshold=-2.0)
-    assert given.rules(own) == FallbackRules((0.0, 1.0), 3, -2.0, 0.2)
+    published = FallbackRules((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), None, -1.0, 0.6, 2.4)
+    assert spec().rules(plain) == published and not published.accepts_everything
+    once = spec(temperatures=(0.0,), no_speech_threshold=1.0).rules(plain)
+    assert once == FallbackRules() and once.accepts_everything
+    assert spec(temperatures=(0.4,)).rules(plain) == FallbackRules((0.4,), None, -1.0, 0.6)
+    assert spec(temperatures=(0.0,)).rules(own) == FallbackRules((0.0,), None, -0.7, 0.2)
+    assert spec(temperatures=(0.0, 1.0)).rules(own) == FallbackRules((0.0, 1.0), 1.35, -0.7, 0.2)
+    given = spec(temperatures=(0.0, 1.0), compression_ratio_threshold=3, logprob_threshold=-2.0)
+    assert given.rules(own) == FallbackRules((0.0, 1.0), None, -2.0, 0.2, 3)
+
+
+def test_a_repetitive_text_is_rejected_by_its_own_compression() -> None:
+    """The token ids of this text compress worse than its characters, as those of a repeated long word do."""
+    rules = FallbackRules((0.0, 0.2), text_compression_ratio=2.4)
+    said = " thank you for watching" * 8
+    assert rules.verdict([5, 6, 7, 8], 51865, None, None, lambda: said) == "rejected"
+    assert rules.verdict([5] * 60, 51865, None, None, lambda: " The garden behind the house is small.") == "accepted"
+    assert text_compression_ratio("a" * 64) == len("a" * 64) / len(zlib.compress(b"a" * 64))
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"temperature": 0.5, "num_beams": 2}, "num_beams"),
-        ({"compression_ratio_threshold": 2.0}, "compression_ratio_threshold"),
-        ({"logprob_threshold": -1.0}, "logprob_threshold"),
+        ({"temperatures": (0.5,), "num_beams": 2}, "num_beams"),
+        ({"temperatures": (0.0,), "compression_ratio_threshold": 2.0}, "compression_ratio_threshold"),
+        ({"temperatures": (0.0,), "no_speech_threshold": 1, "logprob_threshold": -1.0}, "logprob_threshold"),
         ({"batched": True, "condition_on_previous_text": True}, "condition_on_previous_text"),
     ],
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_cues_never_overlap_and_keep_all_text(write) -> None:
         lines = [line(start, end, f" w{start}") for start, end in zip(times[::2], times[1::2], strict=True)]
         found = cues(write(lines))
         assert all(start < end for start, end, _ in found)
-        assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))
+        assert all(one[1] <= other[0] for one, other in pairwise(found))
         assert max(end for _, end, _ in found) <= max(round(lines[-1].end, 3), 1)
         assert " ".join(text for *_, text in found).split() == [entry.text.strip() for entry in lines]
 

@@ -1,16 +1,20 @@
 """Rules of long recordings: which decoded windows are accepted, decoded again at a higher temperature, or silent.
 
-Equal to `generate_with_fallback` of `transformers` 5. Source: Radford et al. 2022, arXiv:2212.04356, section 4.5.
+Equal to `generate_with_fallback` of `transformers` 5, and with the compression ratio of texts to the code published
+with Radford et al. 2022, arXiv:2212.04356, section 4.5.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+DEFAULT_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+COMPRESSION_RATIO, LOGPROB, NO_SPEECH = 2.4, -1.0, 0.6
+"""Defaults of the published code and of faster-whisper."""
 CONDITION_TEMPERATURE = 0.5
 """The text so far does not precede the next window if the last one was decoded at this temperature or above."""
 
@@ -19,15 +23,17 @@ CONDITION_TEMPERATURE = 0.5
 class FallbackRules:
     """Temperatures to try in order, and the thresholds that reject a window. None: no threshold.
 
-    compression_ratio: most repetitive text that is accepted, see `compression_ratio`.
+    compression_ratio: most repetitive token ids that are accepted, see `compression_ratio`; as in `transformers`.
     logprob: lowest mean log-probability of the tokens that is accepted.
     no_speech: with a mean log-probability below `logprob`, a window with a higher probability of no speech is silent.
+    text_compression_ratio: most repetitive text that is accepted, see `text_compression_ratio`.
     """
 
     temperatures: tuple[float, ...] = (0.0,)
     compression_ratio: float | None = None
     logprob: float | None = None
     no_speech: float | None = None
+    text_compression_ratio: float | None = None
 
     @property
     def needs_logprobs(self) -> bool:
@@ -39,7 +45,12 @@ class FallbackRules:
         return len(self.temperatures) == 1 and self.no_speech is None
 
     def verdict(
-        self, token_ids: Sequence[int], vocab_size: int, mean_logprob: float | None, no_speech_prob: float | None
+        self,
+        token_ids: Sequence[int],
+        vocab_size: int,
+        mean_logprob: float | None,
+        no_speech_prob: float | None,
+        text: Callable[[], str] = lambda: "",
     ) -> Literal["accepted", "rejected", "silent"]:
         """The decision about a decoded window.
 
@@ -47,6 +58,7 @@ class FallbackRules:
         vocab_size: number of logits of the model.
         mean_logprob: mean log-probability of these tokens, if computed.
         no_speech_prob: probability that the window has no speech, if computed.
+        text: returns the text of the tokens.
         """
         is_unlikely = self.logprob is not None and mean_logprob is not None and mean_logprob < self.logprob
         has_speech = self.no_speech is None or no_speech_prob is None or no_speech_prob <= self.no_speech
@@ -54,6 +66,8 @@ class FallbackRules:
             return "silent"
         limit = self.compression_ratio
         is_repetitive = limit is not None and compression_ratio(token_ids, vocab_size) > limit
+        limit = self.text_compression_ratio
+        is_repetitive |= limit is not None and text_compression_ratio(text()) > limit
         return "rejected" if is_unlikely or is_repetitive else "accepted"
 
 
@@ -64,6 +78,12 @@ def compression_ratio(token_ids: Sequence[int], vocab_size: int) -> float:
     """
     width = int(math.log2(vocab_size) / 8) + 1
     data = b"".join(token.to_bytes(width, "little") for token in token_ids)
+    return len(data) / len(zlib.compress(data))
+
+
+def text_compression_ratio(text: str) -> float:
+    """Size of a text over its size after compression (zlib); high values mean repetition."""
+    data = text.encode()
     return len(data) / len(zlib.compress(data))
 
 

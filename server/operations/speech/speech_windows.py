@@ -36,6 +36,7 @@ class WindowResult:
     mean_logprob: mean log-probability of the tokens, the end token included, if computed.
     no_speech_prob: probability that the window has no speech, if computed.
     token_times: time at which each token ends, in seconds from the start of the window; empty if not computed.
+    token_logprobs: log-probability of each token; empty if not computed.
     """
 
     token_ids: list[int]
@@ -44,6 +45,7 @@ class WindowResult:
     mean_logprob: float | None = None
     no_speech_prob: float | None = None
     token_times: Sequence[float] = ()
+    token_logprobs: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class WindowDecoder:
     rules: see `FallbackRules`.
     seed: seed of sampled attempts.
     probe_token: token for no speech, if its probability is needed.
+    text: the text of token ids, without timestamps and other special tokens.
     pool: threads for the times of tokens.
     """
 
@@ -87,6 +90,7 @@ class WindowDecoder:
     seed: int
     pool: Pool
     probe_token: int | None = None
+    text: Callable[[Sequence[int]], str] = lambda token_ids: ""
 
     @property
     def window_frames(self) -> int:
@@ -172,13 +176,15 @@ class WindowDecoder:
         logprobs = list(Logprobs(best.logprobs or ()).own())
         mean = float(np.mean(logprobs)) if logprobs else None
         no_speech = None if event.probe_logprob is None else math.exp(event.probe_logprob)
-        verdict = self.rules.verdict(best.token_ids, self.model.info.vocab_size, mean, no_speech)
+        verdict = self.rules.verdict(
+            best.token_ids, self.model.info.vocab_size, mean, no_speech, lambda: self.text(best.token_ids).strip()
+        )
         times: Sequence[float] = ()
         if best.attention is not None:
             weights, count = best.attention, len(best.token_ids)
             times = await self.pool.run(lambda: token_times(weights, window.recorded_tokens, count), self.call)
         token_ids = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
-        result = WindowResult(token_ids, temperature, verdict == "silent", mean, no_speech, times)
+        result = WindowResult(token_ids, temperature, verdict == "silent", mean, no_speech, times, logprobs)
         return result, verdict != "rejected"
 
 

@@ -1,7 +1,7 @@
 """Speech to text: log-mel frames from the worker, then the text of each window.
 
 Sequential mode: each window starts where the text of the last one ended, as in `transformers` 5. Batched mode: the
-recording is cut at silences, and several windows are decoded at the same time.
+recording is cut at silences, and several windows are decoded at the same time. Silent windows have no text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from server.audio import frames as audio
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE
 from server.audio.read import read_audio
 from server.audio.silence import cut_at_silences
+from server.audio.voice import VoiceActivity
 from server.audio.wav import AudioError
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
@@ -26,7 +27,14 @@ from server.operations.speech.speech_fallback import CONDITION_TEMPERATURE, Fall
 from server.operations.speech.speech_windows import Window, WindowDecoder, WindowResult, window_params
 from server.operations.speech.transcribe_ctc import transcribe_ctc
 from server.operations.speech.transcribe_spec import BATCH_WINDOWS, TranscribeSpec, Transcript
-from server.operations.speech.transcript_text import TextStream, lines_of, transcript_text
+from server.operations.speech.transcript_text import (
+    TextStream,
+    lines_of,
+    text_of,
+    token_logprobs,
+    transcript_text,
+)
+from server.operations.speech.voice_filter import KeptFrames
 from server.text.speech.speech import SpeechSegment, SpeechTokens, certain_tokens, split_whole_window, split_window
 
 WAVES_PER_MESSAGE = 8
@@ -51,7 +59,10 @@ async def transcribe(
     spec.check()
     language = _language(spec, tokens, model)
     runtime.admission.check_size(spec.cost(model), "file")
-    prompt = await _prompt_ids(runtime, call, model, tokens, spec.prompt)
+    allowed = _languages(spec, tokens, model)
+    room = model.info.context_tokens // 2 - 1
+    hotwords = (await _text_ids(runtime, call, model, tokens, spec.hotwords, "hotwords"))[:room]
+    prompt = await _text_ids(runtime, call, model, tokens, spec.prompt, "prompt")
     window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
     # The memory for reading is not reserved: one recording is read at a time.
     async with runtime.recordings.turn(call, call.limits, "earlier recordings were read"):
@@ -62,9 +73,20 @@ async def transcribe(
         await runtime.admission.admit_in_turn(call, model, spec.cost_after_reading(model, seconds), "file")
         frames = await _frames(runtime, call, model, waves)
     total_frames = min(audio.num_frames(num_samples), len(frames))
+    activity = await runtime.pools.audio.run(lambda: VoiceActivity(frames, total_frames), call)
+    if activity.is_silent(0, total_frames):
+        return Transcript("", language, seconds, [])
+    kept: KeptFrames | None = None
+    if spec.voice_filter is not None:
+        spans = spec.voice_filter.spans(activity)
+        if not spans:
+            return Transcript("", language, seconds, [])
+        kept = await runtime.pools.audio.run(lambda: KeptFrames(frames, spans), call)
+        frames, total_frames = kept.frames, len(kept.frames)
+    decoded_seconds = seconds if kept is None else total_frames / FRAMES_PER_SECOND
 
     settings, rules = model.text.speech_settings, spec.rules(model.text.speech_settings)
-    with_times = spec.with_times or spec.batched or seconds > window_frames / FRAMES_PER_SECOND
+    with_times = spec.with_times or spec.batched or decoded_seconds > window_frames / FRAMES_PER_SECOND
     streams_tokens = emit is not None and rules.accepts_everything and not spec.batched
     decoder = WindowDecoder(
         call,
@@ -73,13 +95,14 @@ async def transcribe(
         total_frames,
         _params(spec, model, tokens, rules, with_times, streams_tokens),
         rules,
-        spec.seed if spec.seed is not None else secrets.randbits(63),
+        _seed(spec),
         runtime.pools.tokenize,
         tokens.no_speech if rules.no_speech is not None or spec.with_logprobs else None,
+        lambda token_ids: text_of(token_ids, tokens, model.tokenizer),
     )
-    if language is None and tokens.languages:
+    if language is None and allowed:
         first = Window(0, min(window_frames, total_frames), [tokens.start])
-        found = await decoder.first_token(first, sorted(tokens.languages.values()))
+        found = await decoder.first_token(first, sorted(allowed))
         language = next(code for code, token in tokens.languages.items() if token == found)
     condition = spec.condition_on_previous_text
     transcription = _Transcription(
@@ -87,11 +110,13 @@ async def transcribe(
         tokens,
         tokens.prefix(language, spec.task, with_times),
         prompt,
+        hotwords,
         with_times=with_times,
         conditions=not spec.batched and (settings.condition_on_previous_text if condition is None else condition),
         stream=None if emit is None else TextStream(model.tokenizer, emit),
         expected_windows=spec.expected_windows(model, seconds),
         reserve=lambda num_bytes: runtime.admission.extend(call, num_bytes, "text", "file"),
+        is_silent=activity.is_silent if kept is None else lambda start, end: False,
     )
     if spec.batched:
         await transcription.batched()
@@ -102,9 +127,12 @@ async def transcribe(
     parts = transcription.parts
     spoken = "en" if spec.task == "translate" else language
     lines = await runtime.pools.tokenize.run(
-        lambda: lines_of(parts, seconds, tokens, model.tokenizer, spoken, spec.with_words), call
+        lambda: lines_of(parts, decoded_seconds, tokens, model.tokenizer, spoken, spec.with_words), call
     )
-    return Transcript(transcript_text(parts, tokens, model.tokenizer), language, seconds, lines)
+    if kept is not None:
+        lines = [kept.restored(line) for line in lines]
+    logprobs = token_logprobs(parts, tokens, model.tokenizer) if spec.with_logprobs else []
+    return Transcript(transcript_text(parts, tokens, model.tokenizer), language, seconds, lines, logprobs)
 
 
 @dataclass
@@ -112,7 +140,8 @@ class _Transcription:
     """The text of a recording, window after window.
 
     request_prefix: the decoder's prompt from the start token on.
-    prompt: token ids of the request's prompt.
+    prompt, hotwords: token ids of the request's prompt, and of the words that precede every window.
+    is_silent: whether a part of the recording is silent, so that it has no text.
     conditions: the text so far precedes each window.
     stream: receives tokens whose text is final; None if nothing is streamed.
     parts: the segments so far, each with the window that it was decoded from and its first frame.
@@ -123,15 +152,22 @@ class _Transcription:
     tokens: SpeechTokens
     request_prefix: list[int]
     prompt: list[int]
-    with_times: bool
-    conditions: bool
+    hotwords: Sequence[int] = ()
+    with_times: bool = True
+    conditions: bool = False
     stream: TextStream | None = None
     parts: list[tuple[SpeechSegment, int, WindowResult]] = field(default_factory=list)
     expected_windows: int = 0
     reserve: Callable[[int], None] = lambda num_bytes: None
+    is_silent: Callable[[int, int], bool] = lambda start, end: False
 
     def _window(self, start: int, end: int, before: Sequence[int]) -> Window:
-        """A window with its decoder prompt. before: tokens of the text that precedes it."""
+        """A window with its decoder prompt. before: tokens of the text that precedes it.
+
+        Hotwords and this text take at most half of the context; the first tokens of the text are left out.
+        """
+        room = self.decoder.model.info.context_tokens // 2 - 1 - len(self.hotwords)
+        before = [*self.hotwords, *before[max(len(before) - room, 0) :]]
         if not before or self.tokens.previous is None:
             return Window(start, end, self.request_prefix)
         return Window(start, end, [self.tokens.previous, *before, *self.request_prefix], 1 + len(before))
@@ -144,6 +180,9 @@ class _Transcription:
         start, conditions, total_frames = 0, self.conditions, self.decoder.total_frames
         num_windows = 0
         while start < total_frames:
+            if self.is_silent(start, min(start + self.decoder.window_frames, total_frames)):
+                start += self.decoder.window_frames
+                continue
             num_windows += 1
             if num_windows > self.expected_windows:
                 self.reserve(NEW_TOKEN_BYTES * self.decoder.model.info.context_tokens)
@@ -164,7 +203,7 @@ class _Transcription:
     async def batched(self) -> None:
         """Cut the recording at silences, and decode `BATCH_WINDOWS` windows at a time."""
         spans = cut_at_silences(self.decoder.frames, self.decoder.total_frames, self.decoder.window_frames)
-        windows = [self._window(start, end, self.prompt) for start, end in spans]
+        windows = [self._window(start, end, self.prompt) for start, end in spans if not self.is_silent(start, end)]
         for first in range(0, len(windows), BATCH_WINDOWS):
             some = windows[first : first + BATCH_WINDOWS]
             for window, result in zip(some, await self.decoder.decode(some), strict=True):
@@ -187,7 +226,7 @@ class _Transcription:
             ids = segment.tokens
             # The second timestamp of a pair belongs to the next segment.
             text += ids[:-1] if len(ids) > 2 and ids[-2] >= first else ids
-        return text[-(self.decoder.model.info.context_tokens // 2 - 1) :]
+        return text
 
     def _add(self, segments: Sequence[SpeechSegment], start: int, result: WindowResult, num_sent: int = 0) -> None:
         """Keep the segments of a window. num_sent: its tokens that were streamed already."""
@@ -253,21 +292,40 @@ def _language(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) ->
     return code
 
 
-async def _prompt_ids(runtime: Runtime, call: Call, model: ServedModel, tokens: SpeechTokens, text: str) -> list[int]:
-    """Token ids of the request's `prompt`, without the first ones if it is too long.
+def _languages(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) -> list[int]:
+    """Tokens of the languages that detection chooses from. Raises InvalidRequest for a language the model lacks."""
+    if not spec.languages:
+        return list(tokens.languages.values())
+    codes = [tokens.language(name) for name in spec.languages]
+    if None in codes:
+        known = ", ".join(tokens.languages) or "en"
+        raise InvalidRequest(
+            f"`languages` has one that the model `{model.name}` does not support; it supports {known}", "languages"
+        )
+    return [tokens.languages[code] for code in codes if code is not None and code in tokens.languages]
 
-    The ids and the special token that precedes them take at most half of the context.
-    """
+
+def _seed(spec: TranscribeSpec) -> int:
+    """The seed of sampled attempts. A request that does not ask for sampling gets the same text each time."""
+    if spec.seed is not None:
+        return spec.seed
+    return secrets.randbits(63) if spec.temperatures[0] else 0
+
+
+async def _text_ids(
+    runtime: Runtime, call: Call, model: ServedModel, tokens: SpeechTokens, text: str, field: str
+) -> list[int]:
+    """Token ids of a text that precedes a window. field: the field of the request."""
     if not text.strip():
         return []
     if tokens.previous is None:
-        raise InvalidRequest(f"`prompt` is not supported: the model `{model.name}` has no token for it", "prompt")
+        raise InvalidRequest(f"`{field}` is not supported: the model `{model.name}` has no token for it", field)
     (encoding,) = await runtime.encode(
-        model.tokenizer, [" " + text.strip()], param="prompt", add_special_tokens=False, call=call
+        model.tokenizer, [" " + text.strip()], param=field, add_special_tokens=False, call=call
     )
     if max(encoding.ids) >= tokens.start or model.tokenizer.special_ids.intersection(encoding.ids):
-        raise InvalidRequest("`prompt` contains a special token", "prompt")
-    return encoding.ids[-(model.info.context_tokens // 2 - 1) :]
+        raise InvalidRequest(f"`{field}` contains a special token", field)
+    return encoding.ids
 
 
 def _params(
@@ -283,7 +341,7 @@ def _params(
     return window_params(
         model,
         rules,
-        num_beams=1 if spec.temperature else spec.num_beams,
+        num_beams=1 if spec.temperatures[0] else spec.num_beams,
         timestamps=TimestampRules(tokens.first_timestamp, tokens.max_initial) if with_times else None,
         alignment=SpeechAlignment([*settings.alignment_heads], settings.median_width) if spec.with_words else None,
         with_logprobs=spec.with_logprobs,

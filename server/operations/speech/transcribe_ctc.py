@@ -23,6 +23,7 @@ from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost
 from server.operations.encode import encoded_items
 from server.operations.runtime import Runtime, ServedModel
+from server.operations.speech.speech_fallback import DEFAULT_TEMPERATURES
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 from server.text.speech.ctc import CtcToken, CtcTokens
 from server.text.speech.subtitles import SpokenWord, SubtitleLine
@@ -139,7 +140,6 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
     spec.check()
     refused = {
         "num_beams": (spec.num_beams or 1) > 1,
-        "temperature_increment_on_fallback": spec.temperature_increment is not None,
         "compression_ratio_threshold": spec.compression_ratio_threshold is not None,
         "logprob_threshold": spec.logprob_threshold is not None,
         "no_speech_threshold": spec.no_speech_threshold is not None,
@@ -150,7 +150,14 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
             raise InvalidRequest(
                 f"`{name}` is not supported: the model `{model.name}` has a CTC head, no decoder", name
             )
-    dropped = {"prompt": spec.prompt.strip(), "language": spec.language, "temperature": spec.temperature}
+    dropped = {
+        "prompt": spec.prompt.strip(),
+        "hotwords": spec.hotwords.strip(),
+        "language": spec.language,
+        "temperature": spec.temperatures != DEFAULT_TEMPERATURES and any(spec.temperatures),
+        "include": spec.with_logprobs,
+        "vad_filter": spec.voice_filter is not None and not spec.batched,
+    }
     return [name for name, value in dropped.items() if value]
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, second_bytes
 from server.errors import InvalidRequest
 from server.operations.cost import Cost
 from server.operations.runtime import ServedModel
 from server.operations.speech.recording_file import RecordingFile
-from server.operations.speech.speech_fallback import FallbackRules, temperatures
+from server.operations.speech.speech_fallback import (
+    COMPRESSION_RATIO,
+    DEFAULT_TEMPERATURES,
+    LOGPROB,
+    NO_SPEECH,
+    FallbackRules,
+)
+from server.operations.speech.voice_filter import VoiceFilter
 from server.text.speech.speech import SpeechTask
 from server.text.speech.speech_settings import SpeechSettings
 from server.text.speech.subtitles import SubtitleLine
 
 BATCH_WINDOWS = 16
 """Windows that are decoded at the same time in the batched mode."""
-COMPRESSION_RATIO, LOGPROB = 2.4, -1.0
-"""Default thresholds of temperature fallback. Source: the code published with Radford et al. 2022."""
 _FLOAT_BYTES = 4
 
 
@@ -30,16 +37,18 @@ class TranscribeSpec:
     max_seconds: longest recording that is accepted.
     task: write in the language that is spoken, or translate to English.
     language: code or English name of the spoken language; None to detect it.
+    languages: if the language is detected, the ones to choose from; empty for all of the model.
     prompt: text that came before the recording.
-    temperature: 0 for the likeliest text.
-    temperature_increment: with fallback, step from `temperature` to 1; None for one temperature.
-    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`.
-        None for the checkpoint's values.
+    hotwords: words that precede every window, before the prompt or the text so far.
+    temperatures: to try in order; with more than one, windows may be rejected. 0 is the likeliest text.
+    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`. None for the checkpoint's
+        values, or else the published ones. A `no_speech_threshold` of 1 is none.
     condition_on_previous_text: the text so far precedes each window; None for the checkpoint's choice.
     batched: cut the recording at silences, and decode the windows at the same time.
+    voice_filter: leave out parts without speech; None to decode the whole recording.
     with_times: compute the times of each part. Recordings longer than one window always need them.
     with_words: compute the times of each word; requires `with_times`.
-    with_logprobs: compute mean log-probabilities and the probability of no speech.
+    with_logprobs: compute log-probabilities of tokens and the probability of no speech.
     """
 
     file: RecordingFile
@@ -47,33 +56,35 @@ class TranscribeSpec:
     task: SpeechTask = "transcribe"
     model: str | None = None
     language: str | None = None
+    languages: Sequence[str] = ()
     prompt: str = ""
-    temperature: float = 0.0
+    hotwords: str = ""
+    temperatures: tuple[float, ...] = DEFAULT_TEMPERATURES
     num_beams: int | None = None
     seed: int | None = None
-    temperature_increment: float | None = None
     compression_ratio_threshold: float | None = None
     logprob_threshold: float | None = None
     no_speech_threshold: float | None = None
     condition_on_previous_text: bool | None = None
     batched: bool = False
+    voice_filter: VoiceFilter | None = None
     with_times: bool = False
     with_words: bool = False
     with_logprobs: bool = False
 
     def check(self) -> None:
         """Raise InvalidRequest for options that contradict each other or would have no effect."""
-        if self.temperature and (self.num_beams or 1) > 1:
+        if self.temperatures[0] and (self.num_beams or 1) > 1:
             raise InvalidRequest("`num_beams` cannot be combined with a `temperature`", "num_beams")
-        if self.temperature_increment is None:
+        if len(self.temperatures) == 1:
             if self.compression_ratio_threshold is not None:
                 raise InvalidRequest(
-                    "`compression_ratio_threshold` requires `temperature_increment_on_fallback`",
+                    "`compression_ratio_threshold` requires more than one temperature, and one was chosen",
                     "compression_ratio_threshold",
                 )
-            if self.logprob_threshold is not None and self.no_speech_threshold is None:
+            if self.logprob_threshold is not None and (self.no_speech_threshold or 0) >= 1:
                 raise InvalidRequest(
-                    "`logprob_threshold` requires `temperature_increment_on_fallback` or `no_speech_threshold`",
+                    "`logprob_threshold` requires more than one temperature or a `no_speech_threshold` below 1",
                     "logprob_threshold",
                 )
         if self.batched and self.condition_on_previous_text:
@@ -84,17 +95,25 @@ class TranscribeSpec:
             )
 
     def rules(self, settings: SpeechSettings) -> FallbackRules:
-        """The rules of the request; those that it does not set come from the checkpoint."""
-        falls_back = self.temperature_increment is not None
-        no_speech = _first(self.no_speech_threshold, settings.no_speech_threshold)
+        """The rules of the request; those that it does not set come from the checkpoint, or are the published ones.
+
+        The checkpoint's compression ratio is one of token ids, as `transformers` reads it; others are of the text.
+        """
+        falls_back = len(self.temperatures) > 1
+        no_speech = _first(self.no_speech_threshold, settings.no_speech_threshold, NO_SPEECH)
+        if no_speech is not None and no_speech >= 1:
+            no_speech = None
+        of_text = self.compression_ratio_threshold
+        of_tokens = settings.compression_ratio_threshold if of_text is None else None
+        if of_text is None and of_tokens is None:
+            of_text = COMPRESSION_RATIO
         judges_logprobs = falls_back or no_speech is not None
         return FallbackRules(
-            temperatures(self.temperature, self.temperature_increment),
-            _first(self.compression_ratio_threshold, settings.compression_ratio_threshold, COMPRESSION_RATIO)
-            if falls_back
-            else None,
+            self.temperatures,
+            of_tokens if falls_back else None,
             _first(self.logprob_threshold, settings.logprob_threshold, LOGPROB) if judges_logprobs else None,
             no_speech,
+            of_text if falls_back else None,
         )
 
     def cost(self, model: ServedModel, seconds: float | None = None) -> Cost:
@@ -108,7 +127,7 @@ class TranscribeSpec:
         if seconds is None:
             seconds = self.file.max_seconds(self.max_seconds)
         if seconds is None:
-            return Cost(len(self.prompt), 0, 1, recording_bytes=recording)
+            return Cost(len(self.prompt) + len(self.hotwords), 0, 1, recording_bytes=recording)
         window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
         step = window_frames // 2 if self.batched else FRAMES_PER_TOKEN
         windows = 2 + math.ceil((seconds * FRAMES_PER_SECOND + window_frames) / step)
@@ -136,12 +155,19 @@ class TranscribeSpec:
         if self.with_words:
             window_bytes += _FLOAT_BYTES * info.source_tokens * info.context_tokens
         return Cost(
-            len(self.prompt),
+            len(self.prompt) + len(self.hotwords),
             at_once * (info.source_tokens + info.context_tokens),
             at_once * (self.num_beams or info.generation.num_beams or 1),
             windows * info.context_tokens,
             recording_bytes=recording_bytes + at_once * window_bytes,
         )
+
+
+class SpokenToken(NamedTuple):
+    """A text token of a transcript. data: its bytes."""
+
+    data: bytes
+    logprob: float
 
 
 @dataclass(frozen=True)
@@ -152,12 +178,14 @@ class Transcript:
     language: code of the spoken language, None if the model supports only English, `und` if the language is not known.
     seconds: length of the recording.
     lines: the parts of the text that are not empty, with times.
+    logprobs: the text tokens with their log-probabilities, if they were computed.
     """
 
     text: str
     language: str | None
     seconds: float
     lines: list[SubtitleLine]
+    logprobs: list[SpokenToken] = field(default_factory=list)
 
 
 def _first(*values: float | None) -> float | None:

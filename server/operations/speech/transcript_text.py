@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 from server.audio.frames import FRAMES_PER_SECOND
 from server.operations.speech.speech_windows import WindowResult
+from server.operations.speech.transcribe_spec import SpokenToken
 from server.text.speech.speech import SpeechSegment, SpeechTokens
 from server.text.speech.subtitles import SpokenWord, SubtitleLine
 from server.text.speech.words import split_words
 from server.text.tokens.detokenizer import IncrementalDetokenizer
+from server.text.tokens.streams import byte_level
 from server.text.tokens.tokenizer import Tokenizer
 
 Part = tuple[SpeechSegment, int, WindowResult]
@@ -49,7 +51,17 @@ class TextStream:
 
 def transcript_text(parts: Sequence[Part], tokens: SpeechTokens, tokenizer: Tokenizer) -> str:
     """The text of all segments, without white space at both ends."""
-    return _text([token for part, _, _ in parts for token in part.tokens], tokens, tokenizer).strip()
+    return text_of([token for part, _, _ in parts for token in part.tokens], tokens, tokenizer).strip()
+
+
+def token_logprobs(parts: Sequence[Part], tokens: SpeechTokens, tokenizer: Tokenizer) -> list[SpokenToken]:
+    """The text tokens of all segments with their log-probabilities."""
+    return [
+        SpokenToken(byte_level(tokenizer.id_to_token(token) or ""), window.token_logprobs[part.first + place])
+        for part, _, window in parts
+        for place, token in enumerate(part.tokens)
+        if token < tokens.first_timestamp and token not in tokenizer.special_ids
+    ]
 
 
 def lines_of(
@@ -68,7 +80,7 @@ def lines_of(
     """
     lines = []
     for part, window_frame, window in parts:
-        text = _text(part.tokens, tokens, tokenizer)
+        text = text_of(part.tokens, tokens, tokenizer)
         if not text.strip():
             continue
         offset = window_frame / FRAMES_PER_SECOND
@@ -89,7 +101,7 @@ def lines_of(
     return lines
 
 
-def _text(token_ids: Sequence[int], tokens: SpeechTokens, tokenizer: Tokenizer) -> str:
+def text_of(token_ids: Sequence[int], tokens: SpeechTokens, tokenizer: Tokenizer) -> str:
     """The text without timestamps and other special tokens."""
     return tokenizer.decode([token for token in token_ids if token < tokens.first_timestamp], skip_special_tokens=True)
 

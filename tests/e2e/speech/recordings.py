@@ -16,9 +16,13 @@ every_shape = pytest.mark.parametrize("shape", SHAPES)
 LONG = {seed: recording(2.9 + 0.77 * seed, seed=seed) for seed in range(4)}
 
 
+PLAIN = {"temperature_increment_on_fallback": "0", "no_speech_threshold": "1"}
+"""Fields that accept every window after its first decoding, as transformers does by default."""
+
+
 def send(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> httpx.Response:
     data = samples if isinstance(samples, bytes) else wav(samples, bits=32, is_float=True)
-    return httpx.post(server.url + route, files={"file": ("a.wav", data)}, data=fields, timeout=120)
+    return httpx.post(server.url + route, files={"file": ("a.wav", data)}, data=PLAIN | fields, timeout=120)
 
 
 def transcript(server: RunningServer, samples: np.ndarray | bytes, route: str = ROUTE, **fields) -> dict:

@@ -19,7 +19,7 @@ from server.audio.resample import resample
 from tests.audio.compressed import encode
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY
-from tests.e2e.speech.recordings import LONG, MAX_BYTES, ROUTE, send, transcript
+from tests.e2e.speech.recordings import LONG, MAX_BYTES, PLAIN, ROUTE, send, transcript
 from tests.parity.speech import recording
 from tests.waiting import eventually, open_request, read_in_parts
 
@@ -93,7 +93,7 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     def made() -> float:
         return server.metric("triptych_generated_tokens_total", model="whisper")
 
-    sent = {"files": {"file": ("a.wav", wav(recording(15.0, seed=1)))}, "data": {"model": "whisper"}}
+    sent = {"files": {"file": ("a.wav", wav(recording(15.0, seed=1)))}, "data": PLAIN | {"model": "whisper"}}
     cancelled_before = cancelled()
     for _ in range(20):
         answered_before, made_before = answered(), made()
@@ -135,6 +135,14 @@ REFUSED = [
     ({"timestamp_granularities[]": "segment"}, "timestamp_granularities"),
     ({"timestamp_granularities[]": "word", "response_format": "srt"}, "timestamp_granularities"),
     ({"chunking_strategy": "server_vad"}, "chunking_strategy"),
+    ({"chunking_strategy": '{"type": "client_vad"}'}, "chunking_strategy"),
+    ({"response_format": "diarized_json"}, "response_format"),
+    ({"include[]": "logprobs", "response_format": "text"}, "include"),
+    ({"include[]": "words"}, "include"),
+    ({"languages[]": "klingon"}, "languages"),
+    ({"language": "de", "languages[]": "de"}, "languages"),
+    ({"hotwords": "<|de|>"}, "hotwords"),
+    ({"temperature": "[0, 2]"}, "temperature"),
     ({"chunking_strategy": "auto", "condition_on_previous_text": "true"}, "condition_on_previous_text"),
     ({"compression_ratio_threshold": "2"}, "compression_ratio_threshold"),
     ({"logprob_threshold": "-1"}, "logprob_threshold"),
@@ -190,7 +198,9 @@ def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server) -> N
 def events(server, samples: np.ndarray, **fields) -> tuple[list[dict], str]:
     """The events of a stream, and its content type."""
     files = {"file": ("a.wav", wav(samples, bits=32, is_float=True))}
-    with httpx.stream("POST", server.url + ROUTE, files=files, data=fields | {"stream": "true"}, timeout=60) as answer:
+    with httpx.stream(
+        "POST", server.url + ROUTE, files=files, data=PLAIN | fields | {"stream": "true"}, timeout=60
+    ) as answer:
         lines = [line for line in answer.iter_lines() if line]
         assert answer.status_code == 200, lines
         return [json.loads(line.removeprefix("data: ")) for line in lines], answer.headers["content-type"]
@@ -223,6 +233,59 @@ def test_a_stream_has_the_text_of_the_answer(server, fields: dict, is_long: bool
     assert done == {"type": "transcript.text.done"} | whole
     assert {delta["type"] for delta in deltas} <= {"transcript.text.delta"}
     assert "".join(delta["delta"] for delta in deltas) == whole["text"]
+
+
+def test_a_minute_of_silence_has_no_text(server) -> None:
+    """The longest recording of this server is 20 s. Digital silence and faint noise are silent in both modes."""
+    faint = np.random.default_rng(1).normal(0, 1e-3, 19 * 16_000).astype(np.float32)
+    for samples in (np.zeros_like(faint), faint):
+        for mode in ({}, {"chunking_strategy": "auto"}, {"vad_filter": "true"}):
+            answer = transcript(server, wav(samples), model="whisper", **mode)
+            assert (answer["text"], answer["segments"], answer["duration"]) == ("", [], 19.0)
+
+
+def test_silence_is_left_out_and_times_are_those_of_the_recording(server) -> None:
+    """Three seconds of silence between two recordings: its times are nobody's, with words and in both modes."""
+    gap = np.zeros(4 * 16_000, dtype=np.float32)
+    samples = wav(np.concatenate([LONG[0], gap, LONG[1]]))
+    granularities = {"timestamp_granularities[]": ["word", "segment"]}
+    for mode in ({"vad_filter": "true"}, {"chunking_strategy": "auto"}):
+        answer = transcript(server, samples, model="whisper", language="en", **mode, **granularities)
+        middle = len(LONG[0]) / 16_000 + 2
+        for part in (*answer["segments"], *answer["words"]):
+            assert 0 <= part["start"] <= part["end"] <= answer["duration"]
+            assert not middle - 1.5 < part["start"] < middle + 1.5
+        starts = [segment["start"] for segment in answer["segments"]]
+        assert starts == sorted(starts) and starts[0] < middle < starts[-1]
+
+
+def test_fields_of_the_openai_client(server) -> None:
+    fields = {"model": "whisper", "language": "en"}
+    said = recording(0.9, seed=1)
+    plain = send(server, said, **fields).json()
+    assert send(server, said, **fields, seed="", prompt="").json() == plain
+    assert send(server, said, model="whisper", language="").status_code == 200
+    found = send(server, said, **fields, **{"include[]": "logprobs"}).json()
+    assert found["text"] == plain["text"] and all(token["logprob"] < 0 for token in found["logprobs"])
+    data = bytes(byte for token in found["logprobs"] for byte in token["bytes"])
+    assert data.decode("utf-8", "replace").strip() == plain["text"]
+    auto = send(server, said, **fields, chunking_strategy="auto").json()
+    vad = send(server, said, **fields, chunking_strategy='{"type": "server_vad", "threshold": 0.5}')
+    assert vad.json() == auto and vad.headers["x-ignored-parameters"] == "chunking_strategy.threshold"
+    assert send(server, said, **fields, **{"chunking_strategy[type]": "server_vad"}).json() == auto
+    hot = send(server, said, **fields, hotwords="The garden").json()
+    assert hot == send(server, said, **fields, **{"keywords[]": "The garden"}).json()
+    assert hot == send(server, said, **fields, prompt="The garden").json() != plain
+    german = transcript(server, said, model="whisper", **{"languages[]": "de"})
+    assert german["language"] == "german"
+
+
+def test_text_is_the_same_each_time_by_default(server) -> None:
+    """Without PLAIN, every window of this checkpoint is rejected and sampled again."""
+    fields = {"model": "whisper", "language": "en", "response_format": "verbose_json"}
+    files = {"file": ("a.wav", wav(recording(0.5)))}
+    one, other = (httpx.post(server.url + ROUTE, files=files, data=fields, timeout=60).json() for _ in range(2))
+    assert one == other and {segment["temperature"] for segment in one["segments"]} == {1.0}
 
 
 def test_a_stream_that_fails_before_its_text_has_a_status(server) -> None:

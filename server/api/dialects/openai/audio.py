@@ -60,6 +60,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
             request, self.body, LISTS, settings.max_audio_bytes, settings.audio_timeout_seconds
         )
         call = self.call(request, state, form)
+        with_logprobs = isinstance(form, TranscriptionForm) and bool(form.include)
         try:
             call.ignore(ignored_parameters(form))
             recording = RecordingFile(file, lambda: state.door.drop_body(request.scope))
@@ -73,6 +74,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
                         call,
                         state.runtime.metrics,
                         request.scope,
+                        with_logprobs,
                     )
                 held.is_streaming = True
                 call.on_close(held.release)
@@ -86,7 +88,7 @@ class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
             call.close()
             raise
         granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else None
-        answer = render(form, spec.task, transcript, granularities)
+        answer = render(form, spec.task, transcript, granularities, with_logprobs)
         answer.headers.update(call_headers(call))
         return answer
 

@@ -53,13 +53,21 @@ class WordWithTimes(AnswerBody):
     end: float
 
 
+class SpokenLogprob(AnswerBody):
+    """A token of the text with its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
 class DurationUsage(AnswerBody):
     type: Literal["duration"]
     seconds: int
 
 
 class TranscriptionAnswer(AnswerBody):
-    """The text of a recording. Only `response_format` verbose_json has more than `text` and `usage`."""
+    """The text of a recording. Only `response_format` verbose_json has more than `text`, `usage` and `logprobs`."""
 
     text: str
     usage: DurationUsage
@@ -68,14 +76,20 @@ class TranscriptionAnswer(AnswerBody):
     duration: float | None = None
     segments: list[SpokenSegment] | None = None
     words: list[WordWithTimes] | None = None
+    logprobs: list[SpokenLogprob] | None = None
 
 
 def render(
-    form: TranslationForm, task: SpeechTask, transcript: Transcript, granularities: Sequence[str] | None
+    form: TranslationForm,
+    task: SpeechTask,
+    transcript: Transcript,
+    granularities: Sequence[str] | None,
+    with_logprobs: bool,
 ) -> Response:
     """The answer in the format of the form.
 
     granularities: parts of the text that get times (`word`, `segment`); None for segments.
+    with_logprobs: show the log-probabilities of the tokens.
     """
     if form.response_format == "srt":
         return PlainTextResponse(srt(transcript.lines))
@@ -99,7 +113,19 @@ def render(
                 for line in transcript.lines
                 for word in line.words
             ]
-    return json_response(answer)
+    return json_response(answer | _logprobs(transcript, with_logprobs))
+
+
+def _logprobs(transcript: Transcript, is_shown: bool) -> dict[str, Any]:
+    if not is_shown:
+        return {}
+    scored = [(token.data, token.logprob) for token in transcript.logprobs]
+    return {
+        "logprobs": [
+            {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+            for data, logprob in scored
+        ]
+    }
 
 
 def _usage(transcript: Transcript) -> dict[str, Any]:
@@ -136,11 +162,13 @@ async def stream(
     call: Call,
     metrics: Metrics,
     scope: Scope,
+    with_logprobs: bool = False,
 ) -> EventStream:
     """A stream of `transcript.text.delta` events and a `transcript.text.done` event.
 
     preparing: loads the model; None if it is loaded.
     run: transcribes, and passes each part of the text to its argument.
+    with_logprobs: the last event has the log-probabilities of the tokens.
     With a loaded model, waits for the first part, so that a failure before it gets its HTTP status. Raises the error
     of such a failure.
     """
@@ -179,8 +207,8 @@ async def stream(
                     yield data_frame({"type": "transcript.text.delta", "delta": part})
                     part = await parts.get()
                 transcript = await task
-                usage = _usage(transcript)
-                yield data_frame({"type": "transcript.text.done", "text": transcript.text, "usage": usage})
+                done = {"type": "transcript.text.done", "text": transcript.text, "usage": _usage(transcript)}
+                yield data_frame(done | _logprobs(transcript, with_logprobs))
         except ClientGone:
             raise
         except RequestError as error:

@@ -1,0 +1,94 @@
+"""Find the parts of a recording that may be speech, from the energy in bands of its log-mel frames.
+
+The noise floor of a band is the level that it exceeds 90% of the time. A steady sound (silence, hum, noise, one tone)
+stays at its floor; speech rises above it, in noise too. Music rises as well, so this detector keeps it. It is not a
+model: see docs/decisions/0152-speech-that-behaves.md for measurements.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, Frames
+
+BANDS = 16
+"""Mel bands are averaged to this many, which makes the level of noise steady."""
+SMOOTHED_FRAMES = FRAMES_PER_SECOND // 5
+"""Levels are means over 0.2 s."""
+FLOOR_PERCENT = 10
+MIN_RISE_DB = 1.5
+"""Mean rise of the bands over their floors in speech. White and brown noise reach 1.4 dB within a minute; half of the
+frames of speech in noise of the same power exceed 1.7 dB."""
+MIN_SPEECH_FRAMES = FRAMES_PER_SECOND // 4
+"""Shorter rises, such as clicks, are not speech."""
+INAUDIBLE_DB, QUIET_DB = -70.0, -50.0
+"""Levels of a band. Noise at -60 dB of full scale is quiet; rounding noise of 16-bit samples is inaudible."""
+_DB_PER_UNIT = 40.0
+"""Scaled frames are log10 of the power, plus 4, divided by 4."""
+
+Span = tuple[int, int]
+"""First frame and end of a part of the recording."""
+
+
+class VoiceActivity:
+    """What a recording contains.
+
+    rises: mean rise of the bands over their floors, in dB. levels: level of the loudest band, in dB. [frames]
+    """
+
+    def __init__(self, frames: Frames, num_frames: int) -> None:
+        levels = _smoothed(frames[:num_frames])
+        floors = np.percentile(levels, FLOOR_PERCENT, axis=0) if num_frames else 0.0
+        self.levels: NDArray[np.float64] = levels.max(axis=1)
+        self.rises: NDArray[np.float64] = np.maximum(levels - floors, 0.0).mean(axis=1)
+
+    @cached_property
+    def speech(self) -> list[Span]:
+        """The parts that may be speech, in order, without the time around them."""
+        is_speech = (self.rises >= MIN_RISE_DB) & (self.levels >= INAUDIBLE_DB)
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], is_speech, [False]]).astype(np.int8))).tolist()
+        spans = zip(edges[::2], edges[1::2], strict=True)
+        return [(start, end) for start, end in spans if end - start >= MIN_SPEECH_FRAMES]
+
+    def is_silent(self, start: int, end: int) -> bool:
+        """Whether a part of the recording is quiet and has no speech."""
+        if bool((self.levels[start:end] >= QUIET_DB).any()):
+            return False
+        return not any(first < end and last > start for first, last in self.speech)
+
+
+def kept_spans(speech: list[Span], num_frames: int, min_silence_frames: int, padding_frames: int) -> list[Span]:
+    """The parts of a recording that remain when silence is left out, in order, each starting at an even frame.
+
+    min_silence_frames: shorter silence remains. padding_frames: silence that remains before and after speech.
+    """
+    spans: list[Span] = []
+    for start, end in speech:
+        if spans and start - spans[-1][1] < min_silence_frames:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    kept: list[Span] = []
+    for start, end in spans:
+        first = max(start - padding_frames, 0)
+        first -= first % FRAMES_PER_TOKEN
+        end = min(end + padding_frames + (end + padding_frames) % FRAMES_PER_TOKEN, num_frames)
+        if kept and first <= kept[-1][1]:
+            kept[-1] = (kept[-1][0], end)
+        else:
+            kept.append((first, end))
+    return kept
+
+
+def _smoothed(frames: Frames) -> NDArray[np.float64]:
+    """Levels of the bands in dB, averaged over the frames around each: [frames, BANDS]."""
+    count = len(frames)
+    levels = frames.reshape(count, BANDS, -1).mean(axis=2, dtype=np.float64) * _DB_PER_UNIT - _DB_PER_UNIT
+    sums = np.concatenate([np.zeros((1, BANDS)), np.cumsum(levels, axis=0)])
+    places = np.arange(count)
+    begin = np.maximum(places - SMOOTHED_FRAMES // 2, 0)
+    end = np.minimum(places + SMOOTHED_FRAMES // 2 + 1, count)
+    return np.asarray((sums[end] - sums[begin]) / (end - begin)[:, None], dtype=np.float64)
