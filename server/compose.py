@@ -47,14 +47,14 @@ from server.model_sources import (
     resolved,
     stated_languages,
 )
-from server.operations.admission import Admission, default_memory_bytes
+from server.operations.admission import Admission, default_memory_bytes, memory_within
 from server.operations.glossary_store import GlossaryStore
 from server.operations.model_names import ModelNames, pairs
 from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
 from server.operations.runtime import Runtime, ServedModel
 from server.settings import Settings
-from server.system.memory import free_memory_bytes, usable_memory_bytes
+from server.system.memory import free_memory_bytes, unused_limit_bytes, usable_memory_bytes
 from server.system.output import show
 from server.text import checkpoint_text
 from server.text.chats.chat import ChatRenderer
@@ -90,7 +90,9 @@ class Server:
         self.translation_prompts = find_translation_prompts(settings, list(self.directories))
         metrics = Metrics()
         sequences, tokens = default_limits(usable_memory_bytes())
-        memory = settings.max_request_memory or default_memory_bytes(usable_memory_bytes())
+        memory, left = settings.max_request_memory, unused_limit_bytes()
+        default_memory = default_memory_bytes(usable_memory_bytes())
+        memory = memory or default_memory if left is None else memory_within(left, memory, default_memory)
         client = EngineClient(
             Telemetry(metrics, LoadProgress(bars=settings.log_format == "text")),
             settings.max_queue_requests or sequences,

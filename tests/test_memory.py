@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
-from server.system.memory import free_memory_bytes, usable_memory_bytes
+from server.system.memory import free_memory_bytes, unused_limit_bytes, usable_memory_bytes
 
 MIB = 1 << 20
 FILES = {
@@ -48,3 +49,21 @@ def test_without_a_limit_the_machine_counts(tmp_path: Path, meminfo: Path) -> No
     assert free_memory_bytes(tmp_path, meminfo) == 4 * MIB
     assert free_memory_bytes(tmp_path, tmp_path / "missing") == usable_memory_bytes(tmp_path)
     assert 0 < free_memory_bytes() <= usable_memory_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "space", "left"), [(None, None, None), (5, None, 3), (None, 9, 5), (5, 6, 2), (1, None, 0)]
+)
+def test_the_limits_of_the_process_leave_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: int | None, space: int | None, left: int | None
+) -> None:
+    status = tmp_path / "status"
+    status.write_text(f"Name:\tpython\nVmSize:\t    {4 * 1024} kB\nVmData:\t    {2 * 1024} kB\n")
+    limits = {resource.RLIMIT_DATA: data, resource.RLIMIT_AS: space}
+
+    def limit(kind: int) -> tuple[int, int]:
+        found = limits[kind]
+        return (resource.RLIM_INFINITY if found is None else found * MIB, resource.RLIM_INFINITY)
+
+    monkeypatch.setattr(resource, "getrlimit", limit)
+    assert unused_limit_bytes(status) == (None if left is None else left * MIB)

@@ -33,7 +33,7 @@ from server.api.routes import status_routes
 from server.api.routes.documents import DESCRIPTION, document
 from server.api.state import State
 from server.api.telemetry.telemetry import version
-from server.errors import EngineFailure, MethodNotAllowed, NotFound, RequestError
+from server.errors import EngineFailure, MethodNotAllowed, NotFound, NotReady, RequestError
 from server.log_format import fault_place
 from server.settings import is_loopback
 
@@ -123,6 +123,12 @@ def add_error_handlers(app: FastAPI, state: State) -> None:
         log.error("fault in %s, request %s:\n%s", place, request.scope["triptych.request_id"], fault_place(error))
         return answer(request, EngineFailure("a fault in the server"))
 
+    async def on_no_memory(request: Request, error: Exception) -> Response:
+        place = getattr(request.scope.get("route"), "path", "no route")
+        log.error("no memory in %s, request %s", place, request.scope["triptych.request_id"])
+        return answer(request, NotReady("the server has no memory left for this request", retry_after=2))
+
+    app.add_exception_handler(MemoryError, on_no_memory)
     app.add_exception_handler(RequestError, on_request_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_fault)

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from server.errors import Overloaded, Refusal, RequestTooLarge
+from server.errors import Overloaded, Refusal, RequestTooLarge, StartError
 from server.ipc.client.call import Call
 from server.ipc.client.release_rate import ReleaseRate
 from server.limits.key_rates import KeyRates
@@ -36,6 +36,9 @@ DEFAULT_MEMORY_BYTES = 384 << 20
 _MIN_MEMORY_BYTES = 64 << 20
 _MEMORY_SHARE = 16
 """Requests may need the memory of the machine divided by this number: 1/16."""
+PROCESS_BYTES = 640 << 20
+"""Memory of the HTTP process besides the requests' own: 150 MiB of code, one long text in the tokenizer (370 MiB), and
+the stacks of its threads."""
 _MODEL_SHARE = 0.75
 """Requests for one of several models may take this part of the memory and of the requests."""
 
@@ -43,6 +46,23 @@ _MODEL_SHARE = 0.75
 def default_memory_bytes(machine_bytes: int) -> int:
     """Memory for the requests in progress on a machine with this memory."""
     return min(max(machine_bytes // _MEMORY_SHARE, _MIN_MEMORY_BYTES), DEFAULT_MEMORY_BYTES)
+
+
+def memory_within(limit_bytes: int, stated_bytes: int | None, default_bytes: int) -> int:
+    """Memory for the requests in progress in a process that may allocate `limit_bytes` more.
+
+    stated_bytes: what `--max-request-memory` says; None if it is left out.
+    Raises StartError if too little is left. Libraries in C++ and Rust end the process when they get no memory, so it
+    must not run out.
+    """
+    least = stated_bytes or _MIN_MEMORY_BYTES
+    if least + PROCESS_BYTES > limit_bytes:
+        advice = "" if stated_bytes is None else ", or lower --max-request-memory"
+        raise StartError(
+            f"the limits of the process (ulimit -d, -v) leave {limit_bytes >> 20:,} MiB, and the server needs "
+            f"{least + PROCESS_BYTES >> 20:,} MiB with {least >> 20:,} MiB for requests; raise the limits{advice}"
+        )
+    return stated_bytes or min(default_bytes, limit_bytes - PROCESS_BYTES)
 
 
 class AdmittedModel(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 _CGROUP_FILES = (
@@ -45,6 +46,16 @@ def free_memory_bytes(root: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path(
             continue
         return max(min(free, left + (_field(root / statistics, cache) or 0)), 0)
     return free
+
+
+def unused_limit_bytes(status: Path = Path("/proc/self/status")) -> int | None:
+    """Memory that the limits of this process leave it (`ulimit -d` and `-v`); None without such limits."""
+    left = []
+    for name, kind in (("VmData:", resource.RLIMIT_DATA), ("VmSize:", resource.RLIMIT_AS)):
+        limit, used = resource.getrlimit(kind)[0], _field(status, name)
+        if limit != resource.RLIM_INFINITY and used is not None:
+            left.append(max(limit - (used << 10), 0))
+    return min(left, default=None)
 
 
 def _field(file: Path, name: str) -> int | None:

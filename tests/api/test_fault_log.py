@@ -45,6 +45,21 @@ async def test_a_fault_before_the_answer(
     check(caplog)
 
 
+async def test_a_request_without_memory_is_503(
+    bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_memory(*arguments: Any, **named: Any) -> Any:
+        raise MemoryError
+
+    bench.become_ready()
+    monkeypatch.setattr(type(bench.runtime.loaded()[0].tokenizer), "encode", no_memory)
+    answer = await http.post("/tokenize", json={"inputs": SECRET})
+    assert answer.status_code == 503 and "no memory" in answer.json()["error"]["message"]
+    assert answer.headers["retry-after"] == "2"
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert line.startswith("no memory in /tokenize, request ")
+
+
 async def test_a_fault_in_a_stream(
     bench: Bench, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

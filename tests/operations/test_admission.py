@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.errors import ClientGone, Overloaded, RequestError, RequestTooLarge
+from server.errors import ClientGone, Overloaded, RequestError, RequestTooLarge, StartError
 from server.ipc.client.call import Call
 from server.limits.key_limits import KeyLimits
-from server.operations.admission import Admission, default_memory_bytes
+from server.operations.admission import PROCESS_BYTES, Admission, default_memory_bytes, memory_within
 from server.operations.cost import CHARACTER_BYTES, Cost
 from server.operations.labelling.token_classify import TokenClassifySpec, token_classify
 from server.operations.ranking.rerank import RerankSpec, rerank
@@ -129,6 +129,17 @@ def test_the_default_follows_the_memory_of_the_machine() -> None:
     assert default_memory_bytes(1 << 30) == 64 * MIB
     assert default_memory_bytes(4 << 30) == 256 * MIB
     assert default_memory_bytes(1 << 40) == 384 * MIB
+
+
+def test_requests_get_what_a_limit_of_the_process_leaves() -> None:
+    """With less, a library that gets no memory would end the process."""
+    assert memory_within(PROCESS_BYTES + 100 * MIB, None, 384 * MIB) == 100 * MIB
+    assert memory_within(PROCESS_BYTES + 900 * MIB, None, 384 * MIB) == 384 * MIB
+    assert memory_within(PROCESS_BYTES + 20 * MIB, 20 * MIB, 384 * MIB) == 20 * MIB
+    with pytest.raises(StartError, match=r"leave 700 MiB, and the server needs 704 MiB .* raise the limits$"):
+        memory_within(PROCESS_BYTES + 60 * MIB, None, 384 * MIB)
+    with pytest.raises(StartError, match="or lower --max-request-memory"):
+        memory_within(PROCESS_BYTES + 99 * MIB, 100 * MIB, 384 * MIB)
 
 
 async def test_a_long_query_is_not_repeated(bench: Bench) -> None:
