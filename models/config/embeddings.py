@@ -131,6 +131,10 @@ class ConvolutionalEmbeddingConfig:
     token_width: ClassVar[int | None] = None
 
 
+MAX_SAMPLES = 16_000
+"""Largest number of samples of one hidden state: a second. That of published models is 25 ms. No tensor bounds a stride."""
+
+
 @dataclass(frozen=True)
 class WaveformEmbeddingConfig:
     """Convolutions over the samples of a recording, a projection to the hidden size, then positions.
@@ -165,6 +169,11 @@ class WaveformEmbeddingConfig:
         require(len(counts) == 1 and bool(self.widths), "each convolution needs a width, a kernel size and a stride")
         sizes = (*self.widths, *self.kernels, *self.strides, self.position_kernel, self.position_groups)
         require(min(sizes) > 0, "widths, kernel sizes, strides and groups of convolutions must be positive")
+        longest = max(self.min_samples, self.samples_per_token)
+        require(
+            longest <= MAX_SAMPLES,
+            f"'conv_stride' and 'conv_kernel': a hidden state of {longest:,} samples exceeds the limit of {MAX_SAMPLES:,}",
+        )
 
     def num_tokens(self, samples: int) -> int:
         """Number of hidden states of a recording; 0 or less if it is shorter than `min_samples`."""

@@ -118,6 +118,7 @@ def test_the_task_and_the_first_names_of_weight_normalisation(tmp_path, device):
         {"conv_stride": [5, 2]},
         {"num_conv_pos_embedding_groups": 5},
         {"num_feat_extract_layers": 6},
+        {"conv_stride": [2_000_000_000] * 7},
     ],
     ids=json.dumps,
 )

@@ -19,6 +19,7 @@ from server.audio.silence import cut_at_silences, loudness_frames
 from server.audio.wav import AudioError
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
+from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost
 from server.operations.encode import encoded_items
@@ -65,7 +66,7 @@ async def transcribe_ctc(
         cost = _cost(model, seconds, 0)
         runtime.admission.check_size(cost, "file")
         await runtime.admission.admit_in_turn(call, model, cost, "file")
-    spans = await runtime.pools.audio.run(lambda: _spans(samples, model.info.min_samples), call)
+    spans = await runtime.pools.audio.run(lambda: _spans(samples, model), call)
     writer = _Writer(model.tokenizer, tokens, model.info.samples_per_label / SAMPLE_RATE, seconds)
     for at in range(0, len(spans), WINDOWS_PER_MESSAGE):
         some = spans[at : at + WINDOWS_PER_MESSAGE]
@@ -161,12 +162,17 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
     return [name for name, value in dropped.items() if value]
 
 
+def window_frames(info: ModelInfo) -> int:
+    """Longest window of a model, in frames of 10 ms: 30 s, or less where it would have more labels than a step takes."""
+    return min(WINDOW_SECONDS * FRAMES_PER_SECOND, info.context_tokens * info.samples_per_label // HOP_SAMPLES)
+
+
 def _cost(model: ServedModel, seconds: float | None, reading_bytes: int) -> Cost:
     """Upper bounds of the work; see `Cost`. seconds: length of the recording, None before a compressed one is read."""
     if seconds is None:
         return Cost(0, 0, 1, recording_bytes=reading_bytes)
     labels = math.ceil(seconds * SAMPLE_RATE / model.info.samples_per_label)
-    window = math.ceil(min(seconds, WINDOW_SECONDS) * SAMPLE_RATE)
+    window = min(math.ceil(seconds * SAMPLE_RATE), window_frames(model.info) * HOP_SAMPLES)
     samples = math.ceil(seconds * SAMPLE_RATE) + WINDOWS_PER_MESSAGE * window
     memory = reading_bytes + _FLOAT_BYTES * samples + _LABEL_BYTES * labels
     return Cost(
@@ -181,12 +187,12 @@ def _read(runtime: Runtime, spec: TranscribeSpec) -> Samples:
         raise InvalidRequest(str(error), "file") from None
 
 
-def _spans(samples: Samples, min_samples: int) -> list[tuple[int, int]]:
+def _spans(samples: Samples, model: ServedModel) -> list[tuple[int, int]]:
     """First sample and end of each window. A rest that is too short for a label is left out."""
     frames = loudness_frames(samples)
-    cuts = cut_at_silences(frames, len(frames), WINDOW_SECONDS * FRAMES_PER_SECOND)
+    cuts = cut_at_silences(frames, len(frames), window_frames(model.info))
     spans = [(start * HOP_SAMPLES, min(end * HOP_SAMPLES, len(samples))) for start, end in cuts]
-    return [(start, end) for start, end in spans if end - start >= min_samples]
+    return [(start, end) for start, end in spans if end - start >= model.info.min_samples]
 
 
 def _items(samples: Samples, spans: Sequence[tuple[int, int]], tokens: CtcTokens) -> list[EncodeItem]:
