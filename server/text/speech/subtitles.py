@@ -59,7 +59,7 @@ def vtt(lines: Sequence[SubtitleLine]) -> str:
     return "WEBVTT\n\n" + "".join(cues)
 
 
-class _Cue(NamedTuple):
+class _TimedText(NamedTuple):
     """One subtitle. start, end: milliseconds."""
 
     start: int
@@ -67,13 +67,13 @@ class _Cue(NamedTuple):
     text: str
 
 
-def _cues(lines: Sequence[SubtitleLine]) -> list[_Cue]:
+def _cues(lines: Sequence[SubtitleLine]) -> list[_TimedText]:
     """The subtitles of a transcript, in order. Each ends after it starts and before the next one starts.
 
     A line without a duration lasts until the next one starts, at most `MAX_ADDED_MS`; the last line begins as much
     earlier instead. Where that leaves no time, its text joins the next subtitle, or the last one.
     """
-    cues: list[_Cue] = []
+    cues: list[_TimedText] = []
     waiting: list[str] = []
     for index, line in enumerate(lines):
         earliest = cues[-1].end if cues else 0
@@ -84,7 +84,7 @@ def _cues(lines: Sequence[SubtitleLine]) -> list[_Cue]:
             start, end = max(start - MAX_ADDED_MS, earliest), start or MAX_ADDED_MS
         waiting.append(_cue_text(line.text))
         if end > start:
-            cues.append(_Cue(start, end, "\n".join(waiting)))
+            cues.append(_TimedText(start, end, "\n".join(waiting)))
             waiting = []
     if waiting:
         last = cues.pop()
