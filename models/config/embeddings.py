@@ -132,7 +132,7 @@ class ConvolutionalEmbeddingConfig:
 
 
 MAX_SAMPLES = 16_000
-"""Largest number of samples of one hidden state: a second. That of published models is 25 ms. No tensor bounds a stride."""
+"""Largest number of samples of one hidden state: a second. Published models have 25 ms. No tensor bounds a stride."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class WaveformEmbeddingConfig:
         longest = max(self.min_samples, self.samples_per_token)
         require(
             longest <= MAX_SAMPLES,
-            f"'conv_stride' and 'conv_kernel': a hidden state of {longest:,} samples exceeds the limit of {MAX_SAMPLES:,}",
+            f"'conv_stride' and 'conv_kernel': a hidden state of {longest:,} samples exceeds {MAX_SAMPLES:,}",
         )
 
     def num_tokens(self, samples: int) -> int:

@@ -163,7 +163,7 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
 
 
 def window_frames(info: ModelInfo) -> int:
-    """Longest window of a model, in frames of 10 ms: 30 s, or less where it would have more labels than a step takes."""
+    """Longest window of a model, in frames of 10 ms: 30 s, or as long as the labels that the engine accepts."""
     return min(WINDOW_SECONDS * FRAMES_PER_SECOND, info.context_tokens * info.samples_per_label // HOP_SAMPLES)
 
 
