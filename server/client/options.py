@@ -122,6 +122,7 @@ GENERATION = (
     Option("logit_bias", "repetition", _bias, "number to add to a token's logit; repeatable", "ID=X", repeated=True),
     Option("bad_words", "repetition", str, "text that must not occur; repeatable", repeated=True),
     Option("allowed_token_ids", "repetition", _ids, "the only tokens, separated by commas", "IDS", repeated=True),
+    Option("allowed_sequences", "repetition", str, "text that may be the answer; repeatable", "TEXT", repeated=True),
     Option("suppress_tokens", "repetition", _ids, "tokens not allowed, separated by commas", "IDS", repeated=True),
     Option("num_beams", "beam search", int, "number of beams"),
     Option("num_return_sequences", "beam search", int, "number of beams to return"),
@@ -147,7 +148,7 @@ CHAT = tuple(
     row
     for row in GENERATION
     if row.group in ("length", "sampling", "repetition", "beam search")
-    and row.name not in ("truncate", "n", "best_of", "num_return_sequences")
+    and row.name not in ("truncate", "n", "best_of", "num_return_sequences", "allowed_sequences")
 )
 """Fields of `/v1/chat/completions`; `max_new_tokens` is `max_completion_tokens` there."""
 

@@ -16,6 +16,7 @@ from server.engine.sequences.ahead_fields import PARAMS_FIELDS, ROW_FIELDS, may_
 from server.ipc.wire.messages import Generate, GenerateRow, Hypothesis
 from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
 from server.ipc.wire.sections import AnswerSection
+from server.operations.generating.sequence_tries import build_trie
 from tests.engine import engine_states
 from tests.engine.engine_states import DEVICE_FILTERS, GRAMMAR, TOKENS, VOCAB, CapturedTexts, make_engine
 from tests.ipc.one_row import one_row
@@ -64,6 +65,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "processed_logprobs": (True, {"logprobs": True, "suppress_token_ids": [2]}),
     "probe": (PromptProbe(2, 6), {}),
     "alignment": (SpeechAlignment([(0, 0)], 1), {}),
+    "allowed_sequences": (build_trie([[3, 4], [3, 5, 6]]), {"end_token_ids": [1]}),
 }
 """For each field a value that is not neutral, and other fields with which it has an effect."""
 NEEDS_A_SOURCE = {"attention", "alignment", "probe"}

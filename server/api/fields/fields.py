@@ -19,6 +19,7 @@ from server.text.tokens.truncation import TruncationSide
 MAX_ITEMS = 1024
 MAX_WORDS = 256
 MAX_STOPS = 16
+MAX_ALLOWED_SEQUENCES = 1 << 16
 MAX_STOP_CHARACTERS = 256
 MAX_NEW_TOKENS = 1 << 20
 
@@ -34,6 +35,7 @@ Language = Annotated[str, Field(min_length=2, max_length=32)]
 IdText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8})$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 AnswerCount = Annotated[int, Field(ge=1, le=16)]
+BeamCount = Annotated[int, Field(ge=1, le=512)]
 
 _TEXT = {"type": "string"}
 _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
@@ -109,6 +111,18 @@ def one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _are_sequences(value: object) -> object:
+    """`allowed_sequences`: texts and lists of token ids. A message for each item would be long, and repeat texts."""
+    if not isinstance(value, list) or not value:
+        raise ValueError("must be a list of at least one string or list of token ids")
+    if len(value) > MAX_ALLOWED_SEQUENCES:
+        raise ValueError(f"has {len(value):,} items; the limit is {MAX_ALLOWED_SEQUENCES:,}")
+    wrong = next((number for number, item in enumerate(value, 1) if not (item and _is_text_or_ids(item))), None)
+    if wrong is not None:
+        raise ValueError(f"must have strings and lists of token ids, not empty; item {wrong:,} is neither")
+    return value
+
+
 _PAIR = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 2}
 _PROMPT = "a string, a list of strings, token ids, or a list of lists of token ids"
 
@@ -139,6 +153,13 @@ IdLists = Annotated[
     Any,
     _one_or_list(_is_ids, lambda v: v == [] or _is_ids(v), "token ids, or a list of lists of token ids"),
     WithJsonSchema({"anyOf": [_IDS, _list_of({"type": "array", "items": {"type": "integer", "minimum": 0}})]}),
+]
+AllowedSequences = Annotated[
+    list[Any],
+    BeforeValidator(_are_sequences),
+    WithJsonSchema(
+        {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}, "minItems": 1, "maxItems": MAX_ALLOWED_SEQUENCES}
+    ),
 ]
 Side = Annotated[
     TruncationSide,
@@ -189,7 +210,7 @@ class SamplingFields(TimedBody):
     allowed_token_ids: Annotated[TokenIds | None, Field(min_length=1)] = None
     suppress_tokens: TokenIds | None = None
     seed: Annotated[int | None, Field(ge=0, lt=1 << 64)] = None
-    num_beams: AnswerCount | None = None
+    num_beams: BeamCount | None = None
     length_penalty: Annotated[Finite | None, Field(ge=-100, le=100)] = None
     early_stopping: bool | Literal["never"] | None = None
     num_beam_groups: AnswerCount | None = None
@@ -219,7 +240,8 @@ class GenerationFields(SamplingFields):
     max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     n: AnswerCount | None = None
     best_of: AnswerCount | None = None
-    num_return_sequences: AnswerCount | None = None
+    num_return_sequences: BeamCount | None = None
+    allowed_sequences: AllowedSequences | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=20)] = None
     prompt_logprobs: bool | None = None

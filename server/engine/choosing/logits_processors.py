@@ -2,7 +2,8 @@
 
 All bans of a step are collected as (row, token) pairs and written at once. Rows without such settings cost nothing.
 The order is that of `transformers`, with presence and frequency penalties after its repetition penalty: bias,
-repetition, presence and frequency, allowed tokens, grammars, bans, forced tokens, suppressed tokens, timestamps.
+repetition, presence and frequency, allowed tokens, grammars, allowed sequences, bans, forced tokens, suppressed tokens,
+timestamps.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class ProcessorRow(NamedTuple):
     tokens: tokens of the decoder, prompt included. num_generated: number of generated tokens among them.
     tables: token settings of the request as arrays.
     grammar_state: position in a grammar, whose mask is computed; None without a grammar.
+    node: node of the text in `tables.sequences`; -1 for a text that is not among them, and without any.
     """
 
     params: GenerationParams
@@ -39,6 +41,7 @@ class ProcessorRow(NamedTuple):
     num_generated: int
     tables: TokenTables
     grammar_state: GrammarState | None = None
+    node: int = -1
 
     @property
     def new(self) -> Sequence[int]:
@@ -77,6 +80,7 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
     _penalise_counts(logits, others)
     _keep_allowed(logits, others)
     _keep_in_grammar(logits, others)
+    _keep_in_sequences(logits, others)
     if forced:
         where, tokens = to_device(forced, logits.device).unbind(1)
         logits[where] = -torch.inf
@@ -101,8 +105,11 @@ def runs_of(rows: Sequence[ProcessorRow]) -> Iterator[tuple[range, ProcessorRow]
 
 
 def forced_token(row: ProcessorRow) -> int | None:
-    """The forced next token, or None. An end token is not forced where the grammar does not accept the text."""
+    """The forced next token, or None. An end token is not forced where a grammar, or the allowed sequences, do
+    not accept the text.
+    """
     may_end = row.grammar_state is None or row.grammar_state.accepts
+    may_end = may_end and (row.tables.sequences is None or row.tables.sequences.may_end(row.node))
     if row.num_generated == row.max_new_tokens - 1 and may_end and row.params.forced_eos_token_id is not None:
         return row.params.forced_eos_token_id
     return row.params.forced_bos_token_id if row.num_generated == 0 else None
@@ -186,6 +193,26 @@ def _keep_in_grammar(logits: Tensor, active: IndexedRows) -> None:
     else:
         where = to_device([index for index, _ in masks], logits.device)
         logits[where] = logits[where].masked_fill_(banned, -torch.inf)
+
+
+def _keep_in_sequences(logits: Tensor, active: IndexedRows) -> None:
+    """Ban the tokens that no allowed sequence continues with. Rows of one request are looked up together."""
+    limited = [(index, row) for index, row in active if row.tables.sequences is not None]
+    if not limited:
+        return
+    rows, tokens = [], []
+    for _, run in groupby(limited, lambda entry: id(entry[1].tables)):
+        own = list(run)
+        sequences = own[0][1].tables.sequences
+        assert sequences is not None
+        places, following = sequences.next_tokens(np.array([row.node for _, row in own], dtype=np.int64))
+        rows.append(np.array([index for index, _ in own], dtype=np.int64)[places])
+        tokens.append(following)
+    kept = np.stack([np.concatenate(rows), np.concatenate(tokens)])
+    where, following = to_device(kept[:, kept[1] < logits.shape[1]], logits.device)
+    values = logits[where, following]
+    logits[to_device([index for index, _ in limited], logits.device)] = -torch.inf
+    logits[where, following] = values
 
 
 def _ban(logits: Tensor, bans: Sequence[tuple[range, Sequence[int]]]) -> None:

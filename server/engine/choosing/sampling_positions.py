@@ -37,7 +37,13 @@ class SamplingPosition(NamedTuple):
         # A group with a grammar has no draft, because the mask of its grammar is only known for the next token.
         grammar_state = group.grammar_states[0] if group.grammar_states else None
         return ProcessorRow(
-            group.params, group.max_new_tokens, self.tokens, self.num_generated, group.tables, grammar_state
+            group.params,
+            group.max_new_tokens,
+            self.tokens,
+            self.num_generated,
+            group.tables,
+            grammar_state,
+            -1 if group.nodes is None else int(group.nodes[0]),
         )
 
     @property

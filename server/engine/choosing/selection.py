@@ -339,7 +339,8 @@ def _processor_rows(group: SequenceGroup) -> list[ProcessorRow]:
     if group.tables.only_ban:
         return [ProcessorRow(params, limit, (), generated, group.tables)] * len(group.sequences)
     grammar_states: Sequence[GrammarState | None] = group.grammar_states or [None] * len(group.sequences)
+    nodes = [-1] * len(group.sequences) if group.nodes is None else group.nodes.tolist()
     return [
-        ProcessorRow(params, limit, row.tokens, generated, group.tables, grammar_state)
-        for row, grammar_state in zip(group.sequences, grammar_states, strict=True)
+        ProcessorRow(params, limit, row.tokens, generated, group.tables, grammar_state, node)
+        for row, grammar_state, node in zip(group.sequences, grammar_states, nodes, strict=True)
     ]

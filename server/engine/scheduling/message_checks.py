@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from models.config import AttentionConfig
+from server.engine.beams.allowed_sequences import is_valid
 from server.engine.scheduling.model_limits import ModelLimits
 from server.ipc.wire.messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams, SpeechAlignment
@@ -100,6 +101,13 @@ class MessageChecks:
             return "a grammar or stop string was sent before the vocabulary"
         if params.stop_texts and params.num_beams == 1:
             return "stop strings are for beam search"
+        if params.allowed_sequences is not None:
+            if params.sections or params.stop_texts or params.stop_token_ids or message.terms:
+                return "allowed sequences cannot be combined with a grammar, stop texts, stop tokens or terms"
+            if not params.end_token_ids:
+                return "allowed sequences need an end token"
+            if not is_valid(params.allowed_sequences, self._limits.vocab_size):
+                return "the trie of allowed sequences is malformed, or has a token outside the vocabulary"
         if not all(params.bad_words_ids):
             return "a bad word is empty"
         return None

@@ -203,7 +203,10 @@ class Scheduler:
     def refusal(self, group: SequenceGroup) -> str | None:
         """Why a group could not run even alone, or None if it can."""
         if group.max_rows > self.max_batch_rows:
-            return f"{group.max_rows} beams; at most {self.max_batch_rows} rows run together"
+            return (
+                f"{group.max_rows:,} beams need as many rows of a step, but at most {self.max_batch_rows:,} run "
+                "together. Lower num_beams, or start the server with a larger --max-batch-rows."
+            )
         return self.blocks.refusal(group)
 
     def add(self, group: SequenceGroup) -> None:

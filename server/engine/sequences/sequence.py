@@ -5,17 +5,19 @@ A group is one sequence, or all beams of one beam search. Imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
+
+import numpy as np
 
 from server.engine.beams.beam_groups import make_search
 from server.engine.sequences.ahead_fields import may_run_ahead
 from server.engine.sequences.grammar_state import GrammarState
 from server.engine.sequences.prefix_keys import root_key
 from server.engine.sequences.sequence_state import SequenceState
-from server.engine.sequences.token_tables import TokenTables
+from server.engine.sequences.token_tables import Ids, TokenTables
 from server.ipc.wire.logprobs import Logprobs, TokenLogprob
 from server.ipc.wire.messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams
@@ -79,6 +81,7 @@ class SequenceGroup:
     adapter: name of the adapter, empty for none.
     tables: token settings of the request as arrays.
     grammar_states: position of each sequence in the grammar; empty without a grammar.
+    nodes: [sequences], int64: node of each text in `tables.sequences`; None without such sequences.
     prompt_logprobs: log-probabilities of the prompt from its second token on, as far as computed.
     probe_logprob: log-probability of the token of `GenerationParams.probe`; None until it is computed.
     root_key: start of the hash chain of the block keys. Texts with different root keys share no blocks.
@@ -140,7 +143,7 @@ class SequenceGroup:
         self._salt, self._key_variant = f"{adapter} {message.cache_salt}", key_variant
         self.root_key = self._root_key()
         self.cached_tokens: int | None = None
-        self.accepts_drafts = params.num_beams == 1 and not params.sections
+        self.accepts_drafts = params.num_beams == 1 and not params.sections and params.allowed_sequences is None
         self.runs_ahead = may_run_ahead(params, row)
         self.tables = TokenTables.of(params, text)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
@@ -149,6 +152,7 @@ class SequenceGroup:
         if params.sections:
             forced = params.forced_bos_token_id is not None
             self.grammar_states = [GrammarState(params.sections, self.num_prompt_tokens + forced)]
+        self.nodes: Ids | None = None if self.tables.sequences is None else np.zeros(1, dtype=np.int64)
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs = Logprobs()
         self.prompt_reported = False
@@ -176,7 +180,9 @@ class SequenceGroup:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the grammar accepts the text as it is."""
+        """Whether the grammar, or the allowed sequences, accept the text of a group with one sequence as it is."""
+        if self.nodes is not None and self.tables.sequences is not None:
+            return len(self.nodes) == 1 and self.tables.sequences.may_end(int(self.nodes[0]))
         return len(self.grammar_states) == 1 and self.grammar_states[0].accepts
 
     @property
@@ -202,6 +208,18 @@ class SequenceGroup:
     def is_verified(self) -> bool:
         """Whether logits computed from all its keys and values were finite."""
         return all(row.verified_tokens == row.num_computed_tokens for row in self.sequences)
+
+    def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> None:
+        """Move the nodes of the texts after a token was added to each.
+
+        parents: for each text, the index of the text that it continues. tokens: its new token.
+        """
+        sequences, is_forced = self.tables.sequences, self.params.forced_bos_token_id is not None
+        if sequences is None or self.nodes is None:
+            return
+        self.nodes = self.nodes[np.asarray(parents, dtype=np.int64)]
+        if self.num_generated > 1 or not is_forced:
+            self.nodes = sequences.children(self.nodes, np.asarray(tokens, dtype=np.int64))
 
     def outgrow(self) -> None:
         """Use rotary embeddings for the present length of the text. Its keys and values must be computed again."""

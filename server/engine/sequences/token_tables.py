@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from server.engine.beams.allowed_sequences import AllowedSequences
 from server.ipc.wire.params import GenerationParams
 
 Ids = NDArray[np.int64]
@@ -38,6 +39,7 @@ def _changes_otherwise(params: GenerationParams) -> bool:
         or params.allowed_token_ids
         or params.logit_bias
         or params.sections
+        or params.allowed_sequences is not None
     )
 
 
@@ -52,6 +54,7 @@ class TokenTables:
     only_ban: the settings only ban and force tokens, the same ones whatever the text is.
     source: [n], int64, source text of an encoder-decoder or prompt of a decoder; empty unless
         `encoder_no_repeat_ngram_size` is set.
+    sequences: the token sequences of which the answer must be one, or None.
     """
 
     biased: Ids
@@ -62,11 +65,13 @@ class TokenTables:
     banned: list[int]
     bad_phrases: list[list[int]]
     only_ban: bool
+    sequences: AllowedSequences | None
 
     @classmethod
     def of(cls, params: GenerationParams, source: Sequence[int]) -> TokenTables:
         words = [word[0] for word in params.bad_words_ids if len(word) == 1]
         phrases = [word for word in params.bad_words_ids if len(word) > 1]
+        trie = params.allowed_sequences
         return cls(
             biased=np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias)),
             biases=np.fromiter(params.logit_bias.values(), np.float32, len(params.logit_bias)),
@@ -76,4 +81,5 @@ class TokenTables:
             banned=[*(word for word in words if word not in params.end_token_ids), *params.suppress_token_ids],
             bad_phrases=phrases,
             only_ban=not (phrases or _changes_otherwise(params)),
+            sequences=None if trie is None else AllowedSequences(trie, params.end_token_ids),
         )

@@ -343,6 +343,8 @@ class GenerationEngine:
         self.num_drafted_tokens += len(group.sequences[0].draft)
         self.num_accepted_tokens += len(tokens) - 1
         self.scheduler.append(group, tokens)
+        if group.nodes is not None:
+            group.follow([0], tokens)
         group.logprobs += logprobs
         reported = pack(logprobs) if logprobs else None
         events.tokens.append(Tokens(group.sequence_id, tokens, reported, group.cached_tokens or 0))
@@ -369,6 +371,8 @@ class GenerationEngine:
             self.finish(group, "length", events)
         else:
             self.scheduler.blocks.fork(group, parents)
+            if group.nodes is not None:
+                group.follow(parents, beams.running_beams.last_tokens)
             if group.grammar_states:
                 possible = [beam.is_possible for beam in beams.running]
                 group.grammar_states = fork(group.grammar_states, parents, possible, NO_ALLOWED_TOKEN)

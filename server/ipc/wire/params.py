@@ -53,6 +53,20 @@ class RequiredTerm(msgspec.Struct, frozen=True, array_like=True):
     spellings: list[tuple[str, list[int]]]
 
 
+class SequenceTrie(msgspec.Struct, frozen=True, array_like=True):
+    """Trie of the token sequences of which an answer must be one. Nodes are numbered breadth first; node 0 is the root.
+
+    tokens: int32, little-endian, [nodes]: the token that leads to each node; -1 for the root.
+    first_children: int32, little-endian, [nodes + 1]: the children of node i are the nodes from entry i up to entry
+        i + 1, in the order of their tokens.
+    ends: uint8, [nodes]: 1 for a node where a sequence ends.
+    """
+
+    tokens: bytes
+    first_children: bytes
+    ends: bytes
+
+
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """Settings that all rows of a request share; `GenerateRow` has the others. All fields are resolved values.
 
@@ -78,6 +92,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     attention: return the cross-attention weights of an encoder-decoder.
     processed_logprobs: `logprobs` are those after masks and penalties, before temperature. `top_logprobs` is then 0.
     probe: report the probability of a token after a part of the decoder's prompt.
+    allowed_sequences: the new tokens, after a forced first one, are a sequence of this trie and an end token; or None.
     alignment: return the normalised cross-attention of these heads of a speech model, see `Hypothesis.attention`.
     """
 
@@ -119,3 +134,4 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     processed_logprobs: bool = False
     probe: PromptProbe | None = None
     alignment: SpeechAlignment | None = None
+    allowed_sequences: SequenceTrie | None = None

@@ -25,6 +25,7 @@ from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import max_tokens_of, resolve, with_beam_answers
 from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.generating.logprob_memory import logprob_memory
+from server.operations.generating.sequence_tries import allowed_trie, sequence_characters
 from server.operations.runtime import Runtime, ServedModel
 from server.system.loop_iterations import next_iteration
 from server.text.languages.languages import TranslationPrompt
@@ -186,7 +187,8 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     continues = not is_seq2seq or options.decoder_prefix is not None
     runtime.admission.admit(call, model, spec.cost(model), "prompt")
     sections, token_bytes = await _sections(runtime, call, model, spec, continues)
-    resolved = resolve(options, model, language_prompt, sections=sections)
+    sequences = await allowed_trie(runtime, call, model, options)
+    resolved = resolve(options, model, language_prompt, sections=sections, sequences=sequences)
     params = resolved.params
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
@@ -323,7 +325,11 @@ def generation_cost(
     start_tokens = min(most_tokens(model.tokenizer, prefix), model.info.context_tokens)
     starts = len(input_tokens) * start_tokens if model.info.is_encoder_decoder else 0
     return Cost(
-        characters + len(prefix) + 2 * characters_of(options.bad_words) + len(options.bad_words),
+        characters
+        + len(prefix)
+        + 2 * characters_of(options.bad_words)
+        + len(options.bad_words)
+        + sequence_characters(options),
         (sum(input_tokens) + starts) * candidates,
         sequences,
         sequences * new_tokens,

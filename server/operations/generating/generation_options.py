@@ -46,6 +46,7 @@ class GenerationOptions:
         see `with_beam_answers`.
     stop: strings that end an answer. stop_token_ids: tokens that end an answer. include_stop: keep them in the text.
     logit_bias: number to add to the logit of a token, by token id.
+    allowed_sequences: texts or token ids; the answer is one of them.
     prompt_logprobs: also return log-probabilities of the prompt's tokens.
     echo: put the prompt before the answer's text.
     return_attention: also return cross-attention weights (encoder-decoder models).
@@ -74,6 +75,7 @@ class GenerationOptions:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: Sequence[str] = ()
     allowed_token_ids: Sequence[int] = ()
+    allowed_sequences: Sequence[str | Sequence[int]] = ()
     suppress_tokens: Sequence[int] = ()
     seed: int | None = None
     n: int = 1
@@ -161,6 +163,7 @@ def check_combinations(options: GenerationOptions, num_beams: int) -> None:
         raise InvalidRequest(
             "`ignore_eos` cannot be combined with `response_format`, which decides where the text ends", "ignore_eos"
         )
+    _check_sequences(options)
     if options.include_stop and not (options.stop or options.stop_token_ids):
         raise InvalidRequest("`include_stop` requires `stop` or `stop_token_ids`", "include_stop")
 
@@ -181,6 +184,22 @@ def _check_sampling(options: GenerationOptions, num_beams: int) -> None:
         raise InvalidRequest(f"`{sampler}` cannot be combined with beam search (`num_beams` is {num_beams})", sampler)
     if sampler is not None and options.do_sample is False:
         raise InvalidRequest(f"`{sampler}` has no effect because `do_sample` is false", sampler)
+
+
+def _check_sequences(options: GenerationOptions) -> None:
+    """Raise InvalidRequest for an option that ends or shapes an answer in another way than `allowed_sequences`."""
+    others: Mapping[str, object] = {
+        "response_format": options.text_format,
+        "stop": options.stop,
+        "stop_token_ids": options.stop_token_ids,
+        "ignore_eos": options.ignore_eos,
+    }
+    for name, value in others.items():
+        if options.allowed_sequences and value:
+            raise InvalidRequest(
+                f"`allowed_sequences` cannot be combined with `{name}`: the answer ends where a sequence ends",
+                "allowed_sequences",
+            )
 
 
 def _check_groups(options: GenerationOptions, num_beams: int) -> None:

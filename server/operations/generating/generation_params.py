@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from server.errors import InvalidRequest
 from server.ipc.wire.descriptions import ModelInfo
-from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.params import GenerationParams, SequenceTrie
 from server.ipc.wire.sections import AnswerSection
 from server.operations.encode import check_ids
 from server.operations.generating.generation_options import (
@@ -56,12 +56,14 @@ def resolve(
     language_prompt: TranslationPrompt,
     min_beams: int = 1,
     sections: Sequence[AnswerSection] = (),
+    sequences: SequenceTrie | None = None,
 ) -> ResolvedOptions:
     """Parameters of all sequences of a request.
 
     language_prompt: the checkpoint's prompt for the target language.
     min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
     sections: sections of the answer, if a grammar describes any of them.
+    sequences: the trie of `allowed_sequences`, or None.
     Raises InvalidRequest that names the option, for a contradiction or an id outside the vocabulary.
     """
     info, defaults = model.info, model.info.generation
@@ -104,6 +106,7 @@ def resolve(
         stream=options.stream,
         sections=list(sections),
         attention=options.return_attention,
+        allowed_sequences=sequences,
     )
     max_new_tokens = max_tokens_of(options, info)
     _check_minimum(options, max_new_tokens)

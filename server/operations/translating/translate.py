@@ -20,6 +20,7 @@ from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import resolve
 from server.operations.generating.generation_run import TextRun
 from server.operations.generating.logprob_memory import logprob_memory
+from server.operations.generating.sequence_tries import allowed_trie
 from server.operations.runtime import Runtime, ServedModel
 from server.operations.translating import segments
 from server.operations.translating.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
@@ -88,12 +89,23 @@ class TranslateSpec:
     def _whole_text_option(self) -> str | None:
         """An option that excludes protected parts, which are placed at the end of a segment."""
         options = self.options
-        given = {"stop": options.stop, "decoder_prefix": options.decoder_prefix, "response_format": options.text_format}
+        given = {
+            "stop": options.stop,
+            "decoder_prefix": options.decoder_prefix,
+            "response_format": options.text_format,
+            "allowed_sequences": options.allowed_sequences,
+        }
         return next((name for name, value in given.items() if value), None)
 
     @property
     def splits(self) -> bool:
-        return self.split_sentences is not False and self.options.text_format is None
+        return self.split_sentences is not False and self.shaping_option is None
+
+    @property
+    def shaping_option(self) -> str | None:
+        """An option that describes the whole answer, so that a text is not split."""
+        given = {"response_format": self.options.text_format, "allowed_sequences": self.options.allowed_sequences}
+        return next((name for name, value in given.items() if value), None)
 
     @property
     def stream(self) -> bool:
@@ -169,7 +181,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         for index, segment in enumerate(text.segments)
         if segment.needs_model
     ]
-    resolved = resolve(options, model, step.prompt, min_beams=ranks, sections=sections)
+    sequences = await allowed_trie(runtime, call, model, options)
+    resolved = resolve(options, model, step.prompt, min_beams=ranks, sections=sections, sequences=sequences)
     if resolved.params.num_beams < ranks:
         raise InvalidRequest(
             f"`num_alternatives` {spec.num_alternatives} requires `num_beams` of at least {ranks}", "num_alternatives"
@@ -279,24 +292,24 @@ def _check(spec: TranslateSpec) -> None:
     """Raise InvalidRequest for generation options that have no meaning for translations, or for markup."""
     options = spec.options
     check_glossary(spec.glossary, options, is_stored=bool(spec.glossary_ids))
+    shaping = spec.shaping_option
     if spec.markup is not None:
         for name in ("stream", "stop", "decoder_prefix"):
             if getattr(options, name):
                 raise InvalidRequest(f"`{name}` cannot be combined with markup, whose tags are placed at the end", name)
-        if options.text_format is not None:
-            raise InvalidRequest(
-                "`response_format` applies to whole texts, so it cannot be combined with markup", "response_format"
-            )
+        if shaping is not None:
+            raise InvalidRequest(f"`{shaping}` applies to whole texts, so it cannot be combined with markup", shaping)
     excluded = spec._whole_text_option()
     if spec.protect is not None and spec.protect != Protection() and excluded is not None:
         raise InvalidRequest(f"`protect` cannot be combined with `{excluded}`", "protect")
     if options.n != 1:
         raise InvalidRequest("`n` is not supported for translations; use `num_alternatives`", "n")
-    if spec.split_sentences and options.text_format is not None:
+    if spec.split_sentences and shaping is not None:
         raise InvalidRequest(
-            "`split_sentences` cannot be combined with `response_format`, which applies to the whole text",
-            "split_sentences",
+            f"`split_sentences` cannot be combined with `{shaping}`, which applies to the whole text", "split_sentences"
         )
+    if spec.glossary and options.allowed_sequences:
+        raise InvalidRequest("`glossary` cannot be combined with `allowed_sequences`", "glossary")
     if options.best_of not in (None, 1):
         raise InvalidRequest("`best_of` is not supported for translations; use `num_beams`", "best_of")
     if options.num_return_sequences != 1:

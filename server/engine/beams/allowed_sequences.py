@@ -1,0 +1,88 @@
+"""The token sequences of which an answer must be one: the tokens that may follow each text, from a trie in flat arrays.
+
+All texts of a step are looked up together. The cost is proportional to the number of tokens that may follow them, and
+does not depend on the number of sequences. Imports no torch. See docs/decisions/0158-allowed-sequences.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.ipc.wire.params import SequenceTrie
+
+Ids = NDArray[np.int64]
+
+
+class AllowedSequences:
+    """The sequences of one request.
+
+    trie: the sequences. end_ids: tokens that end a text, allowed exactly where a sequence ends.
+    A node is an index of the trie. -1 stands for a text that no sequence begins with: no token may follow it.
+    """
+
+    def __init__(self, trie: SequenceTrie, end_ids: Sequence[int]) -> None:
+        self._tokens, self._first_children, self._ends = _arrays(trie)
+        self._end_ids = np.array(sorted(set(end_ids)), dtype=np.int64)
+
+    def may_end(self, node: int) -> bool:
+        """Whether a sequence ends at a node."""
+        return node >= 0 and bool(self._ends[node])
+
+    def next_tokens(self, nodes: Ids) -> tuple[Ids, Ids]:
+        """The tokens that may follow texts.
+
+        nodes: [texts], int64.
+        Returns indices into `nodes` and tokens: [pairs], int64 each.
+        """
+        starts, counts = self._children(nodes)
+        texts = np.repeat(np.arange(len(nodes)), counts)
+        places = np.arange(len(texts)) + np.repeat(starts - (counts.cumsum() - counts), counts)
+        ended = ((nodes >= 0) & (self._ends[nodes] != 0)).nonzero()[0]
+        return (
+            np.concatenate([texts, np.repeat(ended, len(self._end_ids))]),
+            np.concatenate([self._tokens[places].astype(np.int64), np.tile(self._end_ids, len(ended))]),
+        )
+
+    def children(self, nodes: Ids, tokens: Ids) -> Ids:
+        """The node of each text after one more token; -1 where no sequence continues with it.
+
+        nodes, tokens: [texts], int64.
+        """
+        starts, counts = self._children(nodes)
+        low, high = starts.copy(), starts + counts
+        # A binary search of all texts at once: the tokens of the children of a node ascend.
+        for _ in range(int(counts.max(initial=0)).bit_length()):
+            middle = (low + high) // 2
+            is_less = (low < high) & (self._tokens[np.minimum(middle, len(self._tokens) - 1)] < tokens)
+            low, high = np.where(is_less, middle + 1, low), np.where(is_less, high, middle)
+        found = np.minimum(low, len(self._tokens) - 1)
+        return np.where((low < starts + counts) & (self._tokens[found] == tokens), found, -1)
+
+    def _children(self, nodes: Ids) -> tuple[Ids, Ids]:
+        """First child and number of children of nodes: [texts], int64 each."""
+        starts = self._first_children[nodes].astype(np.int64)
+        return starts, np.where(nodes >= 0, self._first_children[nodes + 1] - starts, 0)
+
+
+def is_valid(trie: SequenceTrie, vocab_size: int) -> bool:
+    """Whether a trie is well-formed, and its tokens are in the vocabulary. vocab_size: number of token ids."""
+    num_nodes = len(trie.ends)
+    if num_nodes < 2 or len(trie.tokens) != 4 * num_nodes or len(trie.first_children) != 4 * (num_nodes + 1):
+        return False
+    tokens, first_children, _ = _arrays(trie)
+    has_all = first_children[0] == 1 and first_children[-1] == num_nodes
+    ascends = bool((np.diff(first_children) >= 0).all())
+    goes_down = bool((first_children[:-1] > np.arange(num_nodes)).all())
+    return bool(has_all) and ascends and goes_down and int(tokens[1:].min()) >= 0 and int(tokens.max()) < vocab_size
+
+
+def _arrays(trie: SequenceTrie) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+    """Tokens, first children and ends of a trie, without a copy."""
+    return (
+        np.frombuffer(trie.tokens, dtype="<i4"),
+        np.frombuffer(trie.first_children, dtype="<i4"),
+        np.frombuffer(trie.ends, dtype=np.uint8),
+    )

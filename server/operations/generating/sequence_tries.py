@@ -1,0 +1,84 @@
+"""Build the trie of `allowed_sequences`: the token sequences of which an answer must be one.
+
+The arrays of a million sequences are built level by level, without a Python object per sequence or node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from server.errors import InvalidRequest
+from server.ipc.client.call import Call
+from server.ipc.wire.params import SequenceTrie
+from server.operations.generating.generation_options import GenerationOptions
+from server.operations.runtime import Runtime, ServedModel
+
+_PARAM = "allowed_sequences"
+_TOKEN_BITS = 32
+
+
+def build_trie(sequences: Sequence[Sequence[int]]) -> SequenceTrie:
+    """The trie of sequences, which may repeat. Each has a token at least."""
+    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    flat = np.fromiter(chain.from_iterable(sequences), np.int32, int(lengths.sum()))
+    starts = lengths.cumsum() - lengths
+    places = np.zeros(len(lengths), dtype=np.int64)
+    """Node of each sequence's first `depth` tokens, counted from the first node of that level."""
+    tokens, counts, ends = [np.array([-1], dtype=np.int32)], [], []
+    alive, depth = np.arange(len(lengths)), 0
+    while len(alive):
+        level_ends = np.zeros(len(tokens[-1]), dtype=np.uint8)
+        level_ends[places[alive[lengths[alive] == depth]]] = 1
+        ends.append(level_ends)
+        alive = alive[lengths[alive] > depth]
+        keys = (places[alive] << _TOKEN_BITS) | flat[starts[alive] + depth]
+        keys, places[alive] = np.unique(keys, return_inverse=True)
+        counts.append(np.bincount(keys >> _TOKEN_BITS, minlength=len(tokens[-1])))
+        tokens.append((keys & ((1 << _TOKEN_BITS) - 1)).astype(np.int32))
+        depth += 1
+    first_children = np.concatenate([[1], 1 + np.concatenate(counts).cumsum()]).astype("<i4")
+    return SequenceTrie(
+        np.concatenate(tokens).astype("<i4").tobytes(), first_children.tobytes(), np.concatenate(ends).tobytes()
+    )
+
+
+def sequence_characters(options: GenerationOptions) -> int:
+    """Characters of the allowed texts, and one for each token id: the work of reading them."""
+    return sum(map(len, options.allowed_sequences))
+
+
+async def allowed_trie(
+    runtime: Runtime, call: Call, model: ServedModel, options: GenerationOptions
+) -> SequenceTrie | None:
+    """The trie of `allowed_sequences`, or None without them.
+
+    Raises InvalidRequest for a model without an end token, and for an item without a token or with a wrong one.
+    """
+    if not options.allowed_sequences:
+        return None
+    if not model.info.generation.end_token_ids:
+        raise InvalidRequest(f"`{_PARAM}` requires an end token; `{model.name}` has none", _PARAM)
+    return await runtime.pools.tokenize.run(lambda: _trie_of(options.allowed_sequences, model), call)
+
+
+def _trie_of(items: Sequence[str | Sequence[int]], model: ServedModel) -> SequenceTrie:
+    """The trie of texts and token ids. Each text is tokenized by itself, without special tokens around it."""
+    texts = [item for item in items if isinstance(item, str)]
+    encoded = iter(model.tokenizer.encode(texts, add_special_tokens=False, offsets=False)) if texts else iter(())
+    sequences = [next(encoded).ids if isinstance(item, str) else item for item in items]
+    ends, vocab_size = frozenset(model.info.generation.end_token_ids), model.info.vocab_size
+    for number, sequence in enumerate(sequences, 1):
+        if not sequence:
+            raise InvalidRequest(f"`{_PARAM}` has a text without any token in item {number:,}", _PARAM)
+        if min(sequence) < 0 or max(sequence) >= vocab_size:
+            raise InvalidRequest(
+                f"`{_PARAM}` has a token id outside the vocabulary of {vocab_size:,} in item {number:,}", _PARAM
+            )
+        if not ends.isdisjoint(sequence):
+            raise InvalidRequest(
+                f"`{_PARAM}` has an end token in item {number:,}; the server adds the end token itself", _PARAM
+            )
+    return build_trie(sequences)
