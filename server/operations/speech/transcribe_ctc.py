@@ -143,7 +143,7 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
         "num_beams": (spec.num_beams or 1) > 1,
         "compression_ratio_threshold": spec.compression_ratio_threshold is not None,
         "logprob_threshold": spec.logprob_threshold is not None,
-        "no_speech_threshold": spec.no_speech_threshold is not None,
+        "no_speech_threshold": spec.no_speech_threshold is not None and spec.no_speech_threshold < 1,
         "condition_on_previous_text": bool(spec.condition_on_previous_text),
     }
     for name, is_sent in refused.items():
@@ -155,8 +155,10 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
         "prompt": spec.prompt.strip(),
         "hotwords": spec.hotwords.strip(),
         "language": spec.language,
+        "languages": spec.languages,
         "temperature": spec.temperatures != DEFAULT_TEMPERATURES and any(spec.temperatures),
-        "include": spec.with_logprobs,
+        # With times, the log-probabilities are means of segments, which the labels give.
+        "include": spec.with_logprobs and not spec.with_times,
         "vad_filter": spec.voice_filter is not None and not spec.batched,
     }
     return [name for name, value in dropped.items() if value]

@@ -139,6 +139,11 @@ def test_fields_of_the_dialect_that_the_head_cannot_grant_are_dropped_and_named(
         answer = send(server, SHORT, model="wav2vec2-base", **fields, **stream)
         assert answer.status_code == 200
         assert answer.headers["x-ignored-parameters"] == "prompt, language, temperature"
+    verbose = send(server, SHORT, model="wav2vec2-base", response_format="verbose_json", **fields)
+    assert verbose.headers["x-ignored-parameters"] == "prompt, language, temperature"
+    logprobs = send(server, SHORT, model="wav2vec2-base", include="logprobs", languages="de", hotwords="Anna")
+    assert logprobs.headers["x-ignored-parameters"] == "hotwords, languages, include"
+    assert logprobs.json()["text"] == plain_answer.json()["text"]
     neutral = send(server, SHORT, model="wav2vec2-base", temperature="0", num_beams="1", prompt=" ")
     assert neutral.json() == plain_answer.json() and "x-ignored-parameters" not in neutral.headers
 
@@ -147,7 +152,6 @@ def test_fields_of_the_dialect_that_the_head_cannot_grant_are_dropped_and_named(
     "field",
     [
         {"num_beams": "4"},
-        {"temperature_increment_on_fallback": "0.2"},
         {"no_speech_threshold": "0.6"},
         {"condition_on_previous_text": "true"},
     ],
