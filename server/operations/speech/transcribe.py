@@ -309,7 +309,7 @@ def _seed(spec: TranscribeSpec) -> int:
     """The seed of sampled attempts. A request that does not ask for sampling gets the same text each time."""
     if spec.seed is not None:
         return spec.seed
-    return secrets.randbits(63) if spec.temperatures[0] else 0
+    return secrets.randbits(63) if spec.attempts[0] else 0
 
 
 async def _text_ids(
@@ -341,7 +341,7 @@ def _params(
     return window_params(
         model,
         rules,
-        num_beams=1 if spec.temperatures[0] else spec.num_beams,
+        num_beams=1 if spec.attempts[0] else spec.num_beams,
         timestamps=TimestampRules(tokens.first_timestamp, tokens.max_initial) if with_times else None,
         alignment=SpeechAlignment([*settings.alignment_heads], settings.median_width) if spec.with_words else None,
         with_logprobs=spec.with_logprobs,

@@ -24,7 +24,6 @@ from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost
 from server.operations.encode import encoded_items
 from server.operations.runtime import Runtime, ServedModel
-from server.operations.speech.speech_fallback import DEFAULT_TEMPERATURES
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 from server.text.speech.ctc import CtcToken, CtcTokens
 from server.text.speech.subtitles import SpokenWord, SubtitleLine
@@ -141,9 +140,10 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
     spec.check()
     refused = {
         "num_beams": (spec.num_beams or 1) > 1,
+        "temperature_increment_on_fallback": len(spec.temperatures or ()) > 1,
         "compression_ratio_threshold": spec.compression_ratio_threshold is not None,
         "logprob_threshold": spec.logprob_threshold is not None,
-        "no_speech_threshold": spec.no_speech_threshold is not None and spec.no_speech_threshold < 1,
+        "no_speech_threshold": spec.no_speech_threshold not in (None, 1),
         "condition_on_previous_text": bool(spec.condition_on_previous_text),
     }
     for name, is_sent in refused.items():
@@ -156,10 +156,9 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
         "hotwords": spec.hotwords.strip(),
         "language": spec.language,
         "languages": spec.languages,
-        "temperature": spec.temperatures != DEFAULT_TEMPERATURES and any(spec.temperatures),
-        # With times, the log-probabilities are means of segments, which the labels give.
-        "include": spec.with_logprobs and not spec.with_times,
+        "temperature": spec.attempts[0],
         "vad_filter": spec.voice_filter is not None and not spec.batched,
+        "include": spec.with_logprobs and not spec.with_times,
     }
     return [name for name, value in dropped.items() if value]
 

@@ -40,7 +40,8 @@ class TranscribeSpec:
     languages: if the language is detected, the ones to choose from; empty for all of the model.
     prompt: text that came before the recording.
     hotwords: words that precede every window, before the prompt or the text so far.
-    temperatures: to try in order; with more than one, windows may be rejected. 0 is the likeliest text.
+    temperatures: to try in order; with more than one, windows may be rejected. 0 is the likeliest text. None for the
+        published ones.
     compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`. None for the checkpoint's
         values, or else the published ones. A `no_speech_threshold` of 1 is none.
     condition_on_previous_text: the text so far precedes each window; None for the checkpoint's choice.
@@ -59,7 +60,7 @@ class TranscribeSpec:
     languages: Sequence[str] = ()
     prompt: str = ""
     hotwords: str = ""
-    temperatures: tuple[float, ...] = DEFAULT_TEMPERATURES
+    temperatures: tuple[float, ...] | None = None
     num_beams: int | None = None
     seed: int | None = None
     compression_ratio_threshold: float | None = None
@@ -72,11 +73,16 @@ class TranscribeSpec:
     with_words: bool = False
     with_logprobs: bool = False
 
+    @property
+    def attempts(self) -> tuple[float, ...]:
+        """The temperatures to try in order."""
+        return self.temperatures or DEFAULT_TEMPERATURES
+
     def check(self) -> None:
         """Raise InvalidRequest for options that contradict each other or would have no effect."""
-        if self.temperatures[0] and (self.num_beams or 1) > 1:
+        if self.attempts[0] and (self.num_beams or 1) > 1:
             raise InvalidRequest("`num_beams` cannot be combined with a `temperature`", "num_beams")
-        if len(self.temperatures) == 1:
+        if len(self.attempts) == 1:
             if self.compression_ratio_threshold is not None:
                 raise InvalidRequest(
                     "`compression_ratio_threshold` requires more than one temperature, and one was chosen",
@@ -99,7 +105,7 @@ class TranscribeSpec:
 
         The checkpoint's compression ratio is one of token ids, as `transformers` reads it; others are of the text.
         """
-        falls_back = len(self.temperatures) > 1
+        falls_back = len(self.attempts) > 1
         no_speech = _first(self.no_speech_threshold, settings.no_speech_threshold, NO_SPEECH)
         if no_speech is not None and no_speech >= 1:
             no_speech = None
@@ -109,7 +115,7 @@ class TranscribeSpec:
             of_text = COMPRESSION_RATIO
         judges_logprobs = falls_back or no_speech is not None
         return FallbackRules(
-            self.temperatures,
+            self.attempts,
             of_tokens if falls_back else None,
             _first(self.logprob_threshold, settings.logprob_threshold, LOGPROB) if judges_logprobs else None,
             no_speech,

@@ -12,7 +12,7 @@ from server.api.fields.field_kinds import wish
 from server.api.fields.fields import TIMEOUT_DESCRIPTION, Finite, Language, ModelName
 from server.errors import InvalidRequest
 from server.operations.speech.recording_file import RecordingFile
-from server.operations.speech.speech_fallback import DEFAULT_TEMPERATURES, temperatures
+from server.operations.speech.speech_fallback import temperatures
 from server.operations.speech.transcribe_spec import TranscribeSpec
 from server.operations.speech.voice_filter import VoiceFilter
 from server.text.speech.speech import SpeechTask
@@ -160,8 +160,8 @@ class TranslationForm(BaseModel):
             **more,
         )
 
-    def _temperatures(self) -> tuple[float, ...]:
-        """The temperatures to try: those of the list, or from `temperature` on in steps.
+    def _temperatures(self) -> tuple[float, ...] | None:
+        """The temperatures to try: those of the list, or from `temperature` on in steps; None for the published ones.
 
         As in OpenAI's API, windows are decoded again by default only where `temperature` is 0.
         """
@@ -174,7 +174,7 @@ class TranslationForm(BaseModel):
                 )
             return tuple(first)
         if step is None:
-            return (first,) if first else DEFAULT_TEMPERATURES
+            return (first,) if first else None
         if 0 < step < 0.1:
             raise InvalidRequest(
                 "`temperature_increment_on_fallback` must be 0 or at least 0.1", "temperature_increment_on_fallback"
