@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -121,6 +122,25 @@ async def test_no_operation_sends_more_than_its_cost(name: str, bench: Bench, mo
             sent += 1
             check(cost, message)
     assert sent >= ROUNDS // 4, "most specifications are refused"
+
+
+@pytest.mark.parametrize(("count", "is_inline"), [(2, True), (500, False)])
+async def test_the_cost_of_many_texts_is_computed_beside_the_event_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, count: int, is_inline: bool
+) -> None:
+    threads = set()
+    cost = TranslateSpec.cost
+
+    def noted(spec: TranslateSpec, model: Any) -> Cost:
+        threads.add(threading.get_ident())
+        return cost(spec, model)
+
+    bench.become_ready()
+    monkeypatch.setattr(TranslateSpec, "cost", noted)
+    spec = TranslateSpec(["Ab cd."] * count, GenerationOptions(source_lang="en", target_lang="de"))
+    message = await sent_by(bench, translate, spec)
+    assert message is not None
+    assert (threads == {threading.get_ident()}) == is_inline
 
 
 def test_windows_always_advance() -> None:

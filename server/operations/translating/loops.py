@@ -13,6 +13,7 @@ from server.ipc.wire.messages import Generate
 from server.ipc.wire.params import GenerationParams
 from server.operations.generating.generated_text import GeneratedText
 from server.operations.generating.generation_run import TextRun, TokenUsage
+from server.system.loop_iterations import next_iteration
 
 MIN_REPEATS = 4
 """Repetitions of the same tokens that count as a loop, if the source has no such repetitions."""
@@ -20,6 +21,8 @@ MIN_LOOP_TOKENS = 12
 """Tokens of a loop with all its repetitions. Fewer may be an exclamation, such as "very, very, very good"."""
 MAX_PERIOD = 32
 """Tokens of the longest part whose repetitions are found."""
+ROWS_AT_ONCE = 64
+"""Rows that are searched for loops in one piece of work on the event loop."""
 RETRY_NGRAM_SIZE = 3
 """In a second attempt no three tokens occur twice (`no_repeat_ngram_size`)."""
 
@@ -59,14 +62,16 @@ async def second_attempt(
     Returns the rows with new answers. Raises ClientGone.
     """
     sources = [message.prompts[row.prompt] for row in message.rows]
-    rows = [
-        place
-        for place, texts in enumerate(run.texts)
-        if run.failure_of(place) is None
-        and may_retry(message.params_of(message.rows[place]))
-        and is_loop(texts[0], sources[place])
-    ]
-    if not rows or run.timed_out:
+    if run.timed_out:
+        return []
+    rows = []
+    for place, texts in enumerate(run.texts):
+        if place % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            await next_iteration()
+        failed = run.failure_of(place) is not None
+        if not failed and may_retry(message.params_of(message.rows[place])) and is_loop(texts[0], sources[place]):
+            rows.append(place)
+    if not rows:
         return []
 
     def limited(params: GenerationParams | None) -> GenerationParams | None:

@@ -14,6 +14,7 @@ from server.operations.runtime import Runtime, ServedModel
 from server.text.languages.languages import TranslationPrompt
 from server.text.markup.tag_placement import Span
 from server.text.tokens.computed import Computed
+from server.text.tokens.tokenizer import Encoding
 
 
 @dataclass
@@ -77,19 +78,20 @@ async def token_spans(
     if not texts:
         return []
     prefix = language_prompt.prefix
-    encodings = await runtime.encode(
+    before = [(0, 0)] * len(language_prompt.leading_source_ids)
+    after = [(0, 0)] * len(language_prompt.trailing_source_ids or ())
+
+    def places(encoding: Encoding) -> list[Span]:
+        spans = [(max(0, start - len(prefix)), max(0, end - len(prefix))) for start, end in encoding.offsets]
+        own = [(0, 0) if special else span for span, special in zip(spans, encoding.special, strict=True)]
+        return [*before, *own, *after]
+
+    return await runtime.encode_with(
         model.tokenizer,
         [prefix + text for text in texts],
+        places,
         param="inputs",
         add_special_tokens=language_prompt.trailing_source_ids is None,
         offsets=True,
         call=call,
     )
-    before = [(0, 0)] * len(language_prompt.leading_source_ids)
-    after = [(0, 0)] * len(language_prompt.trailing_source_ids or ())
-    found = []
-    for encoding in encodings:
-        spans = [(max(0, start - len(prefix)), max(0, end - len(prefix))) for start, end in encoding.offsets]
-        own = [(0, 0) if special else span for span, special in zip(spans, encoding.special, strict=True)]
-        found.append([*before, *own, *after])
-    return found

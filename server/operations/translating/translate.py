@@ -41,6 +41,8 @@ from server.system.loop_iterations import next_iteration
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.protected import Protection
 
+COSTS_AT_ONCE, COST_CHARACTERS = 64, 1 << 16
+"""Texts, and characters of all texts, whose cost is computed on the event loop."""
 MAX_SEGMENTS = 1 << 13
 """Sentences of all texts of one request."""
 
@@ -168,7 +170,8 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     spec = _with_stored_terms(runtime, call, spec)
     _check(spec)
     for path_step in path.steps:
-        runtime.admission.admit(call, path_step.model, replace(spec, options=path_step.options).cost(path_step.model))
+        cost = await _cost(runtime, call, replace(spec, options=path_step.options), path_step.model)
+        runtime.admission.admit(call, path_step.model, cost)
     path = await with_frames(runtime, call, path, spec.context, spec.formality)
     step, options = path.last, path.last.generation_options
     continues = step.frame is not None or options.decoder_prefix is not None
@@ -278,6 +281,13 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     return TranslateRun(
         run, path, spec.options, resolved.seed, inputs, places, first, again, check if spec.quality else None
     )
+
+
+async def _cost(runtime: Runtime, call: Call, spec: TranslateSpec, model: ServedModel) -> Cost:
+    """The cost of a request. That of many texts takes 50 microseconds each, so it is computed in a thread."""
+    if len(spec.inputs) <= COSTS_AT_ONCE and characters_of(spec.inputs) <= COST_CHARACTERS:
+        return spec.cost(model)
+    return await runtime.pools.parse.run(partial(spec.cost, model), call)
 
 
 def _with_stored_terms(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateSpec:
