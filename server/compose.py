@@ -261,7 +261,13 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     return create_api(server.state, server.lifecycle.unattended_lifespan)
 
 
-def _pool(specs: list[ModelSpec], settings: Settings, client: EngineClient, worker: Sequence[str]) -> WorkerPool:
+def _pool(
+    specs: list[ModelSpec],
+    settings: Settings,
+    client: EngineClient,
+    worker: Sequence[str],
+    checks_cache: bool = False,
+) -> WorkerPool:
     cache_dtype = next((entry for entry in reversed(settings.kv_cache_dtype) if "=" not in entry), "auto")
     options = EngineOptions(
         max_batch_tokens=settings.max_batch_tokens,
@@ -275,6 +281,9 @@ def _pool(specs: list[ModelSpec], settings: Settings, client: EngineClient, work
         kv_cache_dtype=cast(KVCacheDType, cache_dtype),
         free_memory_bytes=free_memory_bytes(),
         on_demand=settings.on_demand,
+        packed_cache=str(settings.packed_cache.absolute()) if settings.packed_cache is not None else "",
+        packed_cache_bytes=settings.packed_cache_size,
+        checks_packed_cache=checks_cache,
     )
     limits = SupervisorLimits(
         stale_seconds=settings.stale_seconds,
@@ -358,7 +367,9 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
         renderer.close()
     client = EngineClient(Telemetry(Metrics(), LoadProgress()), 1, 1)
     settings = settings.model_copy(update={"workers": 1})
-    pool = _pool(model_specs({name: directory}, settings, {}, answering=prompts), settings, client, worker)
+    pool = _pool(
+        model_specs({name: directory}, settings, {}, answering=prompts), settings, client, worker, checks_cache=True
+    )
     try:
         await pool.start()
         model = ServedModel(client.models[name], text)

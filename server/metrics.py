@@ -128,6 +128,9 @@ class Metrics:
 
         self.worker_restarts = counter("worker_restarts_total", "Worker processes that were lost.")
         self.model_load_seconds = gauge("model_load_seconds", "Time to load a model.", ["model", "family"])
+        self.model_from_packed_cache = gauge(
+            "model_from_packed_cache", "1 for a model that was read from the packed cache, else 0.", ["model"]
+        )
         self.model_eager = gauge(
             "model_eager",
             "1 for a model whose steps run operation by operation, else 0. The reason is in /info.",

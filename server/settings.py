@@ -185,6 +185,15 @@ class Settings(BaseSettings):
         description="Model of requests that name none, by operation or route, as embed=e5 or /v1/chat/completions=llm. "
         "By default the first model that can answer. Separate entries by commas.",
     )
+    packed_cache: Path | None = Field(
+        default=None,
+        description="Directory, for this user only, that keeps the weights as they are after packing and rounding, so "
+        "that later starts read them and pack nothing. Needs device cpu. By default nothing is kept.",
+    )
+    packed_cache_size: Size = Field(
+        default=20 << 30,
+        description="Most bytes of all files in the packed cache. The least recently used ones are removed.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device that runs the models; auto is cuda where it is available."
     )

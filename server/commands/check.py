@@ -55,7 +55,10 @@ def check(
     rows += [("warning", problem) for problem in problems if problem is not None]
     if info.labels:
         rows.append(("labels", ", ".join(info.labels[:8]) + (" ..." if len(info.labels) > 8 else "")))
-    rows.append(("loaded in", f"{info.load_seconds:.2f} s"))
+    origin = ", read from the packed cache" if info.is_from_packed_cache else ""
+    rows.append(("loaded in", f"{info.load_seconds:.2f} s{origin}"))
+    if settings.packed_cache is not None:
+        rows.append(("packed cache", "its files were compared with their hashes"))
     if device == "cpu":
         sizes = setting_sizes(arguments.path, settings)
         machine = measure(settings.threads or usable_cores(), free_memory_bytes())

@@ -31,7 +31,7 @@ CONTRACT = {
     "prefix_cache_hits_total", "speculative_drafted_tokens_total", "speculative_accepted_tokens_total",
     "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info", "mask_wait_seconds",
     "beam_lag_tokens", "state_bytes", "model_eager", "models", "model_bytes", "models_budget_bytes",
-    "model_loads_total", "model_unloads_total", "model_load_duration_seconds",
+    "model_loads_total", "model_unloads_total", "model_load_duration_seconds", "model_from_packed_cache",
 }  # fmt: skip
 
 LABELS = {

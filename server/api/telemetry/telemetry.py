@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from collections.abc import Callable, Iterable
 from typing import get_args
 
@@ -20,6 +21,8 @@ from server.ipc.wire.messages import (
 from server.metrics import Metrics
 from server.operations.on_demand.declared import DeclaredModel, ModelState
 from server.system.fast_metrics import FastCounterSeries, FastHistogramSeries
+
+log = logging.getLogger("triptych")
 
 
 def version() -> str:
@@ -50,6 +53,9 @@ class Telemetry:
         self.metrics.build_info.labels(version(), device).set(1)
         for info in models:
             self.metrics.model_load_seconds.labels(info.name, info.family).set(info.load_seconds)
+            self.metrics.model_from_packed_cache.labels(info.name).set(info.is_from_packed_cache)
+            if info.is_from_packed_cache and not info.adapter_of:
+                log.info("model %s was read from the packed cache in %.2f s", info.name, info.load_seconds)
             self.metrics.model_eager.labels(info.name).set(info.is_eager)
             # Kept because they are updated for every token, and finding them by their labels takes time.
             self._token_metrics[info.name] = (

@@ -30,6 +30,7 @@ from server.engine.encoding.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.encoding.ctc_engine import CtcEngine
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.process.kv_memory import PoolNeed, pool_blocks, pool_need, state_need
+from server.engine.process.packed_cache import PackedCache, packed_key
 from server.engine.process.planning_limit import PlanningTooLong, planning_limit
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.scheduler import Scheduler
@@ -84,6 +85,7 @@ class LoadedCheckpoint:
 
     spec: the model to load. model: the loaded model. dtype: dtype of weights and hidden states.
     device: device of the weights. seconds: time to load.
+    is_from_cache: its weights were read from the packed cache.
     """
 
     spec: ModelSpec
@@ -91,6 +93,7 @@ class LoadedCheckpoint:
     dtype: torch.dtype
     device: torch.device
     seconds: float
+    is_from_cache: bool = False
 
     def kv_cache_dtype(self, options: EngineOptions) -> KVCacheDType:
         """The option `--kv-cache-dtype` that applies to this checkpoint: its own, or that of the whole worker."""
@@ -188,12 +191,17 @@ def unexpected(error: Exception) -> str:
 
 
 def load(
-    spec: ModelSpec, device: torch.device, progress: ProgressCallback, memory: TensorMemory = PRIVATE
+    spec: ModelSpec,
+    device: torch.device,
+    progress: ProgressCallback,
+    memory: TensorMemory = PRIVATE,
+    cache: PackedCache | None = None,
 ) -> LoadedCheckpoint:
     """Load a checkpoint.
 
     progress: called with the bytes read so far and in total.
     memory: keeps the tensors of the model.
+    cache: has the packed weights of earlier loads; unused for memory that is filled.
     Raises LoadError.
     """
     started = time.monotonic()
@@ -202,7 +210,15 @@ def load(
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
         directory = Path(spec.directory)
         with planning_limit((directory, *adapters.values()), progress, limits_memory=device.type == "cpu") as report:
-            model = load_model(directory, dtype, device, report, spec.quantization, adapters, memory, spec.answers)
+
+            def read(memory: TensorMemory) -> LoadedModel:
+                return load_model(directory, dtype, device, report, spec.quantization, adapters, memory, spec.answers)
+
+            model, is_from_cache = (
+                (read(memory), False)
+                if cache is None or memory.is_filled
+                else cache.load(spec.name, lambda: packed_key(spec, dtype, device), memory, report, read)
+            )
     except (choice.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
         raise LoadError(f"model {spec.name!r}: {error}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -213,7 +229,7 @@ def load(
         ) from error
     except Exception as error:
         raise LoadError(f"model {spec.name!r}: {unexpected(error)}") from error
-    return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started)
+    return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started, is_from_cache)
 
 
 def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
@@ -376,6 +392,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         include_prompt=sentence.include_prompt,
         embedding_size=sentence.width(model.config.output_size),
         load_seconds=loaded.seconds,
+        is_from_packed_cache=loaded.is_from_cache,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,
         samples_per_label=0 if loaded.waveform is None else loaded.waveform.samples_per_token,

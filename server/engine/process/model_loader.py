@@ -25,6 +25,7 @@ from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.engine.process.host import map_large_blocks, reuse_large_blocks
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
 from server.engine.process.measuring import MeasuringMemory, needed_memory
+from server.engine.process.packed_cache import packed_cache
 from server.engine.process.speculation import find_drafts, make_drafter
 from server.engine.process.warm_up import add_warm_up
 from server.engine.stepping.engine import Engine, ModelEngine
@@ -80,6 +81,7 @@ class ModelLoader:
     def __init__(self, engine: Engine, options: EngineOptions, send: Callable[[ModelAnswer], None]) -> None:
         self._engine = engine
         self._options = options
+        self._cache = packed_cache(options)
         self._send = send
         self._waiting: deque[MeasureModel | LoadModel] = deque()
         self._results: queue.SimpleQueue[_Read | ModelMeasured | ModelFailed] = queue.SimpleQueue()
@@ -169,7 +171,7 @@ class ModelLoader:
         """A model and its draft model. Raises LoadError."""
 
         def read(spec: ModelSpec) -> LoadedCheckpoint:
-            return load(spec, self._engine.device, lambda done_bytes, total_bytes: None, memory)
+            return load(spec, self._engine.device, lambda done_bytes, total_bytes: None, memory, self._cache)
 
         loaded = read(spec)
         return loaded, find_drafts([loaded], read).get(spec.name)

@@ -25,6 +25,7 @@ from server.engine.process.host import map_large_blocks, reuse_large_blocks, use
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
 from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
 from server.engine.process.model_loader import POLL_SECONDS, ModelLoader
+from server.engine.process.packed_cache import packed_cache
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
 from server.engine.process.step_beats import StepBeats
@@ -116,6 +117,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
 
     if options.on_demand and device.type != "cpu":
         raise LoadError("models on demand (--memory, --models-dir, --idle-seconds, --preload) need --device cpu")
+    if options.packed_cache and device.type != "cpu":
+        raise LoadError("--packed-cache needs --device cpu")
     loaded, drafts = _load_models(configure, device, send)
     if not options.kv_cache_bytes:
         options = replace(options, kv_cache_bytes=_kv_cache_bytes(loaded, drafts, options, device))
@@ -190,13 +193,23 @@ def _load_models(
     On a CPU the tensors are those of the shared memory, if `Configure` has one.
     """
     seconds: dict[str, float] = {}
+    from_cache: set[str] = set()
+    cache = packed_cache(configure.options)
+    if cache is not None and configure.options.checks_packed_cache:
+        found = cache.check()
+        if found.damaged:
+            log.warning(
+                "%d of the %d files in the packed cache were damaged, and are removed", found.damaged, found.files
+            )
 
     def load_into(memory: TensorMemory) -> tuple[list[LoadedCheckpoint], dict[str, LoadedCheckpoint]]:
         def read(spec: ModelSpec) -> LoadedCheckpoint:
-            model = load(spec, device, _reporter(configure.epoch, spec.name, send), memory)
+            model = load(spec, device, _reporter(configure.epoch, spec.name, send), memory, cache)
             # The worker that writes the shared memory loads twice: to write, and to map.
             seconds[spec.name] = seconds.get(spec.name, 0.0) + model.seconds
-            return dataclasses.replace(model, seconds=seconds[spec.name])
+            if model.is_from_cache:
+                from_cache.add(spec.name)
+            return dataclasses.replace(model, seconds=seconds[spec.name], is_from_cache=spec.name in from_cache)
 
         loaded = [read(spec) for spec in configure.models]
         return loaded, find_drafts(loaded, read)

@@ -127,6 +127,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
     worker_index: index of this worker among the workers of the server. On CUDA it selects the device.
     on_demand: models are loaded by messages while the worker runs; it may start without any.
+    packed_cache, packed_cache_bytes: directory with packed weights, and the most bytes of its files; empty for none.
+    checks_packed_cache: compare all its files with their hashes before models load, and remove those that differ.
     """
 
     max_batch_tokens: int | None = None
@@ -143,6 +145,9 @@ class EngineOptions(msgspec.Struct, frozen=True):
     free_memory_bytes: int = 0
     num_workers: int = 1
     on_demand: bool = False
+    packed_cache: str = ""
+    packed_cache_bytes: int = 0
+    checks_packed_cache: bool = False
 
     def step_tokens(self, device: Device) -> StepTokens:
         """Sizes of a step on a device."""
@@ -255,6 +260,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     include_prompt: the vector of a text includes the tokens of its prompt.
     embedding_size: size of the vector of a text; 0 means hidden_size.
     load_seconds: time to load the model.
+    is_from_packed_cache: its weights were read from the packed cache, not packed.
     num_mels: values per audio frame of the encoder input; 0 for text.
     samples_per_label, min_samples: of a model with a CTC head, samples between two labels and samples of the shortest
         recording; 0 for other models.
@@ -296,6 +302,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     include_prompt: bool = True
     embedding_size: int = 0
     load_seconds: float = 0.0
+    is_from_packed_cache: bool = False
     quantization: Quantization | None = None
     num_mels: int = 0
     samples_per_label: int = 0
