@@ -246,8 +246,8 @@ def test_check_finds_tensors_that_have_changed(cache, tmp_path):
     kept(cache, "one")
     _flip(only_file(tmp_path), 70)
     kept(cache, "two")
-    assert cache.check()[::2] == (2, 1)
-    assert cache.check()[::2] == (1, 0)
+    assert cache.check() == (2, 1)
+    assert cache.check() == (1, 0)
     assert not kept(cache, "one") and kept(cache, "two")
 
 
@@ -287,7 +287,7 @@ def test_two_writers_of_one_file(cache, tmp_path):
     for thread in threads:
         thread.join()
     assert found == [False, False]
-    assert only_file(tmp_path) and kept(cache) and cache.check() == (1, only_file(tmp_path).stat().st_size, 0)
+    assert only_file(tmp_path) and kept(cache) and cache.check() == (1, 0)
 
 
 def test_the_file_of_a_killed_writer_is_removed_and_that_of_a_living_one_is_not(cache, tmp_path):

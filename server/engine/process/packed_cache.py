@@ -51,7 +51,6 @@ class PackedCacheReport(NamedTuple):
     """What `PackedCache.check` found. damaged: files that were removed."""
 
     files: int
-    size: int
     damaged: int
 
 
@@ -101,12 +100,12 @@ class PackedCache:
 
     def check(self) -> PackedCacheReport:
         """Compare all files with the hashes from the time when they were written. Removes those that differ."""
-        files = size = damaged = 0
+        files = damaged = 0
         with self._open() as directory:
             for kept in [] if directory is None else _files(directory):
                 if directory is None or not kept.name.endswith(_SUFFIX):
                     continue
-                files, size = files + 1, size + kept.size
+                files += 1
                 try:
                     with _opened(directory, kept.name) as descriptor:
                         PackedFile(descriptor).check_content()
@@ -114,7 +113,7 @@ class PackedCache:
                     damaged += 1
                     with contextlib.suppress(OSError):
                         os.unlink(kept.name, dir_fd=directory)
-        return PackedCacheReport(files, size, damaged)
+        return PackedCacheReport(files, damaged)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[int | None]:
