@@ -1,6 +1,6 @@
 """A file of packed weights: the tensors that a loaded model computes with, in the order in which loading keeps them.
 
-The layout is: a header of 64 bytes; the tensors, each at a multiple of 64 bytes; a `_StoredIndex` in msgpack. The header
+The layout is: a header of 64 bytes; tensors, each at a multiple of 64 bytes; a `_StoredIndex` in msgpack. The header
 has the place and the SHA-256 of the index. A file is complete or it is not used: its header is written last, and the
 file gets its name after that (`server.engine.process.packed_cache`).
 """
