@@ -51,7 +51,13 @@ ENTRYPOINT ["triptych"]
 CMD ["serve"]
 
 FROM runtime AS cuda
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# Triton compiles a small C module for each kernel that it launches, and keeps its kernels in the volume.
+USER 0
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+USER 10001
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    CC=gcc TRITON_CACHE_DIR=/models/triton
 COPY --from=build-cuda /opt/triptych /opt/triptych
 
 FROM runtime AS cpu

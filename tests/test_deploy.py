@@ -86,3 +86,20 @@ def test_images_can_write_models_and_compose_passes_the_hub_token_on() -> None:
     assert re.search(r"install -d -o (\d+) -g \1 /models\n.*?USER \1\n", image, re.DOTALL)
     service = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]["triptych"]
     assert service["environment"]["HF_TOKEN"] == "${HF_TOKEN:-}"
+
+
+def test_the_cuda_image_compiles_kernels_and_keeps_them_in_the_volume() -> None:
+    """Triton compiles a launcher in C for each kernel; the home directory is read-only in compose and Kubernetes."""
+    stage = (REPOSITORY / "Dockerfile").read_text().split("FROM runtime AS cuda\n")[1].split("\nFROM ")[0]
+    assert re.search(r"apt-get install .*\bgcc\b.*\blibc6-dev\b", stage)
+    assert re.search(r"CC=gcc\b", stage) and re.search(r"TRITON_CACHE_DIR=/models/", stage)
+    assert re.findall(r"^USER (\d+)$", stage, re.MULTILINE)[-1] == "10001", "the server must not run as root"
+
+
+def test_compose_for_gpus_changes_only_the_server() -> None:
+    (service,) = yaml.safe_load((REPOSITORY / "deploy/compose/gpu.yml").read_text())["services"].items()
+    name, changes = service
+    assert name == "triptych" and changes.keys() == {"build", "image", "deploy"}
+    assert f"FROM runtime AS {changes['build']['target']}\n" in (REPOSITORY / "Dockerfile").read_text()
+    (device,) = changes["deploy"]["resources"]["reservations"]["devices"]
+    assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
