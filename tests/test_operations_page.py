@@ -115,3 +115,7 @@ def test_the_error_codes_of_the_page_exist() -> None:
     rows = [line.split("|")[1] for line in section.splitlines() if re.match(r"\| \d", line)]
     for code, status in statuses.items():
         assert any(str(status) in row and f"`{code}`" in row for row in rows), code
+
+
+def test_rows_of_tables_fit_a_screen() -> None:
+    assert not [line for line in PAGE.splitlines() if line.startswith("|") and len(line) > 160]
