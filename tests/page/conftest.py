@@ -60,17 +60,22 @@ def server(
         yield PageServer(running, request.param)
 
 
+def chromium() -> str:
+    """The path of Chromium; without it the test is skipped."""
+    named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if named is None:
+        pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")
+    return named
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A headless Chromium.
 
     It lives as long as one test module, because its event loop must not run beside those of other tests.
     """
-    named = os.environ.get("PLAYGROUND_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if named is None:
-        pytest.skip(f"no Chromium on this machine: none of {', '.join(NAMES)} in PATH")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=named)
+        browser = playwright.chromium.launch(executable_path=chromium())
         yield browser
         browser.close()
 

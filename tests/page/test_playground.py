@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,22 @@ def test_translate_a_document(playground: Playground, tmp_path: Path) -> None:
         link.click()
     assert download.value.path().read_text() == "# Je suis un étudiant.\n"
     assert panel.get_by_role("button", name="Swap the languages").is_disabled(), "no model translates from French"
+
+
+def test_a_dropped_document_is_translated(playground: Playground) -> None:
+    panel = playground.tab("Translate")
+    data = playground.page.evaluate_handle(
+        "() => { const data = new DataTransfer();"
+        " data.items.add(new File(['# I am a student.\\n'], 'dropped.md')); return data }"
+    )
+    drop = panel.locator(".drop")
+    drop.dispatch_event("dragover", {"dataTransfer": data})
+    expect(drop).to_have_class(re.compile(r"\bdropping\b"))
+    drop.dispatch_event("drop", {"dataTransfer": data})
+    expect(drop).not_to_have_class(re.compile(r"\bdropping\b"))
+    with playground.page.expect_download() as download:
+        panel.get_by_role("link", name="fr-dropped.md").click()
+    assert download.value.path().read_text() == "# Je suis un étudiant.\n"
 
 
 def test_swap_translates_back(closed_playground: Playground) -> None:
