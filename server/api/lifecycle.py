@@ -105,6 +105,7 @@ class Lifecycle:
         if state.draining:
             return
         state.draining = True
+        state.live.stop()
         if state.answering:
             log.info("waiting up to %g s for %d running requests", state.settings.grace_seconds, state.answering)
         if not await self._wait_idle(state.settings.grace_seconds):

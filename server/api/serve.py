@@ -25,7 +25,7 @@ import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
-from server.api.connection.protocol import HEADER_SECONDS, LimitedHttpProtocol, choose_protocol
+from server.api.connection.protocol import HEADER_SECONDS, MAX_MESSAGE_BYTES, LimitedHttpProtocol, choose_protocol
 from server.api.connection.tls import read_certificates_again, tls_context
 from server.api.lifecycle import Lifecycle
 from server.errors import StartError
@@ -213,7 +213,7 @@ async def serve(
     limited = type(
         chosen.__name__, (chosen,), {"max_connections": endpoints.max_connections, "receive": staticmethod(receive)}
     )
-    servers = [_UvicornServer(_config(app, limited, "on"), endpoints.api, endpoints.tls)]
+    servers = [_UvicornServer(_config(app, limited, "on", sockets=True), endpoints.api, endpoints.tls)]
     if endpoints.metrics is not None:
         config = _config(monitoring, LimitedHttpProtocol, "off")
         servers.append(_UvicornServer(config, endpoints.metrics, endpoints.metrics_tls))
@@ -274,11 +274,16 @@ async def serve_until(app: ASGIApp, endpoints: Endpoints, work: Callable[[], Non
         await asyncio.gather(*serving, return_exceptions=True)
 
 
-def _config(app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal["on", "off"]) -> uvicorn.Config:
+def _config(
+    app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal["on", "off"], sockets: bool = False
+) -> uvicorn.Config:
+    """The configuration of one port. sockets: it takes WebSocket connections."""
     return uvicorn.Config(
         app,
         http=protocol,
-        ws="none",
+        ws="websockets-sansio" if sockets else "none",
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,
         lifespan=lifespan,
         log_config=None,
         access_log=False,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from server.api.entry.door import Door
+from server.api.entry.live_sessions import LiveSessions
 from server.api.entry.page_check import PageCheck
 from server.api.entry.scope import CACHE_SALT
 from server.api.stored.document_jobs import DocumentJobs
@@ -41,6 +42,7 @@ class State:
     started: all models have been loaded once. draining: new requests are refused.
     door: limits the requests in progress.
     page_check: refuses requests of foreign web pages.
+    live: the open live connections.
     keys: the accepted API keys; `use_keys` replaces them when the key file changes.
     responses: the stored responses of all keys. documents: the documents of all keys.
     suggestions: better translations that readers suggest.
@@ -60,6 +62,7 @@ class State:
     responses: StoredResponses = field(init=False)
     documents: DocumentJobs = field(init=False)
     suggestions: Suggestions = field(init=False)
+    live: LiveSessions = field(default_factory=LiveSessions)
     keys: ApiKeys = field(default_factory=ApiKeys)
     started: bool = False
     draining: bool = False

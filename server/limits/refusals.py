@@ -30,6 +30,8 @@ REQUESTS = Limit("requests", "--max-requests")
 MODEL_REQUESTS = Limit("model_requests", "--max-requests")
 """Requests for one of several models."""
 RECORDINGS = Limit("recordings", "--max-recordings")
+LIVE_SESSIONS = Limit("live_sessions", "max_requests of the key in --api-key-file, at most 16")
+"""Live connections of one API key."""
 DOCUMENTS = Limit("documents", "--documents-memory")
 BODY_MEMORY = Limit("body_memory", "--max-request-memory")
 """Bytes of the bodies of all requests in progress."""
@@ -52,6 +54,7 @@ LIMITS = (
     REQUESTS,
     MODEL_REQUESTS,
     RECORDINGS,
+    LIVE_SESSIONS,
     DOCUMENTS,
     BODY_MEMORY,
     REQUEST_MEMORY,

@@ -31,6 +31,11 @@ HEADER_SECONDS = 10.0
 MAX_HEADER_BYTES = 64 << 10
 SELF_TEST_SECONDS = 10.0
 
+SOCKET_PATHS = frozenset({b"/v1/realtime"})
+"""Paths that take WebSocket connections. Elsewhere the header `Upgrade` changes nothing."""
+MAX_MESSAGE_BYTES = 4 << 20
+"""Largest message of a WebSocket connection: over a minute of audio in base64."""
+
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -99,6 +104,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._stop_header_timer()
         self._in_headers = False
         super().on_headers_complete()
+
+    def _should_upgrade(self) -> bool:
+        if self._is_over_limit or self.scope["method"] != "GET" or self.url.partition(b"?")[0] not in SOCKET_PATHS:
+            return False
+        return super()._should_upgrade()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._is_parsing:

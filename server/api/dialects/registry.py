@@ -21,7 +21,9 @@ from server.api.dialects.native.adapter_routes import ADAPTER_ROUTES
 from server.api.dialects.native.model_routes import MODEL_ROUTES
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
+from server.api.dialects.openai import realtime
 from server.api.dialects.openai import routes as openai
+from server.api.dialects.openai.common import ERRORS as OPENAI_ERRORS
 from server.api.routes.documents import describe, describe_get, describe_shared, describe_state
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.routes.owned_route import OwnedRoute
@@ -130,6 +132,7 @@ _SECRET_PATHS = [
 _SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/document": deepl.ERRORS}
 """Error shapes of paths that no route has, by the beginning of the path."""
 _PATHS: list[tuple[str, ErrorShape]] = [
+    (realtime.PATH, OPENAI_ERRORS),
     *((route.path, route.errors) for route in OWNED_ROUTES),
     *((path, routes[0].errors) for path, routes in _ROUTES_BY_PATH.items()),
     *((path, route.errors) for route in GET_ROUTES for path in (route.path, *route.aliases)),
@@ -142,6 +145,7 @@ _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
 
 def add_routes(app: FastAPI) -> None:
     """Register all routes with the application."""
+    app.add_api_websocket_route(realtime.PATH, realtime.live, name="realtime")
     # The first route that fits answers: `/models/load` comes before `/models/{model}`.
     for owned in OWNED_ROUTES:
         described = describe_state(owned) if isinstance(owned, StateRoute) else describe_get(owned)

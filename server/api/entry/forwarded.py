@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 _SCHEMES = ("http", "https")
+_SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 
 class ForwardedMiddleware:
@@ -25,7 +26,7 @@ class ForwardedMiddleware:
         self._networks = [ip_network(proxy, strict=False) for proxy in proxies]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             self._apply(scope)
         await self.app(scope, receive, send)
 
@@ -46,7 +47,8 @@ class ForwardedMiddleware:
             scope["client"] = (str(client), 0)
         scheme = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
         if scheme in _SCHEMES:
-            scope["scheme"] = scheme
+            is_socket = scope["type"] == "websocket"
+            scope["scheme"] = _SOCKET_SCHEMES[scheme] if is_socket else scheme
 
     def _is_proxy(self, address: IPv4Address | IPv6Address) -> bool:
         return any(address in network for network in self._networks)

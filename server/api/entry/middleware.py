@@ -41,11 +41,13 @@ UNMATCHED = "unmatched"
 """Route of a path that no route has, in metrics and in the access log."""
 _KEY_SCHEMES = frozenset({"bearer", "deepl-auth-key"})
 """Schemes of the header `Authorization` whose value is the API key."""
+KEY_SUBPROTOCOL = "openai-insecure-api-key."
+"""Subprotocol of WebSocket that ends with the API key, as OpenAI's clients in pages send it."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class RequestMiddleware:
-    """Checks, counts and logs each HTTP request before and after the application handles it.
+    """Checks, counts and logs each HTTP request and WebSocket connection before and after the application handles it.
 
     Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str),
     `triptych.key_limits` (KeyLimits, for a request with a key) and `triptych.cache_salt` (str, separates the prefix
@@ -62,7 +64,10 @@ class RequestMiddleware:
         self._any_host = any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        is_socket = scope["type"] == "websocket"
+        if is_socket:
+            scope["method"] = "GET"  # of the handshake (RFC 6455, section 4.1); ASGI leaves it out
+        elif scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         started = time.monotonic()
@@ -73,13 +78,16 @@ class RequestMiddleware:
         scope["triptych.request_id"] = request_id
         REQUEST_ID.set(request_id)
         status = 0
-        tracing = None if _reads(scope, OPERATIONS_PATHS) else self.state.tracing
+        tracing = None if is_socket or _reads(scope, OPERATIONS_PATHS) else self.state.tracing
         if tracing is not None:
             scope[TRACE] = tracing.begin(scope, headers, started, request_id)
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
+            if message["type"] == "websocket.accept":
+                status = 101
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            elif message["type"].endswith("http.response.start"):
                 status = message["status"]
                 answer_headers = MutableHeaders(scope=message)
                 answer_headers["x-request-id"] = request_id
@@ -106,7 +114,7 @@ class RequestMiddleware:
                     self.state.door.enter(scope, headers)
                     entered = True
             except RequestError as error:
-                shape = error_shape(Request(scope), self.state.settings.dialect_errors)
+                shape = error_shape(Request({**scope, "type": "http"}), self.state.settings.dialect_errors)
                 await error_response(error, scope, self.state, shape)(scope, receive, send_with_id)
             else:
                 # A body with a length was counted as it was announced.
@@ -139,7 +147,7 @@ class RequestMiddleware:
             raise InvalidRequest("the header X-Error-Format must be native or tei", ERROR_FORMAT)
         salt = ""
         if needs_key and not _reads(scope, PUBLIC_PATHS):
-            key = sent_key(headers)
+            key = sent_key(headers) or (subprotocol_key(scope) if scope["type"] == "websocket" else b"")
             method = "GET" if scope["method"] == "HEAD" else scope["method"]
             if has_secret(scope["path"]):
                 pass
@@ -191,7 +199,7 @@ def without_slash(path: str) -> str:
 
 def _reads(scope: Scope, paths: frozenset[str]) -> bool:
     """Whether a request only reads one of these paths. `GET /` is a page, `POST /` may run a model."""
-    return scope["path"] in paths and scope["method"] in ("GET", "HEAD")
+    return scope["type"] == "http" and scope["path"] in paths and scope["method"] in ("GET", "HEAD")
 
 
 def request_id_of(headers: Headers) -> str:
@@ -206,6 +214,12 @@ def sent_key(headers: Headers) -> bytes:
     if scheme.lower() not in _KEY_SCHEMES:
         key = headers.get("x-api-key", "")
     return key.strip().encode("utf-8", "replace")
+
+
+def subprotocol_key(scope: Scope) -> bytes:
+    """The API key among the subprotocols of a WebSocket handshake: pages cannot set headers of one. Else empty."""
+    keys = (name.removeprefix(KEY_SUBPROTOCOL) for name in scope["subprotocols"] if name.startswith(KEY_SUBPROTOCOL))
+    return next(keys, "").encode("utf-8", "replace")
 
 
 def error_response(error: RequestError, scope: Scope, state: State, shape: ErrorShape) -> Response:

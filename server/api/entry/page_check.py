@@ -25,6 +25,8 @@ PAGES = frozenset({"/", "/docs"})
 
 _AUTHORITY = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(.+)")
+_PAGE_SCHEMES = {"ws": "http", "wss": "https"}
+"""Schemes of the pages from which a WebSocket connection of the same site comes."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -96,6 +98,7 @@ def _opens_page(scope: Scope, headers: Headers) -> bool:
 def _is_same(origin: str, scheme: str, hosts: Sequence[str]) -> bool:
     """Whether an `Origin` is the server itself, as the client has named it: same scheme, name and port."""
     found = _ORIGIN.fullmatch(origin.lower())
+    scheme = _PAGE_SCHEMES.get(scheme, scheme)
     if found is None or found[1] != scheme or not hosts:
         return False
     default = _DEFAULT_PORTS.get(scheme, 0)

@@ -1,0 +1,293 @@
+"""`WS /v1/realtime`: live transcription with the events of OpenAI's Realtime API.
+
+The client appends audio. Each turn, which server VAD or the client ends, is one recording of the transcription
+operation. Turns are decoded one after another, so that their texts keep their order. While `MAX_WAITING_TURNS` wait,
+the connection is not read, and TCP slows the client down. See docs/decisions/0159-live-transcription.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from server.api.dialects.openai.common import ERRORS, new_id
+from server.api.dialects.openai.realtime_audio import AudioBuffer, decode_audio
+from server.api.dialects.openai.realtime_body import (
+    Append,
+    Clear,
+    ClientEvent,
+    Commit,
+    LiveSettings,
+    OldUpdate,
+    Transcription,
+    Update,
+    parse_event,
+)
+from server.api.entry.rejections import count_error
+from server.api.entry.scope import CACHE_SALT, CALL, KEY_LIMITS, OPERATION
+from server.api.state import State
+from server.errors import ClientGone, EngineFailure, InvalidRequest, NotReady, Overloaded, RequestError
+from server.ipc.client.call import Call
+from server.limits.refusals import RECORDINGS
+from server.log_format import fault_place
+from server.operations.speech.recording_file import RecordingFile
+from server.operations.speech.transcribe import transcribe
+from server.operations.speech.transcribe_spec import TranscribeSpec
+
+log = logging.getLogger("triptych.live")
+
+PATH = "/v1/realtime"
+_DEFAULT_ROUTE = "/v1/audio/transcriptions"
+"""The route whose default model answers sessions that name none."""
+MAX_WAITING_TURNS = 2
+MAX_WAITING_EVENTS = 256
+"""Events that wait for a slow client before its messages are no longer read."""
+MAX_SESSION_SECONDS = 3600.0
+_HOP_BYTES = 1 << 15
+"""Audio of a large message is searched for turns in pieces of this size, so that other requests are not delayed."""
+
+
+async def live(socket: WebSocket) -> None:
+    """Serve one connection until the client leaves, the server drains or the time is over."""
+    state: State = socket.app.state.triptych
+    session = LiveSession(socket, state)
+    try:
+        with state.live.open(socket.scope.get(KEY_LIMITS), session.stop):
+            await socket.accept(subprotocol="realtime" if "realtime" in socket.scope["subprotocols"] else None)
+            await session.run()
+    except Overloaded as error:
+        count_error(error, state.runtime.metrics, socket.scope)
+        body = orjson.dumps(ERRORS.render(error, socket.scope["triptych.request_id"]))
+        headers = {"retry-after": str(error.retry_after)}
+        await socket.send_denial_response(Response(body, error.status, headers, "application/json"))
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Committed audio. item_id: of its conversation item. file: a WAV file."""
+
+    item_id: str
+    file: bytes
+    transcription: Transcription
+
+
+class LiveSession:
+    """One connection: its settings, its audio, and the tasks that read, decode and write."""
+
+    def __init__(self, socket: WebSocket, state: State) -> None:
+        self._socket, self._state = socket, state
+        self._id = new_id("sess")
+        self._is_old = socket.headers.get("openai-beta") == "realtime=v1" or any(
+            name.startswith("openai-beta.realtime-v1") for name in socket.scope["subprotocols"]
+        )
+        model = socket.query_params.get("model")
+        self._buffer = AudioBuffer(LiveSettings(transcription=Transcription(model=model and model[:256])))
+        self._turns: asyncio.Queue[_Turn | None] = asyncio.Queue(MAX_WAITING_TURNS)
+        self._events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._stopping = asyncio.Event()
+        self._last_item: str | None = None
+        self._turn_start = self._turn_bytes = 0
+
+    def stop(self) -> None:
+        """End the session after the turns that are committed."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        self._emit_session("created")
+        writing = asyncio.create_task(self._write(), name="live events")
+        decoding = asyncio.create_task(self._decode_all(), name="live turns")
+        reading = asyncio.create_task(self._read_all(), name="live audio")
+        stopping = asyncio.create_task(self._stopping.wait(), name="live stop")
+        tasks = (writing, decoding, reading, stopping)
+        try:
+            await asyncio.wait(tasks, timeout=MAX_SESSION_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() or writing.done():  # the client has left
+                return
+            reading.cancel()
+            if not decoding.done():
+                # The queue may be full; the mark of its end follows the turns in it.
+                marking = asyncio.create_task(self._turns.put(None), name="live end")
+                await asyncio.wait({decoding, writing}, return_when=asyncio.FIRST_COMPLETED)
+                marking.cancel()
+            if self._stopping.is_set():
+                self._emit_error(NotReady("the server is shutting down", retry_after=5))
+            else:
+                self._emit_error(InvalidRequest(f"a session ends after {MAX_SESSION_SECONDS:g} s"), "session_expired")
+            self._events.put_nowait(None)
+            await writing
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+                await self._socket.close(1001)
+
+    # Reading: client events.
+
+    async def _read_all(self) -> None:
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:
+                message = await self._socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
+                await self._receive(message.get("text"))
+                if self._events.qsize() > MAX_WAITING_EVENTS:
+                    await self._events.join()
+
+    async def _receive(self, text: str | None) -> None:
+        """Handle one message. A message that is refused gets an error event, and the session goes on."""
+        event: ClientEvent | None = None
+        try:
+            if text is None:
+                raise InvalidRequest("send events as text; binary messages are not supported")
+            event = parse_event(text)
+            await self._handle(event)
+        except RequestError as error:
+            self._emit_error(error, event_id=None if event is None else event.event_id)
+
+    async def _handle(self, event: ClientEvent) -> None:
+        buffer = self._buffer
+        if isinstance(event, Append):
+            await self._append(decode_audio(event.audio))
+        elif isinstance(event, Commit):
+            if not buffer.pcm:
+                raise _EmptyBuffer("the buffer has no audio to commit")
+            buffer.end_turn()
+            await self._commit(buffer.item_id, buffer.take())
+        elif isinstance(event, Clear):
+            buffer.clear()
+            self._emit("input_audio_buffer.cleared")
+        else:
+            self._update(event)
+
+    def _update(self, event: Update | OldUpdate) -> None:
+        settings = self._buffer.settings.updated(event)
+        runtime = self._state.runtime
+        if runtime.registry is None and settings.transcription.model is not None:
+            runtime.candidates(settings.transcription.model, "transcribe")
+        self._buffer.use(settings)
+        self._is_old = isinstance(event, OldUpdate)
+        self._emit_session("updated")
+
+    async def _append(self, data: bytes) -> None:
+        buffer = self._buffer
+        for first in range(0, len(data), _HOP_BYTES):
+            self._state.door.receive(self._socket.scope, self._turn_bytes + len(buffer.pcm) + len(data))
+            for found in buffer.append(data[first : first + _HOP_BYTES]):
+                if found.kind == "started":
+                    self._turn_start = found.milliseconds
+                    started = {"audio_start_ms": found.milliseconds, "item_id": buffer.item_id}
+                    self._emit("input_audio_buffer.speech_started", **started)
+                else:
+                    item_id = buffer.item_id
+                    self._emit("input_audio_buffer.speech_stopped", audio_end_ms=found.milliseconds, item_id=item_id)
+                    await self._commit(item_id, buffer.take(self._turn_start, found.milliseconds))
+            buffer.trim()
+            await asyncio.sleep(0)
+
+    async def _commit(self, item_id: str, file: bytes) -> None:
+        previous, self._last_item = self._last_item, item_id
+        self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item_id)
+        item = {
+            "id": item_id,
+            "object": "realtime.item",
+            "type": "message",
+            "status": "completed",
+            "role": "user",
+            "content": [{"type": "input_audio", "transcript": None}],
+        }
+        for name in ("created",) if self._is_old else ("added", "done"):
+            self._emit(f"conversation.item.{name}", previous_item_id=previous, item=item)
+        self._turn_bytes += len(file)
+        await self._turns.put(_Turn(item_id, file, self._buffer.settings.transcription))
+
+    # Decoding: one turn after another.
+
+    async def _decode_all(self) -> None:
+        while (turn := await self._turns.get()) is not None:
+            name = "conversation.item.input_audio_transcription"
+            place = {"item_id": turn.item_id, "content_index": 0}
+            try:
+                text, seconds = await self._decode(turn, f"{name}.delta", place)
+            except RequestError as error:
+                self._state.runtime.metrics.rejected.labels(error.reason).inc()
+                self._emit(f"{name}.failed", **place, error=_error_fields(error))
+            except Exception as error:
+                request_id = self._socket.scope["triptych.request_id"]
+                log.error("fault in %s, request %s:\n%s", PATH, request_id, fault_place(error))
+                self._emit(f"{name}.failed", **place, error=_error_fields(EngineFailure("a fault in the server")))
+            else:
+                usage = {"type": "duration", "seconds": math.ceil(seconds)}
+                self._emit(f"{name}.completed", **place, transcript=text, usage=usage)
+            self._turn_bytes -= len(turn.file)
+
+    async def _decode(self, turn: _Turn, delta: str, place: dict[str, Any]) -> tuple[str, float]:
+        """The text of a turn and its seconds. Raises RequestError."""
+        state, scope = self._state, self._socket.scope
+        settings = state.settings
+        if state.recordings >= settings.max_recordings:
+            refusal = RECORDINGS.refusal(f"{settings.max_recordings:,}")
+            raise Overloaded(f"{state.recordings:,} audio requests are in progress", refusal, retry_after=1)
+        now, wished = time.monotonic(), turn.transcription
+        limit = settings.default_timeout_seconds
+        deadline = None if limit is None else now + limit
+        key, queue_seconds = scope.get(KEY_LIMITS), settings.queue_timeout_seconds
+        call = Call(state.runtime.client, deadline, now, scope[CACHE_SALT], key, queue_seconds)
+        scope[CALL], scope[OPERATION] = call, "transcribe"
+        spec = TranscribeSpec(
+            RecordingFile(turn.file),
+            settings.max_audio_seconds,
+            model=wished.model or state.runtime.names.defaults.get(_DEFAULT_ROUTE),
+            language=wished.language or None,
+            prompt=wished.prompt or "",
+        )
+        state.recordings += 1
+        try:
+            with call:
+                await state.runtime.prepare(call, "transcribe", spec)
+                found = await transcribe(
+                    state.runtime, call, spec, lambda text: self._emit(delta, **place, delta=text) if text else None
+                )
+        except ClientGone:
+            raise EngineFailure("the transcription was ended") from None
+        finally:
+            state.recordings -= 1
+        return found.text, found.seconds
+
+    # Writing: server events.
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self._events.put_nowait({"type": kind, "event_id": new_id("event"), **fields})
+
+    def _emit_session(self, change: str) -> None:
+        prefix = "transcription_session" if self._is_old else "session"
+        self._emit(f"{prefix}.{change}", session=self._buffer.settings.describe(self._id, self._is_old))
+
+    def _emit_error(self, error: RequestError, code: str | None = None, event_id: str | None = None) -> None:
+        self._state.runtime.metrics.rejected.labels(error.reason).inc()
+        fields = _error_fields(error)
+        self._emit("error", error=fields | {"code": code or fields["code"], "event_id": event_id})
+
+    async def _write(self) -> None:
+        with contextlib.suppress(WebSocketDisconnect):
+            while (event := await self._events.get()) is not None:
+                await self._socket.send_text(orjson.dumps(event).decode())
+                self._events.task_done()
+
+
+class _EmptyBuffer(InvalidRequest):
+    code = "input_audio_buffer_commit_empty"
+
+
+def _error_fields(error: RequestError) -> dict[str, Any]:
+    kind = "server_error" if error.status >= 500 else "invalid_request_error"
+    return {"type": kind, "code": error.code, "message": error.message, "param": error.param}

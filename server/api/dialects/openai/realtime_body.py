@@ -1,0 +1,211 @@
+"""Settings and client events of a live transcription, in the two forms that OpenAI has had, and their checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from server.api.fields.fields import Finite
+from server.audio import g711
+from server.audio.speech_turns import SpeechTurns
+from server.errors import InvalidRequest
+
+PCM_RATE = 24_000
+AudioFormat = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+_OLD_FORMATS: dict[str, AudioFormat] = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+
+
+class _Object(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class ServerVad(_Object):
+    """When a turn ends. The fields on answers of a chat model have no effect: a transcription has none."""
+
+    type: Literal["server_vad"] = "server_vad"
+    threshold: Annotated[Finite, Field(ge=0, le=1)] = 0.5
+    prefix_padding_ms: Annotated[int, Field(ge=0, le=2_000)] = 300
+    silence_duration_ms: Annotated[int, Field(ge=100, le=10_000)] = 500
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+    idle_timeout_ms: None = None
+
+
+class Transcription(_Object):
+    model: Annotated[str | None, Field(max_length=256)] = None
+    language: Annotated[str | None, Field(max_length=64)] = None
+    prompt: Annotated[str | None, Field(max_length=16_384)] = None
+
+
+class Format(_Object):
+    type: AudioFormat = "audio/pcm"
+    rate: Literal[24000, 8000] | None = None
+
+
+class AudioInput(_Object):
+    format: Format | None = None
+    transcription: Transcription | None = None
+    turn_detection: ServerVad | None = None
+    noise_reduction: Any = None
+
+
+class Audio(_Object):
+    input: AudioInput | None = None
+
+
+class SessionFields(_Object):
+    """`session` of `session.update`."""
+
+    type: Literal["transcription"]
+    audio: Audio | None = None
+    include: Annotated[list[str] | None, Field(max_length=0)] = None
+
+
+class OldSessionFields(_Object):
+    """`session` of `transcription_session.update`, the event of OpenAI's beta."""
+
+    input_audio_format: Literal["pcm16", "g711_ulaw", "g711_alaw"] | None = None
+    input_audio_transcription: Transcription | None = None
+    turn_detection: ServerVad | None = None
+    input_audio_noise_reduction: Any = None
+    include: Annotated[list[str] | None, Field(max_length=0)] = None
+
+
+class _Event(_Object):
+    event_id: Annotated[str | None, Field(max_length=512)] = None
+
+
+class Update(_Event):
+    type: Literal["session.update"]
+    session: SessionFields
+
+
+class OldUpdate(_Event):
+    type: Literal["transcription_session.update"]
+    session: OldSessionFields
+
+
+class Append(_Event):
+    type: Literal["input_audio_buffer.append"]
+    audio: str
+
+
+class Commit(_Event):
+    type: Literal["input_audio_buffer.commit"]
+
+
+class Clear(_Event):
+    type: Literal["input_audio_buffer.clear"]
+
+
+ClientEvent = Update | OldUpdate | Append | Commit | Clear
+_ADAPTER: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])
+
+
+def parse_event(text: str) -> ClientEvent:
+    """A client event. Raises InvalidRequest that names the field, not its value."""
+    try:
+        return _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
+            kinds = "session.update, transcription_session.update, input_audio_buffer.append, .commit and .clear"
+            raise InvalidRequest(f"`type` must be one of {kinds}", "type") from None
+        place = ".".join(map(str, first["loc"][1:]))
+        if not place:
+            raise InvalidRequest("the message is not a JSON object with an event") from None
+        message = "Extra inputs are not permitted" if first["type"] == "extra_forbidden" else first["msg"]
+        raise InvalidRequest(f"`{place}`: {message[:200]}", place) from None
+
+
+@dataclass(frozen=True)
+class LiveSettings:
+    """The settings of a session. Events change the fields that they name.
+
+    format: of the audio that the client sends.
+    turns: when a turn ends; None if the client commits.
+    """
+
+    format: AudioFormat = "audio/pcm"
+    transcription: Transcription = field(default_factory=Transcription)
+    turns: ServerVad | None = field(default_factory=ServerVad)
+
+    @property
+    def rate(self) -> int:
+        return PCM_RATE if self.format == "audio/pcm" else g711.RATE
+
+    def pcm(self, data: bytes) -> bytes:
+        """Audio of the client as PCM of 16 bits. Raises InvalidRequest for half a sample."""
+        if self.format == "audio/pcm":
+            if len(data) % 2:
+                raise InvalidRequest("`audio` has an odd number of bytes; a sample of PCM has 2", "audio")
+            return data
+        return g711.decode_ulaw(data) if self.format == "audio/pcmu" else g711.decode_alaw(data)
+
+    def detector(self) -> SpeechTurns | None:
+        turns = self.turns
+        if turns is None:
+            return None
+        return SpeechTurns(self.rate, turns.threshold, turns.prefix_padding_ms, turns.silence_duration_ms)
+
+    def updated(self, event: Update | OldUpdate) -> LiveSettings:
+        """The settings after an event. Raises InvalidRequest for a rate that the format does not have."""
+        if isinstance(event, OldUpdate):
+            old = event.session
+            return self._with(
+                old.model_fields_set,
+                old.turn_detection,
+                old.input_audio_transcription,
+                None if old.input_audio_format is None else _OLD_FORMATS[old.input_audio_format],
+            )
+        audio = event.session.audio
+        given = None if audio is None else audio.input
+        if given is None:
+            return self
+        kind = None if given.format is None else given.format.type
+        if given.format is not None and given.format.rate is not None:
+            rate = replace(self, format=given.format.type).rate
+            if given.format.rate != rate:
+                raise InvalidRequest(f"`session.audio.input.format.rate` must be {rate}", "session.audio.input.format")
+        return self._with(given.model_fields_set, given.turn_detection, given.transcription, kind)
+
+    def _with(
+        self,
+        named: set[str],
+        turns: ServerVad | None,
+        transcription: Transcription | None,
+        kind: AudioFormat | None,
+    ) -> LiveSettings:
+        merged = self.transcription
+        if transcription is not None:
+            merged = merged.model_copy(update=transcription.model_dump(exclude_unset=True))
+        return LiveSettings(kind or self.format, merged, turns if "turn_detection" in named else self.turns)
+
+    def describe(self, session_id: str, is_old: bool) -> dict[str, Any]:
+        """The session as its events tell it. is_old: in the form of OpenAI's beta."""
+        transcription = self.transcription.model_dump()
+        turns = None
+        if self.turns is not None:
+            turns = self.turns.model_dump(include={"type", "threshold", "prefix_padding_ms", "silence_duration_ms"})
+        if is_old:
+            name = next(old for old, new in _OLD_FORMATS.items() if new == self.format)
+            return {
+                "id": session_id,
+                "object": "realtime.transcription_session",
+                "input_audio_format": name,
+                "input_audio_transcription": transcription,
+                "turn_detection": turns,
+                "input_audio_noise_reduction": None,
+                "include": None,
+            }
+        form = {"type": self.format} | ({"rate": PCM_RATE} if self.format == "audio/pcm" else {})
+        given = {"format": form, "transcription": transcription, "turn_detection": turns, "noise_reduction": None}
+        return {
+            "id": session_id,
+            "object": "realtime.transcription_session",
+            "type": "transcription",
+            "audio": {"input": given},
+            "include": None,
+        }
