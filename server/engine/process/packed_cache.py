@@ -4,7 +4,7 @@ A file has one model: its name is a digest of the `packed_key`, and `server.engi
 Only files and directories that belong to this user, and that no other user may read or write, are used. A file is
 written under a temporary name, locked by its writer, and gets its own name when it is on the disk. Processes that write
 the same file do not disturb each other: the last one replaces it. The files together have a limit in bytes; the least
-recently used ones are removed. See docs/decisions/0158-packed-weights-on-disk.md.
+recently used ones are removed. See docs/decisions/0161-packed-weights-on-disk.md.
 """
 
 from __future__ import annotations

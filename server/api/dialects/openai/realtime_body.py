@@ -73,30 +73,30 @@ class OldSessionFields(_Object):
     include: Annotated[list[str] | None, Field(max_length=0)] = None
 
 
-class _Event(_Object):
+class _IdentifiedEvent(_Object):
     event_id: Annotated[str | None, Field(max_length=512)] = None
 
 
-class Update(_Event):
+class Update(_IdentifiedEvent):
     type: Literal["session.update"]
     session: SessionFields
 
 
-class OldUpdate(_Event):
+class OldUpdate(_IdentifiedEvent):
     type: Literal["transcription_session.update"]
     session: OldSessionFields
 
 
-class Append(_Event):
+class Append(_IdentifiedEvent):
     type: Literal["input_audio_buffer.append"]
     audio: str
 
 
-class Commit(_Event):
+class Commit(_IdentifiedEvent):
     type: Literal["input_audio_buffer.commit"]
 
 
-class Clear(_Event):
+class Clear(_IdentifiedEvent):
     type: Literal["input_audio_buffer.clear"]
 
 
