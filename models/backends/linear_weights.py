@@ -13,19 +13,13 @@ from models.backends.choice import Quantization, backend
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
 from models.backends.cpu.group_weight import GroupWeight, fits
+from models.backends.cpu.rounding import rounding_of
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.backends.torch import two_levels
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4, quantize_int6, quantize_int8, quantize_int8_groups
 from models.config import Activation, MixtureOfExpertsConfig
 from weights.quantized_matrix import QuantizedMatrix
-
-INT8_GROUP = 32
-"""Number of inputs that share a scale with the quantisation `int8`, and of activations. Larger groups are further from
-the unquantised model than the formats of llama.cpp. See docs/decisions/0132-int8-in-groups.md."""
-
-INT6_GROUP = 32
-"""Number of inputs that share a scale with the quantisation `int6`, and of activations."""
 
 INT4_GROUP = 128
 """Largest number of inputs that share a scale with the quantisation `int4-128`, and in checkpoints that are written."""
@@ -221,11 +215,11 @@ def _rounded(weight: Tensor | QuantizedMatrix, quantization: Quantization | None
     if isinstance(weight, QuantizedMatrix):
         return weight
     if quantization == "int8":
-        return quantize_int8_groups(weight, INT8_GROUP)
+        return quantize_int8_groups(weight, rounding_of(weight))
     if quantization == "int6":
-        return quantize_int6(weight, INT6_GROUP)
+        return quantize_int6(weight, rounding_of(weight))
     if quantization == "int4" and two_levels.fits(weight.shape[1]):
-        return two_levels.quantize_two_levels(weight)
+        return two_levels.quantize_two_levels(weight, rounding_of(weight))
     if quantization not in (*_INT4, "int4"):
         return weight
     most, with_zero_points = _INT4["int4-32-zero" if quantization == "int4" else quantization]

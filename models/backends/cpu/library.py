@@ -64,6 +64,9 @@ _SIGNATURES = {
     "triptych_copy_blocks": [_POINTER, _POINTER, _INT64, _INT64, _POINTER, _INT64],
     "triptych_pack_int8": [_POINTER, _INT64, _INT64, _POINTER, _POINTER],
     "triptych_pack_floats": [_INT32, _POINTER, _INT64, _INT64, _POINTER],
+    "triptych_search_two_levels": [_POINTER, _INT64, _POINTER, _POINTER],
+    "triptych_search_six_bits": [_POINTER, _INT64, _POINTER],
+    "triptych_round_groups": [_POINTER, _INT64, _POINTER, _POINTER, ctypes.c_float, ctypes.c_float, _POINTER],
     "triptych_choose_isa": [ctypes.c_char_p],
     "triptych_is_amx_refused": [],
 }

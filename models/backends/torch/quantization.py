@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from models.backends.torch.rounding import GROUP, TORCH, Rounding
 from weights.quantized_matrix import QuantizedMatrix
 
 _MOST_FP8 = 448.0
 """Largest number of fp8 E4M3."""
-
-_LARGEST_6_BIT_CODES = (32, 31.625, 31.25, 30.875, 30.5)
-"""What the largest number of a group is divided by to get the step sizes that are tried."""
 
 ROUNDED_TOGETHER = 1 << 17
 """Numbers rounded at a time on a CPU, so that intermediate results stay in the processor's cache."""
@@ -46,67 +44,43 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide * (1 / scales)[:, None]).round().clamp(-127, 127).nan_to_num().to(torch.int8), scales
 
 
-def quantize_int8_groups(x: Tensor, group: int = 32) -> QuantizedMatrix:
+def quantize_int8_groups(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
     """Round groups of each row to integers from -127 to 127, with one step size per group, a float16 number.
 
     x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
     """
     rows, width = x.shape
-    groups = -(-width // group)
+    groups = -(-width // GROUP)
     codes = x.new_empty((rows, width), dtype=torch.int8)
     scales = x.new_empty((rows, groups), dtype=torch.float32)
     chunk = _rows_together(x)
     for first in range(0, 0 if x.is_meta else rows, chunk):
         part = slice(first, first + chunk)
-        padded = torch.nn.functional.pad(x[part].float(), (0, groups * group - width))
-        wide = torch.unflatten(padded, 1, (groups, group))
+        padded = torch.nn.functional.pad(x[part].float(), (0, groups * GROUP - width))
+        wide = torch.unflatten(padded, 1, (groups, GROUP))
         steps = _half_at_least(wide.abs().amax(2) / 127)
-        multiples = wide / torch.where(steps == 0, 1.0, steps)[:, :, None]
-        codes[part] = multiples.round_().nan_to_num_().flatten(1)[:, :width].to(torch.int8)
+        codes[part] = rounding.codes(wide, steps, None, -127, 127).flatten(1)[:, :width]
         scales[part] = steps
-    return QuantizedMatrix(codes, 8, group, scales)
+    return QuantizedMatrix(codes, 8, GROUP, scales)
 
 
-def quantize_int6(x: Tensor, group: int = 32) -> QuantizedMatrix:
+def quantize_int6(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
     """Round groups of each row to integers from -32 to 31, with one step size per group, a float16 number.
 
-    Each candidate step size gives codes, and these give the step of the least squared error, in which a number weighs
-    as much as its square.
     x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
-    Source: `make_qx_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
     """
     rows, width = x.shape
-    groups = -(-width // group)
+    groups = -(-width // GROUP)
     codes = x.new_empty((rows, width), dtype=torch.int8)
     scales = x.new_empty((rows, groups), dtype=torch.float32)
     chunk = _rows_together(x)
     for first in range(0, 0 if x.is_meta else rows, chunk):
         part = slice(first, first + chunk)
-        padded = torch.nn.functional.pad(x[part].float(), (0, groups * group - width))
-        wide = torch.unflatten(padded, 1, (groups, group))
-        steps = _steps_of_6_bits(wide)
-        codes[part] = _rounded_to_6_bits(wide, steps).flatten(1)[:, :width].to(torch.int8)
-        scales[part] = steps[..., 0]
-    return QuantizedMatrix(codes, 6, group, scales)
-
-
-def _steps_of_6_bits(x: Tensor) -> Tensor:
-    """Step size of each group: [rows, groups, 1], float16 numbers. x: [rows, groups, group]."""
-    largest, weights = x.gather(2, x.abs().argmax(2, keepdim=True)), x.square()
-    # Where no candidate is better than none: NaN, infinity, or all zero.
-    found, best = largest / -32, torch.zeros_like(largest)
-    for code in _LARGEST_6_BIT_CODES:
-        rounded = _rounded_to_6_bits(x, largest / -code)
-        weighted = weights * rounded
-        products, squares = (weighted * x).sum(2, keepdim=True), (weighted * rounded).sum(2, keepdim=True)
-        gain = products.square() / squares
-        is_better = gain > best
-        best, found = torch.where(is_better, gain, best), torch.where(is_better, products / squares, found)
-    return found.half().float()
-
-
-def _rounded_to_6_bits(x: Tensor, steps: Tensor) -> Tensor:
-    return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(-32, 31)
+        padded = torch.nn.functional.pad(x[part].float(), (0, groups * GROUP - width))
+        wide = torch.unflatten(padded, 1, (groups, GROUP))
+        scales[part] = rounding.six_bits(wide).half().float()
+        codes[part] = rounding.codes(wide, scales[part], None, -32, 31).flatten(1)[:, :width]
+    return QuantizedMatrix(codes, 6, GROUP, scales)
 
 
 def _half_at_least(x: Tensor) -> Tensor:

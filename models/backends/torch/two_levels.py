@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from models.backends.torch.rounding import GROUP, TORCH, Rounding
 from weights.quantized_matrix import QuantizedMatrix
 
-GROUP = 32
-"""Numbers that share a scale and a minimum."""
 MAX_GROUPS = 16
 """Largest number of groups that share the units of their scales and minimums, that of the kernels."""
 _MIN_GROUPS = 4
@@ -16,9 +15,6 @@ _LARGEST = 15
 """Largest code of 4 bits."""
 _LARGEST_MULTIPLE = 127
 """Scales and minimums are at most this number of times their unit, because the kernels read them as int8."""
-_CANDIDATES = 5
-"""Step sizes that are tried for each group: those that divide its range by 14 to 16. The error of 21 candidates is 1%
-smaller, and takes three times as long."""
 _ROUNDED_TOGETHER = 1 << 18
 
 
@@ -27,7 +23,7 @@ def fits(width: int) -> bool:
     return width % GROUP == 0 and _groups_of_block(width // GROUP) >= _MIN_GROUPS
 
 
-def quantize_two_levels(x: Tensor) -> QuantizedMatrix:
+def quantize_two_levels(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
     """Round groups of each row to 4 bits, with the scale and the minimum of the least weighted squared error.
 
     Large numbers weigh more, because they belong to inputs and outputs that matter. Each candidate step size gives
@@ -48,13 +44,12 @@ def quantize_two_levels(x: Tensor) -> QuantizedMatrix:
     for first in range(0, 0 if x.is_meta else rows, chunk):
         part = slice(first, first + chunk)
         wide = x[part].float().view(-1, groups, GROUP)
-        found = torch.stack(_search(wide), 2)
+        found = torch.stack(rounding.two_levels(wide), 2)
         of_blocks = found.view(-1, groups // of_block, of_block, 2)
         unit = of_blocks.amax(2) / _LARGEST_MULTIPLE
         multiples = (of_blocks / torch.where(unit == 0, 1.0, unit)[:, :, None]).round()
         scale, minimum = (multiples * unit[:, :, None]).view(-1, groups, 2).unbind(2)
-        stored = _codes(wide + minimum[:, :, None], scale[:, :, None])
-        codes[part] = stored.flatten(1).to(torch.uint8)
+        codes[part] = rounding.codes(wide, scale, minimum, 0, _LARGEST).flatten(1)
         scales[part], minimums[part], units[part] = scale, minimum, unit
     return QuantizedMatrix(codes, 4, GROUP, scales, minimums, units=units)
 
@@ -62,34 +57,3 @@ def quantize_two_levels(x: Tensor) -> QuantizedMatrix:
 def _groups_of_block(groups: int) -> int:
     """Number of groups that share units: the largest that divides the groups of a row."""
     return next(count for count in range(MAX_GROUPS, 0, -1) if groups % count == 0)
-
-
-def _codes(x: Tensor, scales: Tensor) -> Tensor:
-    return (x / torch.where(scales == 0, 1.0, scales)).round_().nan_to_num_().clamp_(0, _LARGEST)
-
-
-def _search(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale and minimum of each group: two [rows, groups]. x: [rows, groups, GROUP]. A minimum is subtracted."""
-    weights = x.square().mean(2, keepdim=True).sqrt() + x.abs()
-    low, high = x.amin(2, keepdim=True).clamp(max=0), x.amax(2, keepdim=True)
-    total, sum_x = weights.sum(2), (weights * x).sum(2)
-    best = torch.full_like(total, torch.inf)
-    # Where no candidate is better than none: NaN, infinity, or all zero.
-    scale, minimum = (high - low)[:, :, 0] / _LARGEST, -low[:, :, 0]
-    for number in range(_CANDIDATES):
-        steps = (high - low) / (_LARGEST - 1 + 2 * number / (_CANDIDATES - 1))
-        codes = _codes(x - low, steps)
-        weighted = weights * codes
-        sum_codes, sum_squares, sum_products = weighted.sum(2), (weighted * codes).sum(2), (weighted * x).sum(2)
-        determinant = total * sum_squares - sum_codes.square()
-        one = (total * sum_products - sum_x * sum_codes) / determinant
-        offset = (sum_squares * sum_x - sum_codes * sum_products) / determinant
-        # A minimum above zero cannot be stored.
-        is_positive = offset > 0
-        one = torch.where(is_positive, sum_products / sum_squares, one)
-        offset = torch.where(is_positive, 0.0, offset)
-        error = (weights * (one[:, :, None] * codes + offset[:, :, None] - x).square()).sum(2)
-        is_better = (determinant > 0) & (error < best)
-        best = torch.where(is_better, error, best)
-        scale, minimum = torch.where(is_better, one, scale), torch.where(is_better, -offset, minimum)
-    return scale, minimum

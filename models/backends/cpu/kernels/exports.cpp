@@ -91,9 +91,8 @@ Kernels kernels_of(const Isa& chosen) {
     for (const Isa& one : isas) {
         const Kernels& own = *one.kernels;
 #define X(name, ...) found.name = own.name == nullptr ? found.name : own.name;
-        TRIPTYCH_OPERATIONS(X)
+        TRIPTYCH_OPERATIONS(X) LOADING_KERNELS(X)
 #undef X
-        found.pack_panels = own.pack_panels == nullptr ? found.pack_panels : own.pack_panels;
         if (&one == &chosen) break;
     }
     return found;
@@ -212,5 +211,31 @@ EXPORT void triptych_pack_int8(const int8_t* weight, int64_t columns, int64_t wi
 EXPORT void triptych_pack_floats(int32_t dtype, const void* weight, int64_t columns, int64_t width, void* packed) {
     parallel(panels_of(columns), items_of(width * PANEL), [&](int64_t begin, int64_t end) {
         kernels.pack_panels(DType(dtype), weight, columns, width, packed, begin, end);
+    });
+}
+
+// Groups that one thread rounds at least.
+constexpr int64_t ROUNDED_TOGETHER = 64;
+
+// Scale and minimum of each of `count` groups of 32 numbers, see rounding.h.
+EXPORT void triptych_search_two_levels(const float* x, int64_t count, float* scales, float* minimums) {
+    parallel(count, ROUNDED_TOGETHER, [&](int64_t begin, int64_t end) {
+        kernels.search_two_levels(x + begin * 32, end - begin, scales + begin, minimums + begin);
+    });
+}
+
+// Scale of each of `count` groups of 32 numbers, see rounding.h.
+EXPORT void triptych_search_six_bits(const float* x, int64_t count, float* scales) {
+    parallel(count, ROUNDED_TOGETHER, [&](int64_t begin, int64_t end) {
+        kernels.search_six_bits(x + begin * 32, end - begin, scales + begin);
+    });
+}
+
+// Codes of `count` groups of 32 numbers, see rounding.h. minimums: null for none.
+EXPORT void triptych_round_groups(const float* x, int64_t count, const float* scales, const float* minimums,
+                                  float least, float most, int8_t* codes) {
+    parallel(count, ROUNDED_TOGETHER, [&](int64_t begin, int64_t end) {
+        kernels.round_groups(x + begin * 32, end - begin, scales + begin,
+                             minimums == nullptr ? nullptr : minimums + begin, least, most, codes + begin * 32);
     });
 }

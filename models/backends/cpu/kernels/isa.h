@@ -45,6 +45,7 @@ namespace {
 #include "activations.h"
 #include "epilogue.h"
 #include "panels.h"
+#include "rounding.h"
 
 #include "byte_products.h"
 #include "float_linear.h"
@@ -78,9 +79,9 @@ const Kernels ISA_KERNELS = changed_kernels();
 #else
 const Kernels ISA_KERNELS = {
 #define X(name, ...) name,
-    TRIPTYCH_OPERATIONS(X)
+    TRIPTYCH_OPERATIONS(X) LOADING_KERNELS(X)
 #undef X
-    pack_panels};
+};
 #endif
 
 #if defined(ISA_FEATURES) && defined(__clang__)

@@ -555,7 +555,14 @@ struct Kernels {
 #undef X
     void (*pack_panels)(DType, const void* weight, int64_t columns, int64_t width, void* packed, int64_t begin,
                         int64_t end);
+    void (*search_two_levels)(const float* x, int64_t count, float* scales, float* minimums);
+    void (*search_six_bits)(const float* x, int64_t count, float* scales);
+    void (*round_groups)(const float* x, int64_t count, const float* scales, const float* minimums, float least,
+                         float most, int8_t* codes);
 };
+
+// The kernels that only loading needs.
+#define LOADING_KERNELS(X) X(pack_panels) X(search_two_levels) X(search_six_bits) X(round_groups)
 
 extern const Kernels kernels_baseline;
 #ifdef __x86_64__

@@ -1,0 +1,88 @@
+"""The numeric part of rounding weights in groups of 32: searches for scales, and codes. In operations of torch.
+
+`models.backends.cpu.rounding` has the same functions in compiled kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+GROUP = 32
+"""Numbers that share a scale."""
+_LARGEST_4_BIT_CODE = 15
+_CANDIDATES = 5
+"""Step sizes that are tried for each group with a minimum: those that divide its range by 14 to 16. The error of 21
+candidates is 1% smaller, and takes three times as long."""
+_LARGEST_6_BIT_CODES = (32, 31.625, 31.25, 30.875, 30.5)
+"""What the largest number of a group is divided by to get the step sizes that are tried."""
+
+
+class Rounding:
+    """Functions of float32 numbers in groups, [rows, groups, GROUP]."""
+
+    def two_levels(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and minimum of each group, for codes from 0 to 15: two [rows, groups]. A minimum is subtracted.
+
+        They have the least weighted squared error of several candidates. A number weighs as much as its magnitude plus
+        the root mean square of its group. A group with NaN or infinity has a scale or a minimum that is not finite.
+        Source: `make_qkx2_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
+        """
+        weights = x.square().mean(2, keepdim=True).sqrt() + x.abs()
+        low, high = x.amin(2, keepdim=True).clamp(max=0), x.amax(2, keepdim=True)
+        total, sum_x = weights.sum(2), (weights * x).sum(2)
+        best = torch.full_like(total, torch.inf)
+        # Where no candidate is better than none: NaN, infinity, or all zero.
+        scale, minimum = (high - low)[:, :, 0] / _LARGEST_4_BIT_CODE, -low[:, :, 0]
+        for number in range(_CANDIDATES):
+            steps = (high - low) / (_LARGEST_4_BIT_CODE - 1 + 2 * number / (_CANDIDATES - 1))
+            codes = _multiples(x - low, steps, 0, _LARGEST_4_BIT_CODE)
+            weighted = weights * codes
+            sum_codes, sum_squares, sum_products = weighted.sum(2), (weighted * codes).sum(2), (weighted * x).sum(2)
+            determinant = total * sum_squares - sum_codes.square()
+            one = (total * sum_products - sum_x * sum_codes) / determinant
+            offset = (sum_squares * sum_x - sum_codes * sum_products) / determinant
+            # A minimum above zero cannot be stored.
+            is_positive = offset > 0
+            one = torch.where(is_positive, sum_products / sum_squares, one)
+            offset = torch.where(is_positive, 0.0, offset)
+            error = (weights * (one[:, :, None] * codes + offset[:, :, None] - x).square()).sum(2)
+            is_better = (determinant > 0) & (error < best)
+            best = torch.where(is_better, error, best)
+            scale, minimum = torch.where(is_better, one, scale), torch.where(is_better, -offset, minimum)
+        return scale, minimum
+
+    def six_bits(self, x: Tensor) -> Tensor:
+        """Scale of each group, for codes from -32 to 31: [rows, groups].
+
+        It has the least squared error of several candidates, where a number weighs as much as its square. A group with
+        NaN or infinity has a scale that is not finite.
+        Source: `make_qx_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
+        """
+        largest, weights = x.gather(2, x.abs().argmax(2, keepdim=True)), x.square()
+        # Where no candidate is better than none: NaN, infinity, or all zero.
+        found, best = largest / -32, torch.zeros_like(largest)
+        for code in _LARGEST_6_BIT_CODES:
+            rounded = _multiples(x, largest / -code, -32, 31)
+            weighted = weights * rounded
+            products, squares = (weighted * x).sum(2, keepdim=True), (weighted * rounded).sum(2, keepdim=True)
+            gain = products.square() / squares
+            is_better = gain > best
+            best, found = torch.where(is_better, gain, best), torch.where(is_better, products / squares, found)
+        return found[..., 0]
+
+    def codes(self, x: Tensor, scales: Tensor, minimums: Tensor | None, least: int, most: int) -> Tensor:
+        """The multiple of the scale of its group that is next to each number, ties to even: int8.
+
+        scales: [rows, groups]; zero counts as one. minimums: [rows, groups], added to the numbers first.
+        least, most: limits of the codes. NaN becomes 0.
+        """
+        raised = x if minimums is None else x + minimums[:, :, None]
+        return _multiples(raised, scales[:, :, None], least, most).to(torch.int8)
+
+
+TORCH = Rounding()
+
+
+def _multiples(x: Tensor, steps: Tensor, least: int, most: int) -> Tensor:
+    return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(least, most)
