@@ -132,8 +132,9 @@ def test_generate_has_exactly_the_fields_of_the_contract(document: dict[str, Any
     model prompt stream max_new_tokens min_new_tokens do_sample temperature top_k top_p min_p typical_p
     repetition_penalty presence_penalty frequency_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
     logit_bias bad_words allowed_token_ids allowed_sequences suppress_tokens seed n best_of num_beams
-    num_return_sequences length_penalty early_stopping num_beam_groups diversity_penalty stop stop_token_ids include_stop ignore_eos
-    skip_special_tokens logprobs top_logprobs prompt_logprobs echo return_token_ids return_attention truncate
+    num_return_sequences length_penalty early_stopping num_beam_groups diversity_penalty stop stop_token_ids
+    include_stop ignore_eos skip_special_tokens logprobs top_logprobs prompt_logprobs echo return_token_ids
+    return_attention truncate
     forced_bos_token decoder_prefix source_lang target_lang response_format timeout_ms user metadata store
     """
     assert fields == set(contract.split())
