@@ -144,8 +144,8 @@ SAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"input": "hello", "text": {"format": {"type": "json_object"}}},
         {"input": "hello", "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}},
     ],
-    "TranscriptionForm": [{"response_format": "json"}],
-    "TranslationForm": [{"response_format": "json"}],
+    "TranscriptionForm": [{"response_format": "json", "chunking_strategy": {"type": "server_vad"}}],
+    "TranslationForm": [{"response_format": "json", "chunking_strategy": {"type": "server_vad"}}],
     "AnthropicMessagesBody": [_ANTHROPIC | {"max_tokens": 5}],
     "AnthropicCountBody": [_ANTHROPIC],
     "OllamaChatBody": [

@@ -118,13 +118,10 @@ DESCRIPTIONS: Mapping[str, str] = {
     "TranscriptionForm.response_format": "json, text, srt, vtt, or verbose_json with times",
     "TranslationForm.response_format": "json, text, srt, vtt, or verbose_json with times",
     "timestamp_granularities": "`segment`, `word` or both; needs `response_format` verbose_json",
-    "temperature_increment_on_fallback": "decode rejected windows again with the temperature raised by this, up to 1",
     "compression_ratio_threshold": "with fallback: reject windows that are more repetitive; default 2.4",
     "logprob_threshold": "with fallback: reject windows whose mean log-probability is lower; default -1",
     "no_speech_threshold": "leave out windows whose `no_speech_prob` is higher and whose mean log-probability is low",
     "condition_on_previous_text": "put the text so far before each window; default false",
-    "chunking_strategy": "auto: the batched mode, windows cut at silences and decoded at the same time; default: one "
-    "window after the other",
     "TranscriptionForm.stream": "answer in parts, with `response_format` json or text; default false",
     "TranslationForm.stream": "answer in parts, with `response_format` json or text; default false",
     "stream_options": "what the stream reports in addition to the answer",
