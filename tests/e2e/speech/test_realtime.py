@@ -68,7 +68,8 @@ WHISPER = {"transcription": {"model": "whisper", "language": "de"}}
 
 
 def test_a_committed_turn_has_the_text_of_the_recording(server) -> None:
-    expected = transcript(server, wav(PCM / 32768, RATE), model="whisper", language="de")
+    defaults = {"temperature_increment_on_fallback": "", "no_speech_threshold": ""}
+    expected = transcript(server, wav(PCM / 32768, RATE), model="whisper", language="de", **defaults)
     with session(server) as live:
         created = until(live, "session.created")[-1]["session"]
         assert created["type"] == "transcription" and created["audio"]["input"]["turn_detection"]["threshold"] == 0.5
