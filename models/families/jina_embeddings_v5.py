@@ -15,26 +15,13 @@ from models.families.shared import eurobert_layers
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
+from models.families.shared.qwen3_layers import DEFAULTS as QWEN3_DEFAULTS
 from models.families.shared.qwen3_layers import qwen3_decoder
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rotary_decoder import rotary_rules
 from weights.rules import Drop, Rule
 
 _PUBLISHED = PublishedCode("jinaai", "", "JinaEmbeddingsV5", module=r"\w+")
-_QWEN3_DEFAULTS = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 22016,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "max_window_layers": 28,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0,
-    "head_dim": 128,
-}
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -46,7 +33,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     if encoder:
         model = eurobert_layers.eurobert_encoder(Fields(settings, defaults=eurobert_layers.DEFAULTS))
     else:
-        model = qwen3_decoder(Fields(settings, defaults=_QWEN3_DEFAULTS), window=4096)
+        model = qwen3_decoder(Fields(settings, defaults=QWEN3_DEFAULTS), window=4096)
     return replace(model, head=PoolingHead())
 
 

@@ -9,28 +9,13 @@ from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, rms_eps, rotary_settings
-from models.families.shared.qwen3_layers import qwen3_decoder
+from models.families.shared.qwen3_layers import DEFAULTS, qwen3_decoder
 from models.families.shared.rotary_decoder import rotary_rules
 from weights.gguf.metadata import Metadata
 
-_DEFAULTS = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 22016,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "max_window_layers": 28,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0,
-    "head_dim": 128,
-}
-
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
-    return qwen3_decoder(Fields(hf, defaults=_DEFAULTS), window=4096)
+    return qwen3_decoder(Fields(hf, defaults=DEFAULTS), window=4096)
 
 
 def gguf_settings(of: Metadata) -> Settings:

@@ -13,26 +13,12 @@ from models.config import LanguageModelHead, ModelConfig, PoolingHead
 from models.families.shared.family import Family
 from models.families.shared.fields import Fields
 from models.families.shared.published_code import PublishedCode
-from models.families.shared.qwen3_layers import qwen3_decoder
+from models.families.shared.qwen3_layers import DEFAULTS, qwen3_decoder
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rotary_decoder import rotary_rules
 from weights.rules import Drop, Rename, Rule
 
 _PUBLISHED = PublishedCode("voyageai", "", "VoyageQwen3Bidirectional(?:Embed)?", module=r"\w+")
-_DEFAULTS = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 22016,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 32768,
-    "max_window_layers": 28,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-06,
-    "rope_theta": 10000.0,
-    "head_dim": 128,
-}
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -40,7 +26,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     given.refuse_unless("is_causal", False)
     given.refuse_unless("use_bidirectional_attention", True)
     settings = {name: value for name, value in hf.items() if name != "auto_map"}
-    model = qwen3_decoder(Fields({**settings, "is_causal": False}, defaults=_DEFAULTS), window=4096)
+    model = qwen3_decoder(Fields({**settings, "is_causal": False}, defaults=DEFAULTS), window=4096)
     assert model.encoder is not None
     return replace(model, head=PoolingHead(), encoder=replace(model.encoder, output_width=given.labels()))
 

@@ -160,7 +160,7 @@ class TerminalChat:
             _tell("there is no message to answer again")
 
     def _answered(self) -> bool:
-        """Whether the last message is in the conversation. One that failed is not."""
+        """Whether the server answered the last message. A message that failed is not in the conversation."""
         sent = [message["content"] for message in self._conversation.messages if message["role"] == "user"]
         return sent[-1:] == [self._last]
 

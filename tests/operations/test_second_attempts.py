@@ -38,7 +38,10 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 async def translated(bench: Bench, http: httpx.AsyncClient, *answers: list[int], **body: object) -> dict:
-    """The answer to a request whose messages to the worker get these answers. An empty one is a failure."""
+    """Send a request to `/translate`, answer its messages to the worker with these token ids, and return the body.
+
+    Empty token ids are a failed answer.
+    """
     asking = asyncio.create_task(http.post("/translate", json=BODY | body))
     for token_ids in answers:
         (row,) = (await bench.sent_generate()).rows

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-"""Numbers that share a scale."""
-_LARGEST_4_BIT_CODE = 15
+"""Numbers that share a scale. Larger groups are further from the unquantised model than the formats of llama.cpp. See
+docs/decisions/0132-int8-in-groups.md."""
+LARGEST_4_BIT_CODE = 15
 _CANDIDATES = 5
 """Step sizes that are tried for each group with a minimum: those that divide its range by 14 to 16. The error of 21
 candidates is 1% smaller, and takes three times as long."""
@@ -33,10 +34,10 @@ class Rounding:
         total, sum_x = weights.sum(2), (weights * x).sum(2)
         best = torch.full_like(total, torch.inf)
         # Where no candidate is better than none: NaN, infinity, or all zero.
-        scale, minimum = (high - low)[:, :, 0] / _LARGEST_4_BIT_CODE, -low[:, :, 0]
+        scale, minimum = (high - low)[:, :, 0] / LARGEST_4_BIT_CODE, -low[:, :, 0]
         for number in range(_CANDIDATES):
-            steps = (high - low) / (_LARGEST_4_BIT_CODE - 1 + 2 * number / (_CANDIDATES - 1))
-            codes = _multiples(x - low, steps, 0, _LARGEST_4_BIT_CODE)
+            steps = (high - low) / (LARGEST_4_BIT_CODE - 1 + 2 * number / (_CANDIDATES - 1))
+            codes = _multiples(x - low, steps, 0, LARGEST_4_BIT_CODE)
             weighted = weights * codes
             sum_codes, sum_squares, sum_products = weighted.sum(2), (weighted * codes).sum(2), (weighted * x).sum(2)
             determinant = total * sum_squares - sum_codes.square()

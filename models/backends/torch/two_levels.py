@@ -5,14 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from models.backends.torch.rounding import GROUP, TORCH, Rounding
+from models.backends.torch.rounding import GROUP, LARGEST_4_BIT_CODE, TORCH, Rounding
 from weights.quantized_matrix import QuantizedMatrix
 
 MAX_GROUPS = 16
 """Largest number of groups that share the units of their scales and minimums, that of the kernels."""
 _MIN_GROUPS = 4
-_LARGEST = 15
-"""Largest code of 4 bits."""
 _LARGEST_MULTIPLE = 127
 """Scales and minimums are at most this number of times their unit, because the kernels read them as int8."""
 _ROUNDED_TOGETHER = 1 << 18
@@ -49,7 +47,7 @@ def quantize_two_levels(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatri
         unit = of_blocks.amax(2) / _LARGEST_MULTIPLE
         multiples = (of_blocks / torch.where(unit == 0, 1.0, unit)[:, :, None]).round()
         scale, minimum = (multiples * unit[:, :, None]).view(-1, groups, 2).unbind(2)
-        codes[part] = rounding.codes(wide, scale, minimum, 0, _LARGEST).flatten(1)
+        codes[part] = rounding.codes(wide, scale, minimum, 0, LARGEST_4_BIT_CODE).flatten(1)
         scales[part], minimums[part], units[part] = scale, minimum, unit
     return QuantizedMatrix(codes, 4, GROUP, scales, minimums, units=units)
 

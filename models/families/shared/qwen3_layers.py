@@ -14,6 +14,22 @@ from models.families.shared.rotary_decoder import (
 )
 from models.families.shared.windows import upper_windows
 
+DEFAULTS = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 28,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "head_dim": 128,
+}
+"""Defaults of `Qwen3Config` in transformers. Families with the layers of Qwen3 and code of their own have the same."""
+
 
 def qwen3_decoder(fields: Fields, window: int) -> ModelConfig:
     """A decoder, or an encoder if it is not causal.

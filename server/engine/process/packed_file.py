@@ -173,7 +173,7 @@ class PackedFile:
 
 
 class ReadingMemory:
-    """Gives the tensors of a file instead of those of a checkpoint. Implements `TensorMemory`.
+    """A `TensorMemory` that replaces each tensor of a model by the next tensor of a packed file.
 
     file: the file, open as long as tensors are kept.
     maps: map the file, for tensors that will be copied; otherwise read it into memory of this process.

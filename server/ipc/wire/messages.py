@@ -167,7 +167,7 @@ class Generate(Message, frozen=True):
     key: str = ""
 
     def params_of(self, row: GenerateRow) -> GenerationParams:
-        """The settings of a row."""
+        """The settings of a row: `term_params` if they are given and the row has terms of a glossary, else `params`."""
         return self.params if self.term_params is None or not row.terms else self.term_params
 
     @property

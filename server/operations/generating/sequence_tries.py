@@ -65,7 +65,7 @@ async def allowed_trie(
 
 
 def _trie_of(items: Sequence[str | Sequence[int]], model: ServedModel) -> SequenceTrie:
-    """The trie of texts and token ids. Each text is tokenized by itself, without special tokens around it."""
+    """Build the trie of `allowed_sequences`. Each text is tokenized by itself, without special tokens around it."""
     texts = [item for item in items if isinstance(item, str)]
     encoded = iter(model.tokenizer.encode(texts, add_special_tokens=False, offsets=False)) if texts else iter(())
     sequences = [next(encoded).ids if isinstance(item, str) else item for item in items]

@@ -214,20 +214,20 @@ EXPORT void triptych_pack_floats(int32_t dtype, const void* weight, int64_t colu
     });
 }
 
-// Groups that one thread rounds at least.
-constexpr int64_t ROUNDED_TOGETHER = 64;
+// Numbers of a group, as in rounding.h, and the groups that one thread rounds at least.
+constexpr int64_t ROUNDED_GROUP = 32, ROUNDED_TOGETHER = 64;
 
 // Scale and minimum of each of `count` groups of 32 numbers, see rounding.h.
 EXPORT void triptych_search_two_levels(const float* x, int64_t count, float* scales, float* minimums) {
     parallel(count, ROUNDED_TOGETHER, [&](int64_t begin, int64_t end) {
-        kernels.search_two_levels(x + begin * 32, end - begin, scales + begin, minimums + begin);
+        kernels.search_two_levels(x + begin * ROUNDED_GROUP, end - begin, scales + begin, minimums + begin);
     });
 }
 
 // Scale of each of `count` groups of 32 numbers, see rounding.h.
 EXPORT void triptych_search_six_bits(const float* x, int64_t count, float* scales) {
     parallel(count, ROUNDED_TOGETHER, [&](int64_t begin, int64_t end) {
-        kernels.search_six_bits(x + begin * 32, end - begin, scales + begin);
+        kernels.search_six_bits(x + begin * ROUNDED_GROUP, end - begin, scales + begin);
     });
 }
 
@@ -235,7 +235,7 @@ EXPORT void triptych_search_six_bits(const float* x, int64_t count, float* scale
 EXPORT void triptych_round_groups(const float* x, int64_t count, const float* scales, const float* minimums,
                                   float least, float most, int8_t* codes) {
     parallel(count, ROUNDED_TOGETHER, [&](int64_t begin, int64_t end) {
-        kernels.round_groups(x + begin * 32, end - begin, scales + begin,
-                             minimums == nullptr ? nullptr : minimums + begin, least, most, codes + begin * 32);
+        kernels.round_groups(x + begin * ROUNDED_GROUP, end - begin, scales + begin,
+                             minimums == nullptr ? nullptr : minimums + begin, least, most, codes + begin * ROUNDED_GROUP);
     });
 }
