@@ -72,7 +72,7 @@ PRINTED = {
     "translate_glossary": r"translation: .*maison.*\ntranslation: .*\bvilla\b.*jardin",
     "translate_html": r"<h1 id=\"top\">.+</h1>\n<p>.+<a href=\"/house\">.+</a>.*<code>make serve</code>",
     "generate": r"greedy: .+\nsample 0: .+\nsample 1: .+\nusage: ",
-    "generate_allowed_sequences": r"(-\d\.\d{3} ?(a boy|a girl|a little dog|a little girl|the moon)\n){5}$",
+    "generate_allowed_sequences": r"(-\d+\.\d{3} (a boy|a girl|a little dog|a little girl|the moon)\n){5}$",
     "generate_stream": r".+\nfinished: (length|stop)",
     "translate": r"translation: Je suis un étudiant\n(alternative: .+\n){2}(translation: .+\n){2}",
     "embed": r"dimensions: \d+\ncosine:     -?\d",
