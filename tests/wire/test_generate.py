@@ -326,7 +326,8 @@ def test_a_deadline_after_the_first_byte_is_a_partial_answer(client: httpx.Clien
 def test_a_wait_and_an_answer_have_limits_of_their_own(start: Callable[..., Process]) -> None:
     """The fake worker never starts the first two requests, and stops within the others."""
     waiting = {"model": "decoder", "prompt": "&"}
-    begun = {"model": "decoder", "prompt": "abc&d", "max_tokens": 5}
+    # The fake worker rotates the prompt of a request that samples.
+    begun = {"model": "decoder", "prompt": "abc&d", "max_tokens": 5, "temperature": 0}
     requests = [
         ("/generate", waiting | {"stream": True}),
         ("/v1/completions", waiting),
