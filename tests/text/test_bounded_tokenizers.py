@@ -200,6 +200,22 @@ def test_steps_of_a_decoder_that_panics_are_those_of_the_library() -> None:
         decoders.Strip("a", 1, 1).decode(["a"])
 
 
+def test_a_quadratic_expression_is_found_where_splitting_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fast processor: at 512 characters, the time of the slow text is not among the longest."""
+    texts = list(expressions._texts("a*b"))
+    slow = texts[len(texts) // 2]
+
+    def seconds(split: object, text: tuple[str, str], length: int) -> float:
+        pieces = length * 1e-6 * (1 + texts.index(text) / len(texts))
+        return pieces + (8e-10 * length**2 if text == slow else 0)
+
+    monkeypatch.setattr(expressions, "_seconds", seconds)
+    at_512 = sorted(texts, key=lambda text: -seconds(None, text, 512))
+    assert at_512.index(slow) > 2 * expressions.MAX_LONG_TEXTS
+    with pytest.raises(TokenizerError, match="grows faster"):
+        expressions.check_expression("a*b", "splitter")
+
+
 def test_published_expressions_are_known_in_either_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSeek V3 has line breaks and quotes as they are; the search for slow texts would take a second."""
     monkeypatch.setattr(expressions, "_try", lambda *more: pytest.fail("the expression is published"))

@@ -23,14 +23,21 @@ from server.text.tokens.tokenizer import TokenizerError
 MAX_EXPRESSION = 4096
 LENGTHS = (16, 64, 512, 4096, 16384)
 """Lengths of the texts, in characters. The costs of a text grow by 16 to 64 times from one to the next at least."""
-TELLING_LENGTH, MAX_LONG_TEXTS = 512, 24
-"""From this length on, time that grows with the square shows. Only the texts that took longest are tried longer."""
+TELLING_LENGTH, MAX_LONG_TEXTS = 512, 12
+"""From this length on, time that grows with the square shows. Longer texts are only those that took longest, and
+those whose time grew most: this many of each. On a fast processor, splitting a text into many pieces takes longer than
+a short quadratic search.
+"""
 SECONDS_PER_CHARACTER = 4e-6
 """Fifty times what published expressions need on a slow processor."""
 SPARE_SECONDS = 0.002
+UNRANKED = (LENGTHS[0], LENGTHS[-1])
+"""Lengths whose times are not ranked, nor compared with those of the next length."""
 MAX_GROWTH = 8.0
 """From 4,096 to 16,384 characters, linear time grows by 4 times and quadratic time by 16. Fast processors need this
 rule, because a quadratic expression keeps the limit per character there."""
+CLOCK_TICK = 1e-6
+"""Seconds. A clock of processor time may show none for a short text."""
 MAX_CHARACTERS = 20
 _KINDS = ("a", "A", "1", " ", "\n", ".", "'", "_", "中", "\u0301", "\N{GRINNING FACE}")
 _QUADRATIC = frozenset(("superbpe",))
@@ -71,14 +78,20 @@ def _try(split: pre_tokenizers.PreTokenizer, name: str, texts: list[tuple[str, s
                     "its time grows faster than the text"
                 )
             timed.append((seconds, text))
-        before = {text: seconds for seconds, text in timed}
         if length >= TELLING_LENGTH:
-            texts = [text for _, text in sorted(timed, reverse=True)[:MAX_LONG_TEXTS]]
+            growths = [(seconds / max(before[text], CLOCK_TICK), text) for seconds, text in timed]
+            texts = list(dict.fromkeys(text for ranked in (timed, growths) for text in _greatest(ranked)))
+        before = {text: seconds for seconds, text in timed}
+
+
+def _greatest(ranked: list[tuple[float, tuple[str, str]]]) -> list[tuple[str, str]]:
+    return [text for _, text in sorted(ranked, reverse=True)[:MAX_LONG_TEXTS]]
 
 
 def _seconds(split: pre_tokenizers.PreTokenizer, text: tuple[str, str], length: int) -> float:
-    """Processor time of a text: the least of three times if the first is long, or if the times of many texts will be
-    ranked. Other work on the machine lengthens single times. Infinite for a panic of the library.
+    """Processor time of a text: the least of three times if the first is long, or if it will be ranked or compared.
+
+    Other work on the machine lengthens single times. The time is infinite for a panic of the library.
     """
     unit, end = text
     content, found = unit * (length // len(unit)) + end, float("inf")
@@ -91,7 +104,7 @@ def _seconds(split: pre_tokenizers.PreTokenizer, text: tuple[str, str], length: 
                 raise
             return float("inf")
         found = min(found, time.thread_time() - started)
-        if length != TELLING_LENGTH and found <= SPARE_SECONDS + length * SECONDS_PER_CHARACTER:
+        if length in UNRANKED and found <= SPARE_SECONDS + length * SECONDS_PER_CHARACTER:
             break
     return found
 
