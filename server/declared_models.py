@@ -19,7 +19,7 @@ from server.errors import CheckpointError, InvalidRequest, StartError
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
 from server.model_sources import find_models, model_specs, resolved, unnamed_speculation
 from server.operations.on_demand.declared import DeclaredModel, Description
-from server.operations.on_demand.registry import TextParts
+from server.operations.on_demand.loader import TextParts
 from server.operations.runtime import ServedModel
 from server.settings import MODEL_NAME, Settings
 from server.text.checkpoint_text import CheckpointText

@@ -14,10 +14,11 @@ from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import ModelMeasured
 from server.limits.model_memory import Resident, who_leaves
 from server.operations.model_names import ModelNames
-from server.operations.on_demand import registry as module
+from server.operations.on_demand import loader as module
 from server.operations.on_demand.declared import DeclaredModel, Description
+from server.operations.on_demand.loader import TextParts
 from server.operations.on_demand.needed import needed_models
-from server.operations.on_demand.registry import ModelRegistry, TextParts
+from server.operations.on_demand.registry import ModelRegistry
 from server.text.languages.languages import TranslationLanguages
 
 

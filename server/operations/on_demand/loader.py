@@ -1,0 +1,330 @@
+"""Loads and unloads declared models within a budget of memory: one task loads them, one after the other.
+
+See docs/decisions/0151-models-on-demand.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.errors import StartError
+from server.ipc.client.call import Call
+from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
+from server.ipc.wire.descriptions import ModelSpec
+from server.ipc.wire.messages import ModelMeasured
+from server.limits.model_memory import Resident, who_leaves
+from server.operations.on_demand.declared import DeclaredModel, Description
+from server.operations.waiting import Waiting
+
+log = logging.getLogger("triptych.models")
+
+SWEEP_SECONDS = 0.5
+"""Time between two checks for models that have been idle for too long."""
+KV_SHARE = 8
+"""The KV cache of one model gets at most this fraction of the budget: 1 / 8. Its smallest cache may need more."""
+
+
+class Loads(Protocol):
+    """The part of `ModelLoads` that the loader uses."""
+
+    changed: Callable[[], None]
+    dropped: Callable[[str, str], None]
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def is_available(self, name: str) -> bool: ...
+
+    async def measure(self, spec: ModelSpec) -> ModelMeasured: ...
+
+    async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None: ...
+
+    async def unload(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class TextParts:
+    """Reads and drops the parts of a model that are in the HTTP process: tokenizer, templates, languages.
+
+    size_bytes: memory that they need. load: reads them; raises StartError. drop: drops them, if there are any.
+    describe: reads the description of a model; raises StartError.
+    """
+
+    size_bytes: Callable[[ModelSpec], int]
+    load: Callable[[ModelSpec], Awaitable[None]]
+    drop: Callable[[DeclaredModel], Awaitable[None]]
+    describe: Callable[[ModelSpec], Awaitable[Description]]
+
+
+class ModelEvents(Protocol):
+    """Receives changes for the metrics."""
+
+    def on_models(self, models: Iterable[DeclaredModel], budget_bytes: int) -> None: ...
+
+    def on_model_load(self, name: str, outcome: str, seconds: float) -> None: ...
+
+    def on_model_unload(self, name: str, reason: str) -> None: ...
+
+    def on_model_gone(self, name: str) -> None: ...
+
+
+class Changes:
+    """Wakes those who wait for a change of any declared model."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def notify(self) -> None:
+        """A model has changed."""
+        for future in self._waiters:
+            if not future.done():
+                future.set_result(None)
+
+    async def wait(self, call: Call | None = None) -> None:
+        """Wait until any model has changed. The limits of a call end the wait with an error."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(future)
+        try:
+            if call is None:
+                await future
+            else:
+                await Waiting(future, call, call.limits, "its model was being loaded").result()
+        finally:
+            self._waiters.discard(future)
+
+
+class ModelLoader:
+    """Loads the models that are asked for, and unloads models when their memory is needed or they have been idle.
+
+    models: the declared models by name; the registry adds and removes them.
+    loads: loads and unloads models in the workers.
+    text: reads and drops the text parts of models in this process.
+    budget_bytes: limit on the memory of all models; None for no limit.
+    kv_cache_bytes: limit on the KV cache of one model; None for no limit.
+    num_workers: number of workers, each of which has every loaded model.
+    events: receives changes for the metrics.
+    clock: time in seconds.
+    forget_if_gone: removes a model that is in memory no more, if its files were deleted.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, DeclaredModel],
+        loads: Loads,
+        text: TextParts,
+        budget_bytes: int | None,
+        kv_cache_bytes: int | None,
+        num_workers: int,
+        events: ModelEvents,
+        clock: Callable[[], float],
+        forget_if_gone: Callable[[DeclaredModel], None],
+    ) -> None:
+        self.budget_bytes = budget_bytes
+        self.changes = Changes()
+        self._models = models
+        self._loads = loads
+        self._text = text
+        self._kv_cache_bytes = kv_cache_bytes
+        self._num_workers = num_workers
+        self._events = events
+        self._clock = clock
+        self._forget_if_gone = forget_if_gone
+        self._queue: deque[DeclaredModel] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._drops: list[asyncio.Future[None]] = []
+        loads.changed = self.changes.notify
+        loads.dropped = self._on_dropped
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory that is counted for all models."""
+        return sum(model.size_bytes for model in self._models.values())
+
+    def report(self) -> None:
+        """Tell the metrics the states and sizes of all models."""
+        self._events.on_models(self._models.values(), self.budget_bytes or 0)
+
+    def start(self) -> None:
+        """Begin to load and unload models."""
+        self._tasks = [
+            asyncio.create_task(self._load_queued(), name="load models"),
+            asyncio.create_task(self._sweep(), name="unload idle models"),
+        ]
+        self.report()
+
+    async def stop(self) -> None:
+        """End the tasks of `start`. Loaded models stay."""
+        tasks = [*self._tasks, *self._leaving.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def is_usable(self, model: DeclaredModel) -> bool:
+        """Whether a loaded model can be used now: at least one worker has it."""
+        return model.state == "loaded" and self._loads.is_available(model.name)
+
+    def enqueue(self, model: DeclaredModel) -> None:
+        """Load a model after those that were asked for before it."""
+        model.state = "loading"
+        self._queue.append(model)
+        self.changes.notify()
+
+    async def leave(self, model: DeclaredModel, reason: str) -> None:
+        """Unload a model when its running requests have ended. reason: for the log and the metrics."""
+        task = self._leaving.get(model.name)
+        if task is None:
+            model.state = "unloading"
+            task = self._leaving[model.name] = asyncio.create_task(self._unload(model, reason), name="unload model")
+            task.add_done_callback(lambda done: self._leaving.pop(model.name, None))
+        await asyncio.shield(task)
+
+    def _on_dropped(self, name: str, reason: str) -> None:
+        """A worker was started again and could not load a model that it had."""
+        model = self._models.get(name)
+        if model is not None:
+            model.failed(_without_paths(reason, model), self._clock())
+            self._drops = [task for task in self._drops if not task.done()]
+            self._drops.append(asyncio.ensure_future(self._text.drop(model)))
+            self.report()
+            self.changes.notify()
+
+    async def _load_queued(self) -> None:
+        """Load the queued models, one after the other."""
+        while True:
+            while not self._queue:
+                await self.changes.wait()
+            model = self._queue.popleft()
+            started = self._clock()
+            try:
+                await self._load(model)
+            except WorkerLost as error:
+                if model.is_suspect:
+                    await self._fail(model, str(error))
+                else:
+                    log.warning("%s; it is tried once more", error)
+                    await self._text.drop(model)
+                    model.left()
+                    model.is_suspect = True
+                    self.enqueue(model)
+            except Exception as error:  # whatever it is, it is the failure of this model
+                is_known = isinstance(error, ModelLoadFailed | StartError)
+                if not is_known:
+                    log.error("a fault while loading %s", model.name, exc_info=error)
+                await self._fail(model, str(error) if is_known else f"a fault of the server ({type(error).__name__})")
+            seconds = self._clock() - started
+            if model.state in ("loaded", "failed"):
+                self._events.on_model_load(model.name, model.state, seconds)
+            self._forget_if_gone(model)
+            self.report()
+            self.changes.notify()
+
+    async def _load(self, model: DeclaredModel) -> None:
+        """Load one model. Raises ModelLoadFailed. A model that no request waits for any more is not loaded."""
+        while not self._loads.is_ready:
+            await self.changes.wait()
+        need = await self._loads.measure(model.spec)
+        fixed = need.weight_bytes + need.step_bytes
+        text_bytes = self._text.size_bytes(model.spec)
+        kv_bytes = self._kv_bytes(need)
+        size = self._num_workers * (fixed + kv_bytes) + text_bytes
+        if not await self._make_room(model, size):
+            model.left()
+            return
+        model.size_bytes = size
+        began = self._clock()
+        text = asyncio.ensure_future(self._text.load(model.spec))
+        try:
+            await self._loads.load(model.spec, kv_bytes)
+            await text
+        except BaseException:
+            text.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await text
+            raise
+        model.state, model.reason, model.failures = "loaded", "", 0
+        model.is_suspect = False
+        model.loads += 1
+        model.load_seconds = self._clock() - began
+        model.used_at = self._clock()
+        log.info("model %s is loaded: %d MiB in %.1f s", model.name, size >> 20, model.load_seconds)
+
+    async def _fail(self, model: DeclaredModel, reason: str) -> None:
+        await self._loads.unload(model.name)
+        await self._text.drop(model)
+        model.failed(_without_paths(reason, model), self._clock())
+        log.error("%s; it is tried again after %.0f s", reason, model.retry_at - self._clock())
+
+    def _kv_bytes(self, need: ModelMeasured) -> int:
+        """Memory for the KV cache of a model in each worker."""
+        limits = [need.kv_bytes]
+        if self._kv_cache_bytes is not None:
+            limits.append(self._kv_cache_bytes)
+        if self.budget_bytes is not None:
+            limits.append(self.budget_bytes // KV_SHARE // self._num_workers)
+        return max(min(limits), need.min_kv_bytes)
+
+    async def _make_room(self, model: DeclaredModel, size: int) -> bool:
+        """Unload models until `size` bytes are free. Returns False if no request waits for the model any more.
+
+        Raises ModelLoadFailed for a model that is larger than the budget.
+        """
+        budget = self.budget_bytes
+        if budget is None:
+            return True
+        if size > budget:
+            raise ModelLoadFailed(
+                f"model {model.name!r} needs {size >> 20:,} MiB, and the budget has {budget >> 20:,} MiB (--memory)"
+            )
+        while self.used_bytes + size > budget:
+            if not model.waiting:
+                return False
+            leaving = who_leaves(self._residents(), self.used_bytes + size - budget)
+            assert leaving is not None, "without any model, the budget has room"
+            for resident in [self._models[resident.name] for resident in leaving]:
+                await self.leave(resident, "room")
+        return bool(model.waiting)
+
+    def _residents(self) -> list[Resident]:
+        now = self._clock()
+        return [
+            Resident(
+                model.name, model.size_bytes, model.load_seconds, now - model.used_at, model.running + model.waiting > 0
+            )
+            for model in self._models.values()
+            if model.state in ("loaded", "unloading")
+        ]
+
+    async def _unload(self, model: DeclaredModel, reason: str) -> None:
+        while model.running:
+            await self.changes.wait()
+        self.report()
+        await self._loads.unload(model.name)
+        await self._text.drop(model)
+        model.left()
+        log.info("model %s is unloaded (%s)", model.name, reason)
+        self._events.on_model_unload(model.name, reason)
+        self._forget_if_gone(model)
+        self.report()
+        self.changes.notify()
+
+    async def _sweep(self) -> None:
+        """Unload models that have been idle for too long."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = self._clock()
+            for model in list(self._models.values()):
+                expires = model.expires_at
+                if expires is not None and expires <= now and not model.running and not model.waiting:
+                    await self.leave(model, "idle")
+
+
+def _without_paths(reason: str, model: DeclaredModel) -> str:
+    """Why a load failed, as clients may read it: without paths of this machine."""
+    return reason.replace(model.spec.directory, "its directory")
