@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 
 from starlette.types import ASGIApp
 
-from server import settings as configuration
 from server.api.lifecycle import Lifecycle
 from server.api.serve import Endpoints, serve, stop_on_signals
 from server.api.state import State
@@ -53,7 +52,9 @@ from server.operations.model_names import ModelNames, pairs
 from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
 from server.operations.runtime import Runtime, ServedModel
-from server.settings import Settings
+from server.settings.entries import split_entry
+from server.settings.fields import Settings
+from server.settings.read import load
 from server.system.memory import free_memory_bytes, unused_limit_bytes, usable_memory_bytes
 from server.system.output import show
 from server.text import checkpoint_text
@@ -253,7 +254,7 @@ def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_
     """
     from server.api.app import create_api
 
-    settings = configuration.load({}) if settings is None else settings
+    settings = load({}) if settings is None else settings
     if settings.tls_certificate is not None or settings.metrics_port is not None:
         name = "metrics_port" if settings.tls_certificate is None else "tls_certificate"
         raise StartError(f"{name}: only `triptych serve` has this setting; another ASGI server has its own")
@@ -353,7 +354,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
     Raises CheckpointError.
     """
     try:
-        name, source = configuration.split_entry(source)
+        name, source = split_entry(source)
     except ValueError:  # the name of the directory is not needed to describe a single checkpoint
         name = "model"
     directory = resolved(source)

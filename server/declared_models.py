@@ -21,7 +21,8 @@ from server.model_sources import find_models, model_specs, resolved, unnamed_spe
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.loader import TextParts
 from server.operations.runtime import ServedModel
-from server.settings import MODEL_NAME, Settings
+from server.settings.entries import MODEL_NAME
+from server.settings.fields import Settings
 from server.text.checkpoint_text import CheckpointText
 from weights.errors import WeightsError
 from weights.gguf.choose import is_gguf, model_name, models_in

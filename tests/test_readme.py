@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from server import settings
+from server.settings.read import load
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,7 +14,7 @@ def test_the_settings_file_is_valid(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(), re.DOTALL)
     file = tmp_path / "triptych.toml"
     file.write_text(block)
-    read = settings.load({}, file)
+    read = load({}, file)
     assert (read.port, read.dtype, read.kv_cache_memory) == (9000, "bfloat16", 4 << 30)
     assert read.models == ["mt=/path/opus-mt-en-de", "embed=sentence-transformers/all-MiniLM-L6-v2"]
 

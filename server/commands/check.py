@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from server.settings import Settings, split_entry
+from server.settings.entries import split_entry
+from server.settings.fields import Settings
 from server.system.terminal import table
 
 

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 
-from server import settings as configuration
 from server.api.serve import Endpoints
 from server.commands.downloads import download
 from server.compose import Server
 from server.model_sources import hub_sources
+from server.settings.read import load
 
 _PRIVATE = {
     "host": "127.0.0.1",
@@ -42,7 +42,7 @@ def serve_in_process(model: str, flags: Mapping[str, str], worker: Sequence[str]
     Raises StartError, or CheckpointError for a bad checkpoint.
     """
     key = secrets.token_urlsafe(24)
-    settings = configuration.load({**flags, **_PRIVATE, "models": [model], "api_keys": [key]})
+    settings = load({**flags, **_PRIVATE, "models": [model], "api_keys": [key]})
     download(hub_sources(settings))
     server = Server(settings, worker)
     ready: Future[str] = Future()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from server.model_sources import resolved
-from server.settings import Settings, split_entry
+from server.settings.entries import split_entry
+from server.settings.fields import Settings
 
 _SIZES_PER_ROW = 4
 """Number of sizes in a row of the table."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import StartError
-from server.settings import PREFIX, Settings, load
+from server.settings.fields import PREFIX, Settings
+from server.settings.read import load
 
 ADDRESS_SETTINGS = frozenset({"host", "port"})
 """Ignored in the environment, where container images set them, and refused as arguments."""

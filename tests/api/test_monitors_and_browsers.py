@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from server.errors import StartError
-from server.settings import Settings, load
+from server.settings.fields import Settings
+from server.settings.read import load
 from tests.api.conftest import Bench
 
 PAGE = "https://example.com"

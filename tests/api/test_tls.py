@@ -17,7 +17,7 @@ from server.api.bodies.sse import DIRECT_CONNECTION
 from server.api.connection.protocol import DirectHttpProtocol
 from server.api.connection.tls import read_certificates_again, tls_context
 from server.errors import StartError
-from server.settings import load
+from server.settings.read import load
 from tests.wire.test_tls_and_metrics_port import write_files
 
 

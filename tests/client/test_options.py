@@ -35,7 +35,8 @@ from server.client.options import (
     response_format,
 )
 from server.client.tasks import TASKS
-from server.settings import PREFIX, Settings, load
+from server.settings.fields import PREFIX, Settings
+from server.settings.read import load
 
 BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "generate": (GenerateBody,),

@@ -175,7 +175,7 @@ def _free_port() -> int:
 
 
 def test_names_of_hub_models() -> None:
-    from server.settings import split_entry
+    from server.settings.entries import split_entry
 
     for entry, name in {
         "org/m:Q4_K_M": "m",

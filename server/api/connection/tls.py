@@ -8,7 +8,7 @@ import ssl
 from pathlib import Path
 
 from server.errors import StartError
-from server.settings import PREFIX, Settings
+from server.settings.fields import PREFIX, Settings
 
 log = logging.getLogger("triptych")
 

@@ -32,7 +32,7 @@ from server.api.routes.state_route import StateRoute
 from server.errors import InvalidRequest, ModelNotFound, NotReady, RequestError, StartError
 from server.near_names import did_you_mean
 from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
-from server.settings import ErrorDialect
+from server.settings.entries import ErrorDialect
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *native.ROUTES,

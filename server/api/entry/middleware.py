@@ -30,7 +30,7 @@ from server.api.state import State
 from server.api.telemetry.access_log import log_request
 from server.errors import InvalidRequest, NotReady, RequestError, Unauthorized
 from server.log_format import REQUEST_ID
-from server.settings import ErrorDialect
+from server.settings.entries import ErrorDialect
 
 PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playground_page.FILES})
 """Paths that need no API key for `GET` and `HEAD`."""

@@ -21,7 +21,7 @@ from server.errors import Forbidden, InvalidRequest, ModelNotFound, NotFound
 from server.ipc.wire.descriptions import ModelSpec
 from server.operations.on_demand.declared import DeclaredModel
 from server.operations.on_demand.registry import ModelRegistry
-from server.settings import MODEL_NAME
+from server.settings.entries import MODEL_NAME
 
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 

@@ -1,145 +1,38 @@
 """The settings of the server. One field defines a flag, an environment variable, a TOML key, a default and a help text.
 
-Precedence: command line, then `TRIPTYCH_*` in the environment, then the file named by `--config`, then the default.
-The command line is built from these fields (`server.cli`). Imports no torch and no HTTP framework.
+The command line is built from these fields (`server.cli`).
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
-import re
-import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from server.api_keys import ApiKeys, load_keys
-from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
-from server.ipc.wire.descriptions import Quantization
-from server.service_links import is_service_link
-from server.text.languages.language_codes import parse_language
-from weights.gguf.choose import model_name
+from server.settings.checks import check_entries, check_names, check_pairs
+from server.settings.entries import (
+    Adapters,
+    Aliases,
+    Count,
+    ErrorDialect,
+    Keys,
+    Languages,
+    Models,
+    Names,
+    Pivot,
+    Prompts,
+    Seconds,
+    Size,
+    Speculations,
+    TranslationPrompts,
+)
 
 PREFIX = "TRIPTYCH_"
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def _parse_bytes(value: object) -> object:
-    """Parse a size in bytes: `512M`, `2GiB`, `1073741824`. Units are binary."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", value.strip().lower())
-        if match is None:
-            raise ValueError("write a size as 512M, 2G or a number of bytes")
-        return int(float(match[1]) * _UNITS[match[2]])
-    return value
-
-
-def _model_entries(value: object) -> object:
-    """Parse models to `NAME=SOURCE` entries, from a list, a TOML table, or comma-separated text."""
-    if isinstance(value, Mapping):
-        return [f"{name}={path}" for name, path in value.items()]
-    entries = _split_commas(value)
-    return [_with_name(entry) for entry in entries] if isinstance(entries, list) else entries
-
-
-def split_entry(entry: str) -> tuple[str, str]:
-    """The name and the source of `[NAME=]SOURCE`.
-
-    A missing name is the last part of the source: `name` for `org/name`, `/some/where/name` and `name.gguf`. A path may
-    contain `=` itself: an entry has no name if a slash precedes the first `=`, or if the whole entry is a directory.
-    Raises ValueError for a source whose last part cannot be a name.
-    """
-    name, found, source = entry.partition("=")
-    is_path = "/" in name or (Path(entry).exists() and not Path(source).exists())
-    if found and not is_path:
-        return name, source
-    name = re.sub(r":[\w.-]+$", "", entry.partition("@")[0]).rstrip("/").rpartition("/")[2]
-    if name in ("", ".", "..", "~"):
-        name = Path(entry).expanduser().resolve().name
-    name = model_name(name)
-    if not MODEL_NAME.fullmatch(name):
-        raise ValueError(f"cannot name a model after {entry!r}: write NAME=PATH, for example llm={entry}")
-    return name, entry
-
-
-def _with_name(entry: object) -> object:
-    return "=".join(split_entry(entry)) if isinstance(entry, str) else entry
-
-
-def _named_entries(value: object) -> object:
-    """Parse `NAME=VALUE` entries from a list, a TOML table, or comma-separated text."""
-    return (
-        [f"{name}={method}" for name, method in value.items()] if isinstance(value, Mapping) else _split_commas(value)
-    )
-
-
-def _split_commas(value: object) -> object:
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
-
-
-def _prompt_entries(value: object) -> object:
-    """Parse `NAME=PROMPT` entries from a TOML table, a list, or text. A prompt with `{text}` may contain commas."""
-    if isinstance(value, str) and "{text}" in value:
-        return [value]
-    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-        return [part for entry in value for part in ([entry] if "{text}" in entry else entry.split(","))]
-    return _named_entries(value)
-
-
-def _adapter_entries(value: object) -> object:
-    """Parse `NAME=SOURCE@MODEL` entries from lists of comma-separated text, a TOML table, or comma-separated text."""
-    if isinstance(value, Mapping):
-        return [f"{name}={path}" for name, path in value.items()]
-    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-        return _split_commas(",".join(value))
-    return _split_commas(value)
-
-
-def _pivot(value: str) -> str:
-    if value in ("auto", "off"):
-        return value
-    language = parse_language(value)
-    if language is None:
-        raise ValueError("write auto, off, or a language code such as en")
-    return language.language
-
-
-ErrorDialect = Literal["native", "tei"]
-Size = Annotated[int, BeforeValidator(_parse_bytes), Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Models = Annotated[list[str], NoDecode, BeforeValidator(_model_entries)]
-Adapters = Annotated[list[str], NoDecode, BeforeValidator(_adapter_entries)]
-Speculations = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
-Aliases = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
-Languages = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
-Prompts = Annotated[list[str], NoDecode, BeforeValidator(_named_entries)]
-TranslationPrompts = Annotated[list[str], NoDecode, BeforeValidator(_prompt_entries)]
-Names = Annotated[list[str], NoDecode, BeforeValidator(_split_commas)]
-Pivot = Annotated[str, AfterValidator(_pivot)]
-Keys = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split_commas)]
-
-
-def _check_unique(setting: str, names: list[str], taken: Sequence[str] = ()) -> None:
-    """Raise ValueError for a name that occurs twice, or is taken by another setting."""
-    for name in names:
-        if [*taken, *names].count(name) > 1:
-            raise ValueError(f"{setting}: the name {name!r} is used twice")
 
 
 class Settings(BaseSettings):
@@ -458,98 +351,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
-        for entry in self.models:
-            name, _, source = entry.partition("=")
-            if not source:
-                raise ValueError(f"models: {entry!r} has no path: write NAME=PATH_OR_HUB_ID")
-            if not MODEL_NAME.fullmatch(name):
-                raise ValueError(
-                    f"models: {name!r} cannot be the name of a model (letters, digits, '.', '_' and '-'): "
-                    f"write NAME=PATH_OR_HUB_ID, for example llm={source}"
-                )
-        for entry in self.quantize:
-            if entry.rpartition("=")[2] not in get_args(Quantization):
-                kinds = ", ".join(get_args(Quantization))
-                raise ValueError(f"quantize: write one of {kinds}, or NAME= and one of them, not {entry!r}")
-        for entry in self.kv_cache_dtype:
-            if entry.rpartition("=")[2] not in ("int8", "auto"):
-                raise ValueError(f"kv_cache_dtype: write int8, auto, NAME=int8 or NAME=auto, not {entry!r}")
-        for entry in self.adapter:
-            name, _, source = entry.partition("=")
-            path, _, model = source.rpartition("@")
-            if not MODEL_NAME.fullmatch(name) or not path or not MODEL_NAME.fullmatch(model):
-                raise ValueError(f"adapter: write NAME=PATH_OR_HUB_ID@MODEL, not {entry!r}")
-        for entry in self.speculative:
-            if not re.fullmatch("ngram|[^=]+=(ngram|off|draft:.+)", entry):
-                raise ValueError(
-                    f"speculative: write ngram, NAME=ngram, NAME=draft:MODEL_OR_PATH or NAME=off, not {entry!r}"
-                )
-        for entry in self.rerank_prompts:
-            if not re.fullmatch("[^=]+=.+", entry):
-                raise ValueError(f"rerank_prompts: write NAME=PROMPT, not {entry!r}")
-        for entry in self.idle_seconds:
-            if not re.fullmatch(r"(([^=]+=)?\d+(\.\d+)?)|([^=]+=)?never", entry):
-                raise ValueError(f"idle_seconds: write SECONDS, NAME=SECONDS or NAME=never, not {entry!r}")
-        for entry in self.alias:
-            name, _, model = entry.partition("=")
-            if not re.fullmatch(r"[A-Za-z0-9*?][A-Za-z0-9._/:*?-]{0,127}", name) or not MODEL_NAME.fullmatch(model):
-                raise ValueError(f"alias: write NAME=MODEL or PATTERN=MODEL, not {entry!r}")
-        for entry in self.default_model:
-            if not re.fullmatch(r"/?[a-z0-9_/.-]+=[^=]+", entry):
-                raise ValueError(f"default_model: write OPERATION=MODEL or ROUTE=MODEL, not {entry!r}")
-        for entry in self.translation_prompt:
-            if not re.fullmatch("[^=]+=.+", entry, re.DOTALL):
-                raise ValueError("translation_prompt: write NAME=PROMPT")
-        for origin in self.cors_origins:
-            if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s?#@]+", origin):
-                raise ValueError(
-                    f"cors_origins: write origins as https://example.com or http://localhost:3000, not {origin!r}"
-                )
-        for name in self.allowed_hosts:
-            if not re.fullmatch(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
-                raise ValueError(
-                    "allowed_hosts: write host names without scheme and port, as ai.example.com or *.example.com, "
-                    f"not {name!r}"
-                )
-        for name in self.trusted_proxies:
-            try:
-                ipaddress.ip_network(name, strict=False)
-            except ValueError:
-                raise ValueError(
-                    f"trusted_proxies: write addresses or networks as 127.0.0.1 or 10.0.0.0/8, not {name!r}"
-                ) from None
-        named_speculative = [entry for entry in self.speculative if "=" in entry]
-        models, adapters, speculative, rerankers, translators = (
-            [entry.partition("=")[0] for entry in entries]
-            for entries in (
-                self.models,
-                self.adapter,
-                named_speculative,
-                self.rerank_prompts,
-                self.translation_prompt,
-            )
-        )
-        _check_unique("models", models)
-        _check_unique("adapter", adapters, models)
-        _check_unique("speculative", speculative)
-        _check_unique("rerank_prompts", rerankers)
-        for setting, entries in (("alias", self.alias), ("default_model", self.default_model)):
-            _check_unique(setting, [entry.partition("=")[0] for entry in entries])
-        _check_unique("translation_prompt", translators)
-        for name in speculative:
-            if models and self.models_dir is None and name not in models:
-                raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key: set both of them, or neither")
-        if self.hang_seconds <= self.stale_seconds:
-            raise ValueError(
-                f"hang_seconds ({self.hang_seconds:g}) must be more than stale_seconds ({self.stale_seconds:g})"
-            )
-        if self.default_timeout_seconds is not None and self.default_timeout_seconds > self.max_timeout_seconds:
-            raise ValueError(
-                f"default_timeout_seconds ({self.default_timeout_seconds:g}) must be at most max_timeout_seconds "
-                f"({self.max_timeout_seconds:g})"
-            )
+        check_entries(self)
+        check_names(self)
+        check_pairs(self)
         return self
 
     @property
@@ -572,68 +376,6 @@ class Settings(BaseSettings):
                     f"{name} {host} is reachable from other machines, but no API key is set: "
                     f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
                 )
-
-
-def _with_file(table: dict[str, Any]) -> type[Settings]:
-    """A settings class that reads, in this order: its arguments, the environment, and the table of a file."""
-
-    class Sources(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            assert isinstance(env_settings, EnvSettingsSource)
-            env_settings.env_vars = {
-                name: value for name, value in env_settings.env_vars.items() if not is_service_link(name, value or "")
-            }
-            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=table)
-
-    return Sources
-
-
-def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
-    """Read the settings.
-
-    flags: values of the command line by setting name.
-    config: TOML file.
-    Raises StartError, one line that names the setting, for an unknown setting or an invalid value.
-    """
-    for name, value in os.environ.items():
-        field = name.removeprefix(PREFIX).lower()
-        is_known = field in Settings.model_fields or name in CLIENT_VARIABLES or is_service_link(name, value)
-        if name.startswith(PREFIX) and not is_known:
-            raise StartError(f"environment: {name} is not a setting of Triptych")
-    try:
-        return _with_file(_read_table(config) if config is not None else {})(**flags)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        text = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            raise StartError(f"{config}: {where} is not a setting of Triptych") from None
-        if (
-            where
-            and isinstance(first["input"], str | int | float)
-            and not where.startswith(("api_key", "tls_key_password"))
-        ):
-            text += f", not {str(first['input'])[:80]!r}"
-        raise StartError(f"{where}: {text}" if where else text) from None
-
-
-def _read_table(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise StartError(f"config: cannot read {path}: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error).splitlines()[0]
 
 
 def is_loopback(host: str) -> bool:
