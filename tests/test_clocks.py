@@ -11,7 +11,7 @@ SHOWN = {
     "server/api/dialects/ollama/answers.py": "`created_at` of an answer",
     "server/api/dialects/ollama/models.py": "`expires_at` of a loaded model",
     "server/api/dialects/openai/common.py": "`created` of an answer",
-    "server/api/dialects/openai/response_renderer.py": "`completed_at` of a stored response",
+    "server/api/dialects/openai/responses/renderer.py": "`completed_at` of a stored response",
     "server/api/state.py": "`created` of a model: when the server started",
     "server/api/stored/suggestions.py": "`time` of a suggestion",
     "server/api/telemetry/tracing.py": "times of a span",

@@ -2,8 +2,8 @@
 
 docs/operations.md has a table of the same limits. The values of the limits, and the counts, are where the work is:
 `server.api.entry.door`, `server.operations.admission`, `server.operations.pools`, `server.ipc.client.queue`, the
-route of audio files (`server.api.dialects.openai.audio`), `server.api.stored.document_jobs` and the ingress of Ray
-Serve.
+routes of audio files (`server.api.dialects.openai.audio.routes`), `server.api.stored.document_jobs` and the ingress of
+Ray Serve.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from server.api.bodies.body import validate
-from server.api.dialects.openai.response_body import ResponsesBody
-from server.api.dialects.openai.response_conversation import StoredConversation
+from server.api.dialects.openai.responses.body import ResponsesBody
+from server.api.dialects.openai.responses.conversation import StoredConversation
 from server.api.dialects.registry import ROUTES
 from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import RequestError

@@ -8,7 +8,7 @@ import json
 import httpx
 import pytest
 
-from server.api.dialects.openai import audio
+from server.api.dialects.openai.audio import routes as audio
 from server.api.fields.keep_alive import keep_alive_seconds
 from server.api.routes import route
 from server.errors import InvalidRequest, NotReady

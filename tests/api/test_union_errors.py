@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from server.api.bodies.body import validate
 from server.api.dialects.huggingface.hub_bodies import HubTaskBody
 from server.api.dialects.openai.chat_body import ChatCompletionBody
-from server.api.dialects.openai.response_body import ResponsesBody
+from server.api.dialects.openai.responses.body import ResponsesBody
 from server.api.fields import schema_errors
 from server.api.fields.error_places import Place
 from server.errors import InvalidRequest

@@ -19,7 +19,7 @@ from server.api.dialects.native.bodies import (
     RerankBody,
     TranslateBody,
 )
-from server.api.dialects.openai.audio_form import TranscriptionForm
+from server.api.dialects.openai.audio.form import TranscriptionForm
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.client import environment, target
 from server.client.chat import chat_fields

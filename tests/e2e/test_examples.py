@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.api.dialects.native import routes as native
-from server.api.dialects.openai import audio
+from server.api.dialects.openai.audio import routes as audio
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.e2e.encoder_checkpoints import write_encoder

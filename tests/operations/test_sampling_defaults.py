@@ -21,7 +21,7 @@ from server.api.dialects.ollama.bodies import OllamaChatBody, OllamaGenerateBody
 from server.api.dialects.openai import sampling_fields as openai
 from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.dialects.openai.completions import CompletionBody
-from server.api.dialects.openai.response_body import ResponsesBody
+from server.api.dialects.openai.responses.body import ResponsesBody
 from server.ipc.wire.messages import Failed
 from server.ipc.wire.params import GenerationParams
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults

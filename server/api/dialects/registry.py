@@ -21,8 +21,8 @@ from server.api.dialects.native.adapter_routes import ADAPTER_ROUTES
 from server.api.dialects.native.model_routes import MODEL_ROUTES
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
-from server.api.dialects.openai import realtime
 from server.api.dialects.openai import routes as openai
+from server.api.dialects.openai.audio import realtime
 from server.api.dialects.openai.common import ERRORS as OPENAI_ERRORS
 from server.api.routes.documents import describe, describe_get, describe_shared, describe_state
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape

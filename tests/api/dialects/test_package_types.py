@@ -20,7 +20,7 @@ from typing_extensions import is_typeddict
 from server.api.dialects.anthropic import bodies as anthropic
 from server.api.dialects.anthropic import messages as anthropic_messages
 from server.api.dialects.openai import chat_body, chat_messages, shared_fields
-from server.api.dialects.openai.audio_form import TranscriptionForm, TranslationForm
+from server.api.dialects.openai.audio.form import TranscriptionForm, TranslationForm
 from server.api.dialects.openai.common import StreamOptions
 from server.api.dialects.openai.completions import CompletionBody
 from server.api.dialects.openai.embeddings import EmbeddingsBody

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from server.api.dialects.openai.built_in_items import BUILT_IN_ITEMS
-from server.api.dialects.openai.response_body import INCLUDABLE, ResponsesBody
-from server.api.dialects.openai.response_input import chat_messages
-from server.api.dialects.openai.response_items import encoded_reasoning
-from server.api.dialects.openai.response_tools import DROPPED_TOOLS
+from server.api.dialects.openai.responses.body import INCLUDABLE, ResponsesBody
+from server.api.dialects.openai.responses.built_in_items import BUILT_IN_ITEMS
+from server.api.dialects.openai.responses.input import chat_messages
+from server.api.dialects.openai.responses.items import encoded_reasoning
+from server.api.dialects.openai.responses.tools import DROPPED_TOOLS
 from server.api.fields.ignored_parameters import ignored_parameters
 from server.operations.chatting.chat import ToolChoice
 from tests.api.dialects.response_bench import TOOLS

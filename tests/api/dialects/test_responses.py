@@ -10,9 +10,9 @@ import pytest_asyncio
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from server.api.dialects.openai.built_in_items import BUILT_IN_ITEMS
-from server.api.dialects.openai.response_answer import ResponsesAnswer
-from server.api.dialects.openai.response_items import decoded_reasoning
+from server.api.dialects.openai.responses.answer import ResponsesAnswer
+from server.api.dialects.openai.responses.built_in_items import BUILT_IN_ITEMS
+from server.api.dialects.openai.responses.items import decoded_reasoning
 from tests.api.dialects.response_bench import CALL, TOOLS, ResponseBench, error_of
 from tests.api.dialects.test_response_bodies import READABLE
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from server.api.dialects.openai import audio, chat, completions, embeddings, models, responses
+from server.api.dialects.openai import chat, completions, embeddings, models
+from server.api.dialects.openai.audio import routes as audio
+from server.api.dialects.openai.responses import routes as responses
 from server.api.routes.route import Route
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (

@@ -8,8 +8,8 @@ from typing import Any
 
 from server.api.bodies.sse import frame
 from server.api.dialects.openai.common import STATUSES, logprobs, now
-from server.api.dialects.openai.response_body import ENCRYPTED_REASONING, ResponsesBody
-from server.api.dialects.openai.response_items import CallItem, MessageItem, OutputItem, ReasoningItem
+from server.api.dialects.openai.responses.body import ENCRYPTED_REASONING, ResponsesBody
+from server.api.dialects.openai.responses.items import CallItem, MessageItem, OutputItem, ReasoningItem
 from server.api.routes.error_shape import ErrorShape
 from server.errors import Overloaded, RequestError
 from server.operations.chatting.chat import ChatDelta, ChatResult

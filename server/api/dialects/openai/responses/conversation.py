@@ -11,7 +11,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from server.api.bodies.json_size import CHAT_VALUES, check_size
-from server.api.dialects.openai.response_input import InputItem, InputReference, ResponseItem
+from server.api.dialects.openai.responses.input import InputItem, InputReference, ResponseItem
 from server.api.stored.stored_responses import Shelf, StoredItem, StoredResponse, joined, json_text, shared_part
 from server.errors import ItemNotFound, PreviousResponseNotFound, RequestTooLarge
 

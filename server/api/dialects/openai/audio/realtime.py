@@ -19,9 +19,8 @@ import orjson
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from server.api.dialects.openai.common import ERRORS, new_id
-from server.api.dialects.openai.realtime_audio import AudioBuffer, decode_audio
-from server.api.dialects.openai.realtime_body import (
+from server.api.dialects.openai.audio.realtime_audio import AudioBuffer, decode_audio
+from server.api.dialects.openai.audio.realtime_body import (
     Append,
     Clear,
     ClientEvent,
@@ -32,6 +31,7 @@ from server.api.dialects.openai.realtime_body import (
     Update,
     parse_event,
 )
+from server.api.dialects.openai.common import ERRORS, new_id
 from server.api.entry.rejections import count_error
 from server.api.entry.scope import CACHE_SALT, CALL, KEY_LIMITS, OPERATION
 from server.api.state import State

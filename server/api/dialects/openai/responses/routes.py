@@ -10,10 +10,10 @@ import orjson
 from starlette.requests import Request
 
 from server.api.bodies.body import add_bytes
-from server.api.dialects.openai.response_answer import DeletedResponse, ResponseItemList, ResponsesAnswer
-from server.api.dialects.openai.response_body import INCLUDABLE, ResponsesBody
-from server.api.dialects.openai.response_conversation import StoredConversation, rendered_response
-from server.api.dialects.openai.response_renderer import ERRORS, ResponsesRenderer
+from server.api.dialects.openai.responses.answer import DeletedResponse, ResponseItemList, ResponsesAnswer
+from server.api.dialects.openai.responses.body import INCLUDABLE, ResponsesBody
+from server.api.dialects.openai.responses.conversation import StoredConversation, rendered_response
+from server.api.dialects.openai.responses.renderer import ERRORS, ResponsesRenderer
 from server.api.routes.owned_route import OwnedRoute
 from server.api.routes.route import StreamingRoute
 from server.api.state import State, cache_salt

@@ -7,8 +7,8 @@ import binascii
 import struct
 from dataclasses import dataclass, field
 
+from server.api.dialects.openai.audio.realtime_body import LiveSettings
 from server.api.dialects.openai.common import new_id
-from server.api.dialects.openai.realtime_body import LiveSettings
 from server.audio.speech_turns import SpeechTurns, TurnEvent
 from server.errors import InvalidRequest
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
-from server.api.dialects.openai.response_conversation import StoredConversation
-from server.api.dialects.openai.response_input import BuiltInItem, InputItem, chat_messages
-from server.api.dialects.openai.response_tools import ResponseTool, ResponseToolChoice, Tool, dropped_tools
+from server.api.dialects.openai.responses.conversation import StoredConversation
+from server.api.dialects.openai.responses.input import BuiltInItem, InputItem, chat_messages
+from server.api.dialects.openai.responses.tools import ResponseTool, ResponseToolChoice, Tool, dropped_tools
 from server.api.dialects.openai.shared_fields import ConversationFields, MaxTokens, chosen_tool
 from server.api.fields.chat_fields import ChatObject, FunctionName, check_dropped
 from server.api.fields.field_kinds import Hint, Unsupported, only, wish

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
-from server.api.dialects.openai.built_in_items import BUILT_IN_ITEMS, REFUSED_ITEMS
-from server.api.dialects.openai.response_items import decoded_reasoning
+from server.api.dialects.openai.responses.built_in_items import BUILT_IN_ITEMS, REFUSED_ITEMS
+from server.api.dialects.openai.responses.items import decoded_reasoning
 from server.api.fields.chat_fields import (
     TEXT_OR_PARTS,
     ArgumentsText,

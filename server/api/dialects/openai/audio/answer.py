@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from server.api.bodies.json_answer import json_response
 from server.api.bodies.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, data_frame
-from server.api.dialects.openai.audio_form import TranslationForm
+from server.api.dialects.openai.audio.form import TranslationForm
 from server.api.dialects.openai.common import stream_error
 from server.api.entry.rejections import count_error
 from server.api.routes.error_shape import AnswerBody

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.bodies.form import read_form
-from server.api.dialects.openai.audio_answer import TranscriptionAnswer, render, stream
-from server.api.dialects.openai.audio_form import LISTS, TranscriptionForm, TranslationForm
+from server.api.dialects.openai.audio.answer import TranscriptionAnswer, render, stream
+from server.api.dialects.openai.audio.form import LISTS, TranscriptionForm, TranslationForm
 from server.api.dialects.openai.common import ERRORS
 from server.api.fields.ignored_parameters import ignored_parameters
 from server.api.routes.route import Route, call_headers, leaving_on_disconnect

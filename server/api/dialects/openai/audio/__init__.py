@@ -1,0 +1,1 @@
+"""OpenAI's routes of recordings: transcriptions, translations, and live sessions over a WebSocket."""

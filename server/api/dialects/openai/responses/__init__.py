@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: its body, its conversation, its stored answers and its events."""
