@@ -20,7 +20,8 @@ import numpy as np
 from server.api.bodies import body
 from server.api.bodies.sse import frame
 from server.api.dialects.registry import ROUTES
-from server.api.routes.route import JsonRoute, StreamingRoute
+from server.api.routes.route import JsonRoute
+from server.api.routes.streaming_route import StreamingRoute
 from server.api_keys import load_keys
 from server.audio.containers import container_of
 from server.audio.read import max_seconds_of, reading_bytes

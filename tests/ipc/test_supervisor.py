@@ -229,6 +229,19 @@ async def test_stop_kills_a_suspended_worker(directory: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
+async def test_stop_does_not_wait_for_a_worker_that_loads(directory: Path) -> None:
+    (directory / "hang").touch()
+    async with supervised(directory, start=False, limits=replace(LIMITS, stop_seconds=3600.0)) as (supervisor, _, _):
+        starting = asyncio.create_task(supervisor.start())
+        await eventually(lambda: supervisor.pid is not None)
+        pid = supervisor.pid
+        assert pid is not None
+        await supervisor.stop()
+        assert not psutil.pid_exists(pid)
+        with pytest.raises(StartError, match="stopped while loading"):
+            await starting
+
+
 async def test_a_worker_that_hangs_while_loading_is_replaced(directory: Path) -> None:
     limits = replace(LIMITS, loading_hang_seconds=2.0)
     (directory / "hang").touch()

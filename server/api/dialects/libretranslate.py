@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 from server.api.fields.fields import Body, Language, SplitSentences, Texts, form_value
 from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
-from server.api.routes.route import GetRoute, JsonRoute, Route
+from server.api.routes.get_route import GetRoute
+from server.api.routes.route import JsonRoute, Route
 from server.api.routes.state_route import StateRoute
 from server.api.state import State
 from server.api.stored.document_jobs import DocumentJob

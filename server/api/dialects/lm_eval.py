@@ -14,7 +14,8 @@ from pydantic import Field
 
 from server.api.fields.fields import Body, TokenIds
 from server.api.routes.error_shape import AnswerBody
-from server.api.routes.route import GetRoute, JsonRoute, Route
+from server.api.routes.get_route import GetRoute
+from server.api.routes.route import JsonRoute, Route
 from server.api.state import State
 from server.ipc.client.call import Call
 from server.operations.runtime import Runtime, ServedModel

@@ -26,8 +26,9 @@ from server.api.dialects.openai.audio import realtime
 from server.api.dialects.openai.common import ERRORS as OPENAI_ERRORS
 from server.api.routes.documents import describe, describe_get, describe_shared, describe_state
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
+from server.api.routes.get_route import GetRoute
 from server.api.routes.owned_route import OwnedRoute
-from server.api.routes.route import ERROR_FORMAT, ERROR_SHAPE, GetRoute, Route, SharedPath
+from server.api.routes.route import ERROR_FORMAT, ERROR_SHAPE, Route, SharedPath
 from server.api.routes.state_route import StateRoute
 from server.errors import InvalidRequest, ModelNotFound, NotReady, RequestError, StartError
 from server.near_names import did_you_mean

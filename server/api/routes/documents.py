@@ -14,9 +14,11 @@ from pydantic.json_schema import models_json_schema
 from server.api.bodies.form import MULTIPART, URL_ENCODED
 from server.api.fields.field_descriptions import describe_fields
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorAnswer, ErrorShape
+from server.api.routes.get_route import GetRoute
 from server.api.routes.owned_route import OwnedRoute
-from server.api.routes.route import GetRoute, Route, StreamingRoute
+from server.api.routes.route import Route
 from server.api.routes.state_route import StateRoute
+from server.api.routes.streaming_route import StreamingRoute
 
 DESCRIPTION = (
     "One inference server for the three transformer families: encoders (BERT), decoders (GPT-2, LLaMA) and "

@@ -1,7 +1,7 @@
 """One record per route: request schema, parsing, operation, rendering and error shape. Every dialect is a list of them.
 
 `respond` is the same for all routes: read the body, parse it, run the operation while watching the connection, render.
-A `GetRoute` describes the server or its models and runs no operation. A `SharedPath` is one path of several dialects.
+`streaming_route` has routes whose answer can be read in parts. A `SharedPath` is one path of several dialects.
 """
 
 from __future__ import annotations
@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
 
 from server.api.bodies.body import is_large, read, read_json
 from server.api.bodies.body_limits import body_limits
 from server.api.bodies.form import is_form, read_fields
-from server.api.bodies.json_answer import MAX_INLINE, json_answer, json_response
+from server.api.bodies.json_answer import MAX_INLINE, json_answer
 from server.api.bodies.json_pieces import weight
-from server.api.bodies.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, StreamFormat, watch_disconnect
-from server.api.entry.rejections import count_error
+from server.api.bodies.sse import watch_disconnect
 from server.api.entry.scope import CALL, KEY_LIMITS, OPERATION
 from server.api.fields.ignored_parameters import HEADER as IGNORED_PARAMETERS
 from server.api.fields.ignored_parameters import header_value, ignored_parameters
@@ -32,10 +30,9 @@ from server.api.fields.keep_alive import keep_alive_seconds
 from server.api.fields.keys import KEY_DEFERRED, authorize, read_unverified
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.state import State, arrival, cache_salt, of
-from server.errors import ClientGone, InvalidRequest, RequestError
+from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.cost import Cost
-from server.operations.generating.generation_run import Run, check_complete
 from server.operations.runtime import Runtime, ServedModel
 from server.system.loop_iterations import next_iteration
 
@@ -58,8 +55,6 @@ ERROR_SHAPE = "triptych.error_shape"
 BodyT = TypeVar("BodyT", bound=BaseModel)
 SpecT = TypeVar("SpecT", bound=Spec)
 ResultT = TypeVar("ResultT")
-DeltaT = TypeVar("DeltaT")
-RenderedT = TypeVar("RenderedT", contravariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,234 +195,6 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
         response = await json_answer(lambda: self.render(body, result), size, state.runtime.pools.render, call)
         response.headers.update(call_headers(call))
         return response
-
-
-class Renderer(Protocol[DeltaT, RenderedT]):
-    """Renders the result of one request of a `StreamingRoute`, whole or as a stream. One instance per request."""
-
-    def whole(self, result: RenderedT) -> Any:
-        """The JSON value of the answer without streaming."""
-
-    def deltas(self, deltas: list[DeltaT]) -> bytes:
-        """New deltas as bytes of the stream; empty bytes are not sent."""
-
-    def end(self, result: RenderedT) -> bytes:
-        """The last bytes of a complete stream."""
-
-    def error(self, error: RequestError, request_id: str) -> bytes:
-        """The last bytes of a stream that failed: the error in the format of the stream."""
-
-
-class StreamingSpec(Spec, Protocol):
-    """A specification whose result can be streamed."""
-
-    @property
-    def stream(self) -> bool: ...
-
-
-StreamingSpecT = TypeVar("StreamingSpecT", bound=StreamingSpec)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamingRoute(
-    Route[BodyT, StreamingSpecT, Run[DeltaT, ResultT]], Generic[BodyT, StreamingSpecT, DeltaT, ResultT]
-):
-    """A route whose result can be read in parts.
-
-    Nothing is sent before the first deltas, so that a failure until then still gets its HTTP status. A failure after
-    the first byte is one error event, and the stream ends without its end event.
-
-    parse: converts a body to a specification. Raises InvalidRequest.
-    renderer: creates the renderer of one request, from its body and its submitted run.
-    format: media type and pings of the stream.
-    reports_timeouts: the renderer reports an answer that its deadline has ended. On other routes that is an error.
-    """
-
-    parse: Callable[[BodyT], StreamingSpecT]
-    renderer: Callable[[BodyT, Any], Renderer[DeltaT, ResultT]]
-    format: StreamFormat = SERVER_SENT_EVENTS
-    reports_timeouts: bool = False
-
-    async def respond(self, request: Request) -> Response:
-        state = of(request)
-        body = await self.read(request, state)
-        call = self.call(request, state, body)
-        try:
-            spec = await self.specify(request, state, call, body, self.parse)
-            with self.errors.renaming():
-                async with leaving_on_disconnect(request, call):
-                    await next_iteration()
-                    preparing = await self.prepare(state, call, spec, spec.stream)
-                    if preparing is not None:
-                        late = _LateStream(self, state, call, body, spec, preparing, request.scope)
-                        return EventStream(late.events, call.leave, self.format, headers=call_headers(call))
-                    run = await self.run(state.runtime, call, spec)
-                    renderer = self.renderer(body, run)
-                    if not spec.stream:
-                        # The deadline's timer would keep the request in memory after its answer.
-                        with call:
-                            await run.complete()
-                            await next_iteration()
-                            self.check_time(run)
-                            await next_iteration()
-                            pool = state.runtime.pools.render
-                            answer = await json_answer(
-                                lambda: renderer.whole(run.result()), run.answer_size, pool, call
-                            )
-                            answer.headers.update(call_headers(call))
-                            return answer
-                    first = await run.begin()
-        except BaseException:
-            call.close()
-            raise
-        stream = _Stream(self, state, call, run, renderer, first, request.scope)
-        return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
-
-    def check_time(self, run: Run[Any, Any]) -> None:
-        """Raise DeadlineExceeded for an answer that its deadline has ended, unless the renderer reports that."""
-        if not self.reports_timeouts:
-            check_complete(run)
-
-
-@dataclass
-class _Stream(Generic[DeltaT, ResultT]):
-    """One streamed answer, from the first deltas to the end."""
-
-    route: StreamingRoute[Any, Any, DeltaT, ResultT]
-    state: State
-    call: Call
-    run: Run[DeltaT, ResultT]
-    renderer: Renderer[DeltaT, ResultT]
-    first: list[DeltaT]
-    scope: Scope
-
-    async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """Write deltas to the connection in the call that receives them from the worker.
-
-        Yield the bytes that the connection cannot take yet.
-        """
-        metrics = self.state.runtime.metrics
-        metrics.streams_open.inc()
-        try:
-            with self.call, self.route.errors.renaming():
-                async with contextlib.aclosing(self.answer(writer)) as answer:
-                    async for body in answer:
-                        yield body
-        except ClientGone:
-            raise
-        except RequestError as error:
-            count_error(error, metrics, self.scope)
-            yield self.renderer.error(error, self.scope["triptych.request_id"])
-        finally:
-            metrics.streams_open.dec()
-
-    async def answer(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """The events of an answer that does not fail. Raises RequestError."""
-        renderer = self.renderer
-
-        def sink(deltas: list[DeltaT]) -> bool:
-            frames = renderer.deltas(deltas)
-            return not frames or writer.write(frames)
-
-        if not sink(self.first):
-            yield writer.take()
-        while await self.run.forward(sink):
-            yield writer.take()
-        self.route.check_time(self.run)
-        if self.run.answer_size < MAX_INLINE:
-            yield renderer.end(self.run.result())
-        else:
-            yield await self.state.runtime.pools.render.run(lambda: renderer.end(self.run.result()), self.call)
-
-
-@dataclass
-class _LateStream(Generic[DeltaT, ResultT]):
-    """A streamed answer whose status was sent while its model was loading. preparing: loads the model."""
-
-    route: StreamingRoute[Any, Any, DeltaT, ResultT]
-    state: State
-    call: Call
-    body: Any
-    spec: Any
-    preparing: asyncio.Task[None]
-    scope: Scope
-
-    async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """The events of the answer, or of its failure. Pings are sent meanwhile."""
-        metrics, route, call = self.state.runtime.metrics, self.route, self.call
-        if route.format.ping:
-            yield route.format.ping
-        metrics.streams_open.inc()
-        renderer: Renderer[DeltaT, ResultT] | None = None
-        try:
-            with call, route.errors.renaming():
-                await self.preparing
-                run = await route.run(self.state.runtime, call, self.spec)
-                renderer = route.renderer(self.body, run)
-                stream = _Stream(route, self.state, call, run, renderer, await run.begin(), self.scope)
-                async with contextlib.aclosing(stream.answer(writer)) as answer:
-                    async for body in answer:
-                        yield body
-        except ClientGone:
-            raise
-        except RequestError as error:
-            count_error(error, metrics, self.scope)
-            request_id = self.scope["triptych.request_id"]
-            if renderer is None:
-                yield route.format.failure(route.errors.render(error, request_id))
-            else:
-                yield renderer.error(error, request_id)
-        finally:
-            self.preparing.cancel()
-            metrics.streams_open.dec()
-
-
-@dataclass(frozen=True, kw_only=True)
-class GetRoute:
-    """A `GET` route of a dialect that describes the server or its models.
-
-    render: from the state and the parameters, the JSON value of the answer, or a coroutine that returns it. Raises
-        RequestError.
-    parameters: names and descriptions of parameters in the query, or in a form. If it is empty, the parameters of a
-        request are ignored.
-    takes_post: the route also answers `POST`.
-    The other fields are those of `Route`.
-    """
-
-    path: str
-    method: ClassVar[str] = "GET"
-    name: str
-    description: str
-    answer: type[BaseModel]
-    example: Any
-    render: Callable[[State, Mapping[str, str]], Any]
-    errors: ErrorShape = NATIVE_ERRORS
-    aliases: tuple[str, ...] = ()
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    takes_post: bool = False
-    key_field: str = ""
-
-    @property
-    def operation_id(self) -> str:
-        return self.name
-
-    async def respond(self, request: Request) -> Response:
-        """Answer one request. Raises RequestError."""
-        state = of(request)
-        given: dict[str, Any] = {}
-        if self.parameters:
-            given = dict(request.query_params)
-            if request.headers.get("content-length", "0") != "0":
-                fields = await read_unverified(request, read_fields(request, body_limits(state)))
-                given |= fields if isinstance(fields, dict) else {}
-        authorize(request, state, self.key_field, given.get(self.key_field))
-        unknown = next((name for name in given if name not in self.parameters), None)
-        if unknown is not None:
-            raise InvalidRequest(f"this route takes only {', '.join(f'`{name}`' for name in self.parameters)}")
-        if state.runtime.registry is not None:
-            await state.runtime.registry.discover()
-        found = self.render(state, {**given, **request.path_params})
-        return json_response(await found if isinstance(found, Awaitable) else found)
 
 
 @dataclass(frozen=True)

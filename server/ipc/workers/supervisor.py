@@ -163,10 +163,15 @@ class Supervisor:
         self._retired = True
 
     async def stop(self) -> None:
-        """Ask the worker to stop, kill it if it does not, and wait until its process has ended."""
-        self.state = "stopped"
+        """Ask the worker to stop, kill it if it does not, and wait until its process has ended.
+
+        A worker that loads has no requests, and may be in a long call of native code: it is killed at once.
+        """
+        was_ready, self.state = self.state == "ready", "stopped"
         worker = self._worker
-        if worker is not None:
+        if worker is not None and not was_ready:
+            worker.kill()
+        elif worker is not None:
             worker.send(Shutdown())
             done, _ = await asyncio.wait({worker.closed}, timeout=self._limits.stop_seconds)
             if not done:

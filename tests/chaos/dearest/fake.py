@@ -16,12 +16,12 @@ INLINE = "--inline"
 
 def main(arguments: list[str]) -> None:
     from server.api.bodies import json_answer
-    from server.api.routes import route
+    from server.api.routes import route, streaming_route
     from server.cli import main as triptych
 
     if arguments[0] == INLINE:
         arguments = arguments[1:]
-        json_answer.MAX_INLINE = route.MAX_INLINE = sys.maxsize
+        json_answer.MAX_INLINE = route.MAX_INLINE = streaming_route.MAX_INLINE = sys.maxsize
     install(Path(arguments[0]))
     triptych(arguments[1:], worker=WORKER)
 

@@ -9,7 +9,8 @@ from server.api.bodies.sse import frame
 from server.api.dialects.anthropic.bodies import AnthropicCountBody, AnthropicMessagesBody
 from server.api.fields.chat_fields import started_arguments
 from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
-from server.api.routes.route import JsonRoute, Route, StreamingRoute
+from server.api.routes.route import JsonRoute, Route
+from server.api.routes.streaming_route import StreamingRoute
 from server.errors import ContextLengthExceeded, RequestError
 from server.ipc.client.call import Call
 from server.operations.chatting.chat import (

@@ -10,7 +10,7 @@ from server.api.bodies.sse import frame
 from server.api.dialects.cohere.chat_body import CohereChatBody
 from server.api.dialects.cohere.common import ERRORS, CohereUnits
 from server.api.routes.error_shape import AnswerBody
-from server.api.routes.route import StreamingRoute
+from server.api.routes.streaming_route import StreamingRoute
 from server.errors import DeadlineExceeded, RequestError
 from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, chat
 from server.operations.generating.generated_text import ScoredToken

@@ -23,7 +23,8 @@ from server.api.dialects.deepl.common import (
 from server.api.fields.field_kinds import Hint, Unsupported, only
 from server.api.fields.fields import Body, Language, Texts, form_value, one_or_many
 from server.api.routes.error_shape import AnswerBody
-from server.api.routes.route import GetRoute, JsonRoute, Route
+from server.api.routes.get_route import GetRoute
+from server.api.routes.route import JsonRoute, Route
 from server.api.state import State
 from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions

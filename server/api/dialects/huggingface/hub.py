@@ -21,7 +21,8 @@ from server.api.dialects.huggingface.hub_answers import HubAnswer, HubErrorAnswe
 from server.api.dialects.huggingface.tgi import TGI_ERRORS, TgiAnswer, TgiRenderer
 from server.api.dialects.huggingface.tgi_bodies import TgiParameters
 from server.api.routes.error_shape import ErrorShape, named_message
-from server.api.routes.route import ERROR_SHAPE, JsonRoute, Route, StreamingRoute
+from server.api.routes.route import ERROR_SHAPE, JsonRoute, Route
+from server.api.routes.streaming_route import StreamingRoute
 from server.api.state import of
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call

@@ -7,7 +7,7 @@ from typing import Any
 
 from server.api.fields.fields import MAX_ITEMS, MAX_STOPS
 from server.api.routes.error_shape import AnswerBody
-from server.api.routes.route import GetRoute
+from server.api.routes.get_route import GetRoute
 from server.api.state import State
 from server.api.telemetry.telemetry import version
 from server.operations.pools import TOKENIZER_THREADS

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from server.api.bodies.sse import data_frame
 from server.api.dialects.huggingface.tgi_bodies import TgiBody
 from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape, named_message
-from server.api.routes.route import Route, StreamingRoute
+from server.api.routes.route import Route
+from server.api.routes.streaming_route import StreamingRoute
 from server.errors import RequestError
 from server.ipc.wire.logprobs import TokenLogprob
 from server.operations.generating.generate import SEED_LIMIT, GenerateResult, GenerateRun, generate

@@ -10,7 +10,8 @@ from server.api.bodies.json_pieces import small_items
 from server.api.dialects.native import answers, bodies
 from server.api.dialects.native.examples import EXAMPLES
 from server.api.dialects.native.generation import GenerateRenderer, TranslateRenderer
-from server.api.routes.route import JsonRoute, Route, StreamingRoute
+from server.api.routes.route import JsonRoute, Route
+from server.api.routes.streaming_route import StreamingRoute
 from server.operations.generating.generate import generate
 from server.operations.labelling.classify import LabelScore, classify
 from server.operations.labelling.entities import NamedEntity

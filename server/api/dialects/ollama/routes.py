@@ -6,7 +6,9 @@ from typing import Any
 
 from server.api.bodies.sse import JSON_LINES
 from server.api.dialects.ollama import answers, bodies, models
-from server.api.routes.route import GetRoute, JsonRoute, Route, StreamingRoute
+from server.api.routes.get_route import GetRoute
+from server.api.routes.route import JsonRoute, Route
+from server.api.routes.streaming_route import StreamingRoute
 
 _TIMES = {
     "created_at": "2026-01-01T12:00:00.000000Z",

@@ -21,7 +21,7 @@ from server.api.dialects.openai.common import (
     usage_of_chunk,
 )
 from server.api.routes.error_shape import AnswerBody
-from server.api.routes.route import StreamingRoute
+from server.api.routes.streaming_route import StreamingRoute
 from server.errors import RequestError
 from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, ChatRun, ToolCallDelta, chat
 

@@ -31,7 +31,7 @@ from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
 from server.api.fields.field_kinds import only
 from server.api.fields.fields import MAX_NEW_TOKENS, AnswerCount, Prompt
 from server.api.routes.error_shape import AnswerBody
-from server.api.routes.route import StreamingRoute
+from server.api.routes.streaming_route import StreamingRoute
 from server.errors import InvalidRequest, RequestError
 from server.operations.generating.generate import GeneratedChoice, GenerateResult, GenerateRun, GenerateSpec, generate
 from server.operations.generating.generated_text import ScoredToken, SpelledToken, TextDelta

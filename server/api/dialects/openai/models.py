@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from server.api.dialects.openai.common import ERRORS
 from server.api.routes.error_shape import AnswerBody
-from server.api.routes.route import GetRoute
+from server.api.routes.get_route import GetRoute
 from server.api.state import State
 from server.operations.on_demand.declared import DeclaredModel
 from server.operations.runtime import ServedModel

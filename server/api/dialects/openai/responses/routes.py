@@ -15,7 +15,7 @@ from server.api.dialects.openai.responses.body import INCLUDABLE, ResponsesBody
 from server.api.dialects.openai.responses.conversation import StoredConversation, rendered_response
 from server.api.dialects.openai.responses.renderer import ERRORS, ResponsesRenderer
 from server.api.routes.owned_route import OwnedRoute
-from server.api.routes.route import StreamingRoute
+from server.api.routes.streaming_route import StreamingRoute
 from server.api.state import State, cache_salt
 from server.api.stored.stored_responses import Shelf, StoredItem, StoredResponse
 from server.errors import InvalidRequest, ResponseNotFound
