@@ -51,7 +51,8 @@ from server.operations.glossary_store import GlossaryStore
 from server.operations.model_names import ModelNames, pairs
 from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.settings.entries import split_entry
 from server.settings.fields import Settings
 from server.settings.read import load

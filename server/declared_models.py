@@ -20,7 +20,7 @@ from server.ipc.wire.descriptions import ModelInfo, ModelSpec
 from server.model_sources import find_models, model_specs, resolved, unnamed_speculation
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.loader import TextParts
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 from server.settings.entries import MODEL_NAME
 from server.settings.fields import Settings
 from server.text.checkpoint_text import CheckpointText

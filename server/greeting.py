@@ -8,7 +8,8 @@ from typing import Any
 
 from server.errors import ModelNotFound
 from server.ipc.wire.fit import room
-from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
+from server.operations.runtime import OperationNotSupported, Runtime
+from server.operations.served_model import ServedModel
 
 _BODIES: dict[str, dict[str, Any]] = {
     "embed": {"inputs": "a first text"},

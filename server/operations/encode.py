@@ -12,7 +12,8 @@ from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call, request_error
 from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import Encode, Encoded, EncodeItem, Failed
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.system.loop_iterations import next_iteration
 from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import TruncationSide, truncate

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
-
-import msgspec
 
 from server.audio.decoder import Decoder
 from server.errors import (
@@ -21,18 +19,16 @@ from server.errors import (
 )
 from server.ipc.client.call import Call
 from server.ipc.client.client import EngineClient
-from server.ipc.wire.descriptions import ModelInfo, Task
 from server.metrics import Metrics
 from server.near_names import unknown_model
 from server.operations.admission import Admission
-from server.operations.entailment import entailment
 from server.operations.glossary_store import GlossaryStore
 from server.operations.grammar_compiler import GrammarCompiler
 from server.operations.model_names import PLACEHOLDER_NAMES, ModelNames
 from server.operations.on_demand.needed import needed_models
 from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
-from server.operations.side_tokens import NoSuchToken, sides_of
+from server.operations.served_model import ServedModel
 from server.operations.stages import stage
 from server.operations.turnstile import Turnstile
 from server.system.loop_iterations import next_iteration
@@ -40,10 +36,8 @@ from server.text.chats.chat import ChatError, ChatRenderer
 from server.text.chats.tool_formats import TemplateTools
 from server.text.checkpoint_text import CheckpointText
 from server.text.languages.detect import LanguageDetector
-from server.text.languages.language_offers import PAIR_FAMILIES
 from server.text.languages.languages import TranslationLanguages
 from server.text.languages.pivots import AUTOMATIC
-from server.text.languages.translation_prompts import InstructionPrompt
 from server.text.tokens.pairs import PairTemplate
 from server.text.tokens.tokenizer import Encoding, Tokenizer
 
@@ -51,22 +45,6 @@ MAX_TEXT_TOKENS = 1 << 19
 """Maximum number of tokens of a single text. The memory of tokenizing it is up to 700 bytes per token."""
 PIECE_TOKENS = 1 << 16
 """Texts of at most this many tokens together are tokenized at once; a longer text alone."""
-
-_OPERATIONS: Mapping[Task, tuple[str, ...]] = {
-    "generate": ("generate",),
-    "translate": ("translate", "detect_language"),
-    "embed": ("embed", "embed_all", "similarity"),
-    "classify": ("classify",),
-    "rerank": ("rerank",),
-    "fill_mask": ("fill_mask", "embed_sparse"),
-    "token_classify": ("token_classify",),
-    "question_answer": ("question_answer",),
-    "transcribe": ("transcribe",),
-    "embed_sparse": ("embed_sparse",),
-    "late_interaction": ("late_interaction", "rerank"),
-}
-"""Operations that a model of each task supports. `translate_speech`, `chat` and `zero_shot_classify` depend on the
-checkpoint too."""
 
 _TEXT_OPERATIONS = ("tokenize", "detokenize")
 """Operations that need a tokenizer alone, so that every model supports them."""
@@ -86,116 +64,6 @@ class OperationNotSupported(InvalidRequest):
         self.supported = list(supported)
         owner = f"model `{model}`" if model else "any loaded model"
         super().__init__(f"`{operation}` is not supported by {owner}", "model")
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A loaded model: sizes and defaults from the engine, tokenizer and languages from the checkpoint."""
-
-    info: ModelInfo
-    text: CheckpointText
-
-    @property
-    def name(self) -> str:
-        return self.info.name
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.text.tokenizer
-
-    @property
-    def max_input_tokens(self) -> int:
-        """Longest text that the encoder (or, without an encoder, the decoder) reads, in tokens."""
-        return (self.info.source_tokens if self.info.is_encoder_decoder else 0) or self.info.context_tokens
-
-    def for_task(self, name: str | None) -> ServedModel:
-        """The model with the decoding settings of one of its tasks as defaults. An unknown task changes nothing."""
-        settings = self.text.tasks.get(name or "")
-        if settings is None or not settings.generation or not self.info.is_encoder_decoder:
-            return self
-        generation = msgspec.structs.replace(self.info.generation, **settings.generation)
-        return replace(self, info=msgspec.structs.replace(self.info, generation=generation))
-
-    @property
-    def mask_token(self) -> str | None:
-        """The text of the mask token, or None for a tokenizer without one."""
-        mask = self.tokenizer.special.mask
-        return None if mask is None else self.tokenizer.id_to_token(mask)
-
-    @property
-    def tasks(self) -> list[Task]:
-        """The tasks of the checkpoint, without those for which its files lack information."""
-        unknown = {"translate"} if not self.text.languages.known else set()
-        instructed: list[Task] = ["translate"] if self.instruction is not None else []
-        if self.late_interaction_problem is not None:
-            unknown.add("late_interaction")
-        return [task for task in (*self.info.tasks, *instructed) if task not in unknown]
-
-    @property
-    def instruction(self) -> InstructionPrompt | None:
-        """The prompt with which a language model translates; None for other models."""
-        can_translate = "generate" in self.info.tasks and not self.info.is_encoder_decoder
-        return self.text.languages.instruction if can_translate else None
-
-    @property
-    def answers_rerank(self) -> bool:
-        """Whether the model ranks texts by its answer to a prompt."""
-        return self.text.answer_prompt is not None or self.info.answer is not None
-
-    @property
-    def late_interaction_problem(self) -> str | None:
-        """Why a checkpoint with token vectors cannot compare texts; None if there is no problem."""
-        about = self.info.late_interaction
-        try:
-            if about is not None:
-                sides_of(about, self.tokenizer)
-        except NoSuchToken as error:
-            return f"{self.name}: {error}, so late interaction is off"
-        return None
-
-    @property
-    def language_problem(self) -> str | None:
-        """Why a translation checkpoint cannot translate, and the setting that helps; None if there is no problem."""
-        if "translate" not in self.info.tasks or "translate" in self.tasks:
-            return None
-        problem = f"{self.name}: the checkpoint does not say which languages it translates, so /translate is off"
-        if self.info.family in PAIR_FAMILIES:
-            problem += f"; set them with --languages {self.name}=SOURCE-TARGET, for example {self.name}=en-de"
-        return problem
-
-    @property
-    def chat_problem(self) -> str | None:
-        """Why a checkpoint that generates text cannot chat with its template; None if there is no problem."""
-        problem = self.text.chat_templates.problem if "generate" in self.info.tasks else None
-        return problem and f"{self.name}: {problem}"
-
-    @property
-    def lost_roles_problem(self) -> str | None:
-        """Which messages the chat template leaves out; None if it has a place for all. Chats go on without them."""
-        templates = self.text.chat_templates
-        lost = sorted({role for source in templates.by_name.values() for role in templates.forms_of(source).lost})
-        if not lost or "chat" not in self.operations():
-            return None
-        return f"{self.name}: the chat template leaves out messages with the role {' or '.join(lost)}"
-
-    def languages(self) -> list[str]:
-        """Translations as `source-target`; for a speech model, the languages that it transcribes."""
-        if self.text.speech is not None:
-            return list(self.text.speech.languages) or ["en"]
-        if "translate" not in self.tasks:
-            return []
-        return [f"{source}-{target}" for source, target in self.text.languages.pairs()]
-
-    def operations(self) -> list[str]:
-        """Names of the operations that this model supports, without `tokenize` and `detokenize`."""
-        names = [name for task in self.tasks for name in _OPERATIONS[task]]
-        if self.text.speech is not None and self.text.speech.translates:
-            names.append("translate_speech")
-        if "generate" in self.info.tasks and self.text.chat_templates.by_name:
-            names.append("chat")
-        if "classify" in self.info.tasks and entailment(self.info.labels) is not None:
-            names.append("zero_shot_classify")
-        return names
 
 
 @dataclass

@@ -9,7 +9,8 @@ from functools import partial
 from server.ipc.client.call import Call
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import check_ids
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.computed import Computed
 from server.text.tokens.tokenizer import Encoding, Tokenizer
 

@@ -26,7 +26,8 @@ from server.operations.labelling.zero_shot_classify import ZeroShotClassifySpec,
 from server.operations.ranking.embed import EmbedAllSpec, EmbedSpec, embed, embed_all
 from server.operations.ranking.rerank import RerankSpec, rerank
 from server.operations.ranking.similarity import SimilaritySpec, similarity
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.settings.fields import Settings
 from server.text.tokens.tokenizer import Encoding, Tokenizer
 from tests.api.conftest import Bench

@@ -25,7 +25,7 @@ from server.operations.cost import Cost
 from server.operations.labelling.labelled_entities import LabelledEntitiesSpec, labelled_entities
 from server.operations.ranking.late_interaction import LateInteractionSpec, embed_late_interaction
 from server.operations.ranking.rerank import RerankSpec, rerank
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 from server.text.chats.answer_prompts import PUBLISHED
 from tests.operations.test_encoder_costs import Measurement, Operation, text_lists, texts
 

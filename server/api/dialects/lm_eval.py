@@ -18,7 +18,8 @@ from server.api.routes.get_route import GetRoute
 from server.api.routes.route import JsonRoute, Route
 from server.api.state import State
 from server.ipc.client.call import Call
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.tokenize import DetokenizeSpec, TokenizeSpec, detokenize, tokenize
 from server.text.tokens.computed import Computed
 

@@ -32,7 +32,8 @@ from server.api.routes.route import ERROR_FORMAT, ERROR_SHAPE, Route, SharedPath
 from server.api.routes.state_route import StateRoute
 from server.errors import InvalidRequest, ModelNotFound, NotReady, RequestError, StartError
 from server.near_names import did_you_mean
-from server.operations.runtime import OperationNotSupported, Runtime, ServedModel
+from server.operations.runtime import OperationNotSupported, Runtime
+from server.operations.served_model import ServedModel
 from server.settings.entries import ErrorDialect
 
 ROUTES: tuple[Route[Any, Any, Any], ...] = (

@@ -33,7 +33,8 @@ from server.api.state import State, arrival, cache_salt, of
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.cost import Cost
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.system.loop_iterations import next_iteration
 
 

@@ -20,7 +20,7 @@ from server.errors import NotReady, ServerFailed
 from server.metrics import CONTENT_TYPE
 from server.operations.generating.generate import MAX_SEQUENCES
 from server.operations.ranking.rerank_answers import takes_instruction
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 from server.text.languages.pivots import pivoted_pairs
 
 probes = APIRouter()

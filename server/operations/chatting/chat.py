@@ -27,7 +27,8 @@ from server.operations.generating.generate import GeneratedChoice, GenerateRun, 
 from server.operations.generating.generated_text import GeneratedText, ScoredToken, TextDelta, tokens_within
 from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
 from server.operations.generating.grammar import TextGrammar, text_grammar
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.chats.tool_formats import TemplateTools
 from server.text.tokens.computed import Computed
 

@@ -14,7 +14,8 @@ from server.operations.chatting.answer_plan import Reasoning
 from server.operations.chatting.chat_spec import ChatSpec
 from server.operations.chatting.late_instructions import reads_late_instructions, with_instructions_at_front
 from server.operations.chatting.reasoning_settings import reasoning_variables
-from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime, ServedModel
+from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime
+from server.operations.served_model import ServedModel
 from server.system.loop_iterations import next_iteration
 from server.text.chats.chat import ChatError, ChatTooLong, as_parts, chat_context, continued_text, with_continued
 from server.text.chats.text_marks import TextMarks

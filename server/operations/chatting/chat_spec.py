@@ -14,7 +14,7 @@ from server.operations.cost import Cost, most_tokens
 from server.operations.generating.generate import generation_cost
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import with_beam_answers
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from server.ipc.client.call import Call
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.chats.chat import ChatError, ChatStopped, chat_context
 
 _SAMPLE = "sample_instruction"

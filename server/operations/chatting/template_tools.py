@@ -9,7 +9,8 @@ from typing import Any
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.chats.chat import ChatError, ChatStopped, as_parts, chat_context
 from server.text.chats.tool_formats import GENERIC, TemplateTools, by_marker, recognise
 

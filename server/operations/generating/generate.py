@@ -26,7 +26,8 @@ from server.operations.generating.generation_params import max_tokens_of, resolv
 from server.operations.generating.generation_run import PhaseSeconds, TextRun, TokenUsage
 from server.operations.generating.logprob_memory import logprob_memory
 from server.operations.generating.sequence_tries import allowed_trie, sequence_characters
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.system.loop_iterations import next_iteration
 from server.text.languages.languages import TranslationPrompt
 from server.text.tokens.computed import Computed

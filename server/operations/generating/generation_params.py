@@ -23,7 +23,7 @@ from server.operations.generating.generation_options import (
     check_best_of,
     check_combinations,
 )
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 from server.text.languages.languages import TranslationPrompt
 from server.text.tokens.tokenizer import Tokenizer
 

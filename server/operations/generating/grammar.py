@@ -15,8 +15,9 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Vocabulary
 from server.ipc.wire.sections import AnswerSection
 from server.operations.grammar_compiler import CompileBudget, GrammarCompiler
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
 from server.operations.schemas.enforced_schema import enforce
+from server.operations.served_model import ServedModel
 from server.text.tokens.token_bytes import NoTokenBytes, TokenBytes
 
 MAX_FORMAT_BYTES = 1 << 16

@@ -11,7 +11,8 @@ from server.ipc.wire.messages import Generate
 from server.operations.encode import check_ids
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import check_family
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.languages.languages import TranslationPrompt, UnknownPair
 from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import TruncationSide, truncate

@@ -14,7 +14,8 @@ from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.params import SequenceTrie
 from server.operations.generating.generation_options import GenerationOptions
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 
 _PARAM = "allowed_sequences"
 _TOKEN_BITS = 32

@@ -14,7 +14,8 @@ from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import Encode
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, pair_items, sigmoid, text_items, vectors
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
 
 ScoreFunction = Literal["softmax", "sigmoid", "none"]

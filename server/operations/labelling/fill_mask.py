@@ -19,7 +19,8 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Encode, Encoded, EncodeItem
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import encoded_items, text_items
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.tokenizer import Tokenizer
 
 DEFAULT_TOP_K = 5

@@ -19,7 +19,8 @@ from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
 from server.operations.encode import Numbers, check_ids, encoded_rows
 from server.operations.labelling.entities import NamedEntity
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 
 MAX_LABELS = 256
 DEFAULT_THRESHOLD = 0.5

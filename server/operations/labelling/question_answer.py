@@ -10,7 +10,8 @@ from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, max_windows
 from server.operations.encode import matrices, window_item
 from server.operations.labelling.spans import MAX_ANSWER_TOKENS, best_spans
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import text_runs
 from server.text.tokens.windows import TokenWindow, window_room, windows

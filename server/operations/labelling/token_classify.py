@@ -20,7 +20,8 @@ from server.operations.labelling.entities import (
     text_tokens,
     without_overlaps,
 )
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import text_runs
 from server.text.tokens.windows import TokenWindow, window_room, windows

@@ -16,7 +16,8 @@ from server.operations.encode import Numbers, sigmoid, vectors
 from server.operations.entailment import entailment
 from server.operations.labelling.classify import LabelScore, by_falling_score, softmax
 from server.operations.ranking.pairs import joined_item, pair_template, text_ids
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.pairs import PairTemplate
 from server.text.tokens.tokenizer import Encoding
 

@@ -13,7 +13,8 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, check_tokens, matrices, prompted_items, vectors
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
 
 MAX_NUMBERS = 1 << 24

@@ -17,7 +17,8 @@ from server.ipc.wire.messages import Encode
 from server.operations.cost import Cost
 from server.operations.encode import Numbers, encoded_items
 from server.operations.ranking.embed import MAX_NUMBERS, input_cost, input_items
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
 
 

@@ -17,7 +17,8 @@ from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost, most_tokens
 from server.operations.encode import Numbers, check_tokens, matrices, type_ids_or_none
 from server.operations.ranking.embed import check_dimensions, cut_vectors
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.languages.sentences import split_sentences
 from server.text.tokens.tokenizer import Encoding
 

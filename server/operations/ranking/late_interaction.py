@@ -19,7 +19,8 @@ from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
 from server.operations.encode import InputItems, Numbers, check_tokens, encoded_rows, matrices, type_ids_or_none
 from server.operations.ranking.embed import MAX_NUMBERS, check_dimensions, cut_vectors
 from server.operations.ranking.rerank_scores import RerankScores, RerankTexts
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.side_tokens import SideTokens, sides_of
 from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import TruncationSide

@@ -8,7 +8,8 @@ from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.messages import EncodeItem
 from server.operations.encode import check_tokens, type_ids_or_none
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.pairs import NoPairs, PairTemplate, lengths_in
 from server.text.tokens.truncation import TruncationSide
 

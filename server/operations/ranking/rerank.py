@@ -14,7 +14,8 @@ from server.operations.ranking.late_interaction import late_interaction_cost, la
 from server.operations.ranking.rerank_answers import answer_cost, answer_scores, takes_instruction
 from server.operations.ranking.rerank_pairs import pair_cost, pair_scores
 from server.operations.ranking.rerank_scores import RerankScores
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
 
 

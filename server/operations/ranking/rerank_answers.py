@@ -16,7 +16,8 @@ from server.ipc.wire.messages import Encode, EncodeItem, EncodeTask
 from server.operations.cost import Cost, characters_of
 from server.operations.encode import check_tokens, sigmoid, vectors
 from server.operations.ranking.rerank_scores import RerankScores, RerankTexts
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.chats.answer_prompts import AnswerPrompt
 from server.text.chats.chat import ChatError, chat_context
 from server.text.tokens.tokenizer import Encoding

@@ -11,7 +11,8 @@ from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import sigmoid, vectors
 from server.operations.ranking.pairs import joined_item, pair_template, text_ids
 from server.operations.ranking.rerank_scores import RerankScores, RerankTexts
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.tokenizer import Encoding
 
 

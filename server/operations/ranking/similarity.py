@@ -13,7 +13,8 @@ from server.ipc.wire.messages import Encode
 from server.operations.cost import Cost
 from server.operations.encode import prompted_items, vectors
 from server.operations.ranking.embed import EmbedSpec, input_cost
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.checkpoint_text import SimilarityFunction
 from server.text.tokens.truncation import TruncationSide
 

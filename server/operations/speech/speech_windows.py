@@ -18,7 +18,7 @@ from server.ipc.wire.logprobs import Logprobs
 from server.ipc.wire.messages import Failed, Finished, Generate, GenerateRow, Tokens
 from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
 from server.operations.pools import Pool
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 from server.operations.speech.speech_fallback import FallbackRules
 
 TokenSink = Callable[[list[int]], None]

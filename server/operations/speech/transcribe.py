@@ -22,7 +22,8 @@ from server.ipc.wire.messages import Encode, EncodeItem
 from server.ipc.wire.params import GenerationParams, SpeechAlignment, TimestampRules
 from server.operations.cost import NEW_TOKEN_BYTES
 from server.operations.encode import matrices
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.speech.speech_fallback import CONDITION_TEMPERATURE, FallbackRules
 from server.operations.speech.speech_windows import Window, WindowDecoder, WindowResult, window_params
 from server.operations.speech.transcribe_ctc import transcribe_ctc

@@ -23,7 +23,8 @@ from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost
 from server.operations.encode import encoded_items
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 from server.text.speech.ctc import CtcToken, CtcTokens
 from server.text.speech.subtitles import SpokenWord, SubtitleLine

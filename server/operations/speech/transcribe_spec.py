@@ -10,7 +10,7 @@ from typing import NamedTuple
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, second_bytes
 from server.errors import InvalidRequest
 from server.operations.cost import Cost
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.speech_fallback import (
     COMPRESSION_RATIO,

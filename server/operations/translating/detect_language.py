@@ -9,7 +9,8 @@ from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.cost import Cost, characters_of
 from server.operations.generating.generation_run import complete_result
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.translating.translate import TranslateSpec, translate
 from server.operations.translating.translate_run import TranslatedText
 from server.operations.translating.translation_models import choose_path

@@ -14,7 +14,8 @@ from server.operations.generating import grammar
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_params import num_beams_of
 from server.operations.glossary_store import MAX_TERM_CHARACTERS
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.languages.glossary import DuplicateTerm, Glossary, spell
 from server.text.tokens.token_bytes import TokenBytes
 

@@ -9,7 +9,8 @@ from typing import Literal
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
 from server.text.chats.chat import ChatError, chat_context
 from server.text.chats.text_marks import MARKS, TextMarks

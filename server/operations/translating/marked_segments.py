@@ -13,7 +13,8 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Generate
 from server.operations.generating import prompts
 from server.operations.generating.generated_text import GeneratedText
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.translating.pivot_text import token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import longest_answer

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from server.ipc.client.call import Call
 from server.operations.generating.generated_text import AttentionMatrix, GeneratedText
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.languages.languages import TranslationPrompt
 from server.text.markup.tag_placement import Span
 from server.text.tokens.computed import Computed

@@ -21,7 +21,8 @@ from server.operations.generating.generation_params import resolve
 from server.operations.generating.generation_run import TextRun
 from server.operations.generating.logprob_memory import logprob_memory
 from server.operations.generating.sequence_tries import allowed_trie
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.translating import segments
 from server.operations.translating.glossary import SentenceTerms, check_glossary, find_terms, options_with_terms
 from server.operations.translating.instructed import Formality, longest_frame, segment_tokens, with_frames

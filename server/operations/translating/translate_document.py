@@ -13,7 +13,8 @@ from server.ipc.client.call import Call
 from server.operations.cost import Cost
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.generating.generation_run import complete_result
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.translating.detect_language import DetectLanguageSpec, detect_language
 from server.operations.translating.instructed import Formality, check_wishes
 from server.operations.translating.translate import TranslateSpec, translate

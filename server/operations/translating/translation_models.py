@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.languages.languages import TranslationPrompt, UnknownPair
 from server.text.languages.pivots import AUTOMATIC, OFF, chosen_pivot, connecting_languages, translations
 from server.text.languages.prompt_frame import PromptFrame

@@ -22,7 +22,8 @@ from server.ipc.client.call import Call
 from server.operations.cost import Cost
 from server.operations.encode import Numbers
 from server.operations.ranking.embed import EmbedResult, EmbedSpec, embed
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
 
 InputType = Literal["search_document", "search_query", "classification", "clustering"]

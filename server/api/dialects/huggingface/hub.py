@@ -36,7 +36,8 @@ from server.operations.labelling.token_classify import token_classify
 from server.operations.labelling.zero_shot_classify import zero_shot_classify
 from server.operations.ranking.embed import embed
 from server.operations.ranking.similarity import similarity
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 from server.operations.translating.translate import TranslateSpec, translate
 from server.operations.translating.translate_run import TranslateResult
 

@@ -11,7 +11,7 @@ from server.api.routes.get_route import GetRoute
 from server.api.state import State
 from server.api.telemetry.telemetry import version
 from server.operations.pools import TOKENIZER_THREADS
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 
 MAX_BEST_OF = 16
 _PIPELINE_TAGS = {

@@ -26,7 +26,8 @@ from server.operations.chatting.chat import ChatDelta, ChatResult, ChatRun, chat
 from server.operations.generating.generate import GenerateResult, GenerateRun, generate
 from server.operations.generating.generated_text import ScoredToken, TextDelta
 from server.operations.ranking.embed import EmbedResult, embed
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 
 NANOSECONDS = 1_000_000_000
 _NO_VECTORS = np.zeros((0, 0), np.float32)

@@ -27,7 +27,7 @@ from server.operations.generating.generate import GenerateSpec
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
 from server.operations.generating.grammar import JsonFormat
 from server.operations.ranking.embed import EmbedSpec
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 
 SAMPLING = SamplingDefaults(do_sample=True, temperature=0.8, top_k=40, top_p=0.9)
 """Sampling of a request without sampling options, as Ollama documents it. Its repeat penalty is 1: without effect."""

@@ -20,7 +20,8 @@ from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.cost import Cost
 from server.operations.on_demand.declared import DeclaredModel
-from server.operations.runtime import Runtime, ServedModel
+from server.operations.runtime import Runtime
+from server.operations.served_model import ServedModel
 
 API_VERSION = "0.13.0"
 """Version of Ollama whose API this dialect follows. Clients compare it with the version that they need."""

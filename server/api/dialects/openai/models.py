@@ -10,7 +10,7 @@ from server.api.routes.error_shape import AnswerBody
 from server.api.routes.get_route import GetRoute
 from server.api.state import State
 from server.operations.on_demand.declared import DeclaredModel
-from server.operations.runtime import ServedModel
+from server.operations.served_model import ServedModel
 
 
 class OpenAIModelStatus(AnswerBody):
