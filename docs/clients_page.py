@@ -64,7 +64,7 @@ CLIENTS = (
         "huggingface_hub",
         ("test_huggingface",),
         "`InferenceClient`: text generation, chat, embeddings, similarity, classification, zero-shot, fill-mask, "
-        "entities, question answering, translation, summarization",
+        "entities, question answering, translation, summarization, speech recognition",
         "examples/huggingface_client.py",
     ),
     Client("deepl", ("test_deepl",), "translate, HTML, languages, usage, errors", "examples/deepl_client.py"),

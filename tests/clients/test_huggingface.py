@@ -10,9 +10,11 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError, ValidationError
 
+from tests.audio.compressed import encode
 from tests.clients.conftest import ClientServer
 from tests.clients.models import T5_TASKS, write_summarizing_t5
 from tests.e2e.conftest import RunningServer, serving
+from tests.parity.speech import recording
 
 PROMPT = "Once upon a time"
 
@@ -298,3 +300,14 @@ def test_a_wrong_key_is_refused(server: ClientServer) -> None:
     wrong = InferenceClient(model=f"{server.url}/models/sentiment", token="wrong")
     with pytest.raises(HfHubHTTPError, match="401"):
         wrong.text_classification("text")
+
+
+def test_automatic_speech_recognition(client) -> None:
+    """The text itself is compared with that of our own route in `tests/e2e/speech/test_other_clients.py`."""
+    whisper, file = client("whisper"), encode("flac", recording(1.8, seed=2))
+    answer = whisper.automatic_speech_recognition(file)
+    assert answer.text and answer.chunks is None
+    timed = whisper.automatic_speech_recognition(file, extra_body={"return_timestamps": True})
+    assert timed.text == answer.text and all(start <= end <= 1.8 for start, end in (c.timestamp for c in timed.chunks))
+    with pytest.raises(HfHubHTTPError, match="400"):
+        whisper.automatic_speech_recognition(b"ID3" + bytes(99))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from server.engine.process.host import end_before_the_server
 
 SCRIPT = """
 import ctypes
@@ -35,6 +38,17 @@ def test_large_allocations_are_mapped_or_reused(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name, raising=False)
     output = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
     assert output.split("\n")[:2] == ["True False", "True True False"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("0", "300"), ("-900", "-600"), ("900", "1000")])
+def test_the_kernel_kills_a_worker_before_the_server(tmp_path: Path, before: str, after: str) -> None:
+    """The kernel allows any process to raise its value. Other systems have no such file."""
+    file = tmp_path / "oom_score_adj"
+    file.write_text(before)
+    end_before_the_server(file)
+    assert file.read_text() == after
+    end_before_the_server(tmp_path / "missing")
+    assert not (tmp_path / "missing").exists()
 
 
 PINNING = """

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.routing import compile_path
 
-from server.api.dialects import deepl, libretranslate, lm_eval
+from server.api.dialects import deepl, libretranslate, lm_eval, whisper_cpp
 from server.api.dialects.anthropic import routes as anthropic
 from server.api.dialects.cohere import routes as cohere
 from server.api.dialects.huggingface import hub, info, tei, tgi
@@ -48,6 +48,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *cohere.ROUTES,
     *libretranslate.ROUTES,
     *deepl.ROUTES,
+    *whisper_cpp.ROUTES,
 )
 """Routes that run an operation. Where dialects share a path, the first one also answers bodies that fit no dialect."""
 GET_ROUTES: tuple[GetRoute, ...] = (
@@ -86,6 +87,7 @@ CLIENTS: Mapping[str, tuple[str, Sequence[Route[Any, Any, Any] | GetRoute | Owne
         (*libretranslate.ROUTES, *libretranslate.GET_ROUTES, *libretranslate.STATE_ROUTES),
     ),
     "DeepL": ("Clients of the DeepL API.", (*deepl.ROUTES, *deepl.GET_ROUTES, *deepl.STATE_ROUTES)),
+    "whisper.cpp": ("Clients of whisper.cpp's server.", whisper_cpp.ROUTES),
     "Evaluation": ("The harness lm-eval.", (*lm_eval.ROUTES, *lm_eval.GET_ROUTES)),
 }
 """Groups of the routes in the OpenAPI document, by their clients: what they are, and their routes."""

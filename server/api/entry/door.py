@@ -27,7 +27,7 @@ OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
 """Key of the scope: the limit of connections, for a request whose connection is above it; else 0."""
 HELD_BYTES = "triptych.held_bytes"
 """Key of the scope: bytes that the door counts for the body of the request."""
-RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
+RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations", "/inference"})
 """Paths of recordings. Their bodies are counted when they are about to be read."""
 
 
@@ -93,9 +93,13 @@ class Door:
     async def wait_for_body(self, scope: Scope, size: int, limits: TimeLimits) -> None:
         """Wait until there is room for the body of a recording, and count it. Bodies get room in their order.
 
+        A body that was counted when the request arrived, because its path also takes other bodies, does not wait.
+
         size: bytes of the body. limits: time limits of the wait.
         Raises DeadlineExceeded when a limit has passed.
         """
+        if scope.get(HELD_BYTES):
+            return
         need = "the bodies of earlier requests needed the memory"
         async with self._turnstile.turn(None, limits, need):
             while self.body_bytes and self.body_bytes + size > self.max_body_bytes:

@@ -16,7 +16,13 @@ import os
 import socket
 import sys
 
-from server.engine.process.host import die_with_parent, leave_signals_to_parent, let_threads_sleep, pin_to_processors
+from server.engine.process.host import (
+    die_with_parent,
+    end_before_the_server,
+    leave_signals_to_parent,
+    let_threads_sleep,
+    pin_to_processors,
+)
 from server.engine.process.loading_beats import LoadingBeats
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.messages import Configure, Shutdown
@@ -34,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     descriptor: int = options.fd
     die_with_parent()
+    end_before_the_server()
     leave_signals_to_parent()
     interrupt_others()
     if options.processors:

@@ -17,14 +17,16 @@ from starlette.responses import Response
 from server.api.bodies.body import read_json
 from server.api.bodies.body_limits import body_limits
 from server.api.dialects.huggingface import hub_bodies as bodies
-from server.api.dialects.huggingface.hub_answers import HubAnswer, HubErrorAnswer
+from server.api.dialects.huggingface.hub_answers import HubAnswer, HubErrorAnswer, HubTranscript
+from server.api.dialects.huggingface.hub_speech import HubSpeechRoute, is_recording
+from server.api.dialects.huggingface.hub_speech import render as render_transcript
 from server.api.dialects.huggingface.tgi import TGI_ERRORS, TgiAnswer, TgiRenderer
 from server.api.dialects.huggingface.tgi_bodies import TgiParameters
 from server.api.routes.error_shape import ErrorShape, named_message
 from server.api.routes.route import ERROR_SHAPE, JsonRoute, Route
 from server.api.routes.streaming_route import StreamingRoute
 from server.api.state import of
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, UnsupportedMediaType
 from server.ipc.client.call import Call
 from server.operations.generating.generate import GenerateResult, GenerateSpec, generate
 from server.operations.generating.generation_run import complete_result
@@ -38,6 +40,7 @@ from server.operations.ranking.embed import embed
 from server.operations.ranking.similarity import similarity
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
+from server.operations.speech.transcribe import transcribe
 from server.operations.translating.translate import TranslateSpec, translate
 from server.operations.translating.translate_run import TranslateResult
 
@@ -125,6 +128,7 @@ def _label(label: LabelScore) -> dict[str, Any]:
     return {"label": label.label, "score": label.score}
 
 
+SPEECH = "automatic-speech-recognition"
 TASKS: Mapping[str, Route[Any, Any, Any]] = {
     "text-generation": StreamingRoute(
         path="/models/{model}",
@@ -177,6 +181,19 @@ TASKS: Mapping[str, Route[Any, Any, Any]] = {
             _task("translation", "translate", bodies.HubTranslateBody, _translated, _translations),
         )
     },
+    SPEECH: HubSpeechRoute(
+        path="/models/{model}",
+        operation="transcribe",
+        name=SPEECH,
+        description=bodies.HubSpeechBody.__doc__ or "",
+        body=bodies.HubSpeechBody,
+        answer=HubTranscript,
+        example=({}, {}),
+        parse=bodies.HubSpeechBody.spec,
+        run=transcribe,
+        render=render_transcript,
+        errors=HUB_ERRORS,
+    ),
 }
 
 _INPUT_FIELDS = {"source_sentence": "sentence-similarity", "question": "question-answering"}
@@ -202,6 +219,7 @@ _BY_MODEL = (
     "text-generation",
     "fill-mask",
     "feature-extraction",
+    SPEECH,
 )
 """Tasks for a body that fits several. The first one that the model supports is used."""
 
@@ -257,6 +275,8 @@ class HubRoute(Route[Any, Any, Any]):
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
+        if is_recording(request):
+            return await self._transcribe(request)
         body = await read_json(request, body_limits(state))
         if not isinstance(body, dict):
             raise InvalidRequest("the body must be a JSON object")
@@ -272,6 +292,13 @@ class HubRoute(Route[Any, Any, Any]):
             body["model"] = model.name
         request.scope[ERROR_SHAPE] = TASKS[task].errors
         return await TASKS[task].respond(request)
+
+    async def _transcribe(self, request: Request) -> Response:
+        """Answer a body that is a file: speech is the only task with files."""
+        task = _stated_task(request.path_params.pop("task", None)) or SPEECH
+        if task != SPEECH:
+            raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
+        return await TASKS[SPEECH].respond(request)
 
 
 async def _never(runtime: Runtime, call: Call, spec: Any) -> Any:

@@ -49,10 +49,24 @@ class HubText(AnswerBody):
     generated_text: str
 
 
+class HubSpokenChunk(AnswerBody):
+    """A part of the text, or a word. timestamp: start and end in seconds."""
+
+    text: str
+    timestamp: list[float]
+
+
+class HubTranscript(AnswerBody):
+    """The text of a recording. `chunks`: only with `return_timestamps`."""
+
+    text: str
+    chunks: list[HubSpokenChunk] | None = None
+
+
 HubItem = HubLabel | HubWord | HubEntity | HubFound | HubText | TgiAnswer | float
 
 
-class HubAnswer(RootModel[HubFound | list[HubItem | list[HubLabel | HubWord | HubEntity | float]]]):
+class HubAnswer(RootModel[HubFound | HubTranscript | list[HubItem | list[HubLabel | HubWord | HubEntity | float]]]):
     """The answer of the task. Text classification nests its labels in a list per input, even for a single input."""
 
 

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from server.api.dialects.huggingface.tgi_bodies import TgiBody
-from server.api.fields.field_kinds import Hint, only
+from server.api.fields.field_kinds import Hint, Unsupported, only
 from server.api.fields.fields import MAX_ITEMS, MAX_WORDS, Count, Finite, Language, ShortText, Side, Texts, TimedBody
+from server.errors import InvalidRequest
 from server.operations.generating.generate import GenerateSpec
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.labelling.classify import ClassifySpec
@@ -23,6 +24,8 @@ from server.operations.labelling.token_classify import TokenClassifySpec
 from server.operations.labelling.zero_shot_classify import DEFAULT_TEMPLATE, ZeroShotClassifySpec
 from server.operations.ranking.embed import EmbedSpec
 from server.operations.ranking.similarity import SimilaritySpec
+from server.operations.speech.recording_file import RecordingFile
+from server.operations.speech.transcribe_spec import TranscribeSpec
 from server.operations.translating.translate import TranslateSpec
 
 
@@ -253,6 +256,69 @@ class HubTranslateBody(HubBody):
         return TranslateSpec(as_list(self.inputs), options, model=self.model)
 
 
+class HubSpeechDecoding(HubFields):
+    """Decoding options, as transformers names them."""
+
+    num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
+    temperature: Annotated[Finite | None, Field(ge=0, le=1)] = None
+    language: Annotated[Language | None, Field(description="code or English name; default: detected")] = None
+    task: Literal["transcribe", "translate"] | None = None
+    use_cache: Hint = None
+    do_sample: Annotated[Any, only(False)] = None
+    early_stopping: Annotated[Any, only(False)] = None
+    num_beam_groups: Annotated[Any, only(1)] = None
+    epsilon_cutoff: Unsupported = None
+    eta_cutoff: Unsupported = None
+    max_length: Unsupported = None
+    max_new_tokens: Unsupported = None
+    min_length: Unsupported = None
+    min_new_tokens: Unsupported = None
+    penalty_alpha: Unsupported = None
+    top_k: Unsupported = None
+    top_p: Unsupported = None
+    typical_p: Unsupported = None
+
+
+class HubSpeechParameters(HubFields):
+    return_timestamps: bool | Literal["word"] | None = None
+    generation_parameters: HubSpeechDecoding | None = None
+    generate_kwargs: Annotated[HubSpeechDecoding | None, Field(description="the same as `generation_parameters`")] = (
+        None
+    )
+
+
+class HubSpeechBody(HubBody):
+    """Automatic speech recognition. The bytes of a recording as the body have no parameters."""
+
+    inputs: Annotated[str, Field(min_length=1, description="a recording in base64")]
+    parameters: HubSpeechParameters | None = None
+
+    def spec(self, file: RecordingFile, max_seconds: float) -> TranscribeSpec:
+        """Convert the body to a specification. Raises InvalidRequest.
+
+        As in the pipeline of transformers, every window is accepted after its first decoding.
+        """
+        given = self.parameters or HubSpeechParameters()
+        if given.generation_parameters is not None and given.generate_kwargs is not None:
+            raise InvalidRequest(
+                "`generate_kwargs` and `generation_parameters` are two names of one field; send one of them",
+                "parameters.generate_kwargs",
+            )
+        decoding = given.generation_parameters or given.generate_kwargs or HubSpeechDecoding()
+        return TranscribeSpec(
+            file,
+            max_seconds,
+            decoding.task or "transcribe",
+            model=self.model,
+            language=decoding.language,
+            temperatures=(decoding.temperature or 0.0,),
+            num_beams=decoding.num_beams,
+            no_speech_threshold=1.0,
+            with_times=bool(given.return_timestamps),
+            with_words=given.return_timestamps == "word",
+        )
+
+
 class HubTaskBody(
     RootModel[
         HubGenerateBody
@@ -265,6 +331,7 @@ class HubTaskBody(
         | HubQuestionBody
         | HubSummarizeBody
         | HubTranslateBody
+        | HubSpeechBody
     ]
 ):
     """The body of any task."""

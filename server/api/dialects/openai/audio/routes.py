@@ -4,107 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.api.bodies.form import read_form
 from server.api.dialects.openai.audio.answer import TranscriptionAnswer, render, stream
 from server.api.dialects.openai.audio.form import LISTS, TranscriptionForm, TranslationForm
 from server.api.dialects.openai.common import ERRORS
-from server.api.fields.ignored_parameters import ignored_parameters
-from server.api.routes.route import Route, call_headers, leaving_on_disconnect
-from server.api.state import State, of
-from server.errors import Overloaded
-from server.ipc.wire.time_limits import TimeLimits
-from server.limits.refusals import RECORDINGS
-from server.operations.speech.recording_file import RecordingFile
+from server.api.routes.recording_route import HeldRecording, RecordingRoute
+from server.api.routes.route import call_headers, leaving_on_disconnect
+from server.api.state import State
+from server.ipc.client.call import Call
 from server.operations.speech.transcribe import transcribe
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioRoute(Route[TranslationForm, TranscribeSpec, Transcript]):
-    """A route whose body is a form with a recording. The number of recordings in memory is limited."""
+class AudioRoute(RecordingRoute[TranslationForm]):
+    """A route that can send the text as a stream of events."""
 
-    media_type: ClassVar[str] = "multipart/form-data"
-
-    async def respond(self, request: Request) -> Response:
-        state = of(request)
-        if state.recordings >= state.settings.max_recordings:
-            raise Overloaded(
-                f"{state.recordings:,} audio requests are in progress",
-                RECORDINGS.refusal(f"{state.settings.max_recordings:,}"),
-                retry_after=1,
+    async def answer(
+        self,
+        request: Request,
+        state: State,
+        call: Call,
+        form: TranslationForm,
+        spec: TranscribeSpec,
+        held: HeldRecording,
+    ) -> Response:
+        if not form.stream:
+            return await super().answer(request, state, call, form, spec, held)
+        async with leaving_on_disconnect(request, call):
+            response = await stream(
+                await self.prepare(state, call, spec, is_stream=True),
+                lambda emit: transcribe(state.runtime, call, spec, emit),
+                call,
+                state.runtime.metrics,
+                request.scope,
+                _shows_logprobs(form),
             )
-        state.recordings += 1
-        held = _Held(state)
-        try:
-            response = await self._respond(request, state, held)
-        except BaseException:
-            held.release()
-            raise
-        if not held.is_streaming:
-            held.release()
+        held.is_streaming = True
+        call.on_close(held.release)
+        response.headers.update(call_headers(call))
         return response
 
-    async def _respond(self, request: Request, state: State, held: _Held) -> Response:
-        settings = state.settings
-        length = request.headers.get("content-length", "")
-        size = min(int(length[:20]), settings.max_audio_bytes) if length.isdigit() else settings.max_audio_bytes
-        await state.door.wait_for_body(
-            request.scope, size, TimeLimits(state.deadline(request, None), settings.queue_timeout_seconds)
-        )
-        form, file, _ = await read_form(
-            request, self.body, LISTS, settings.max_audio_bytes, settings.audio_timeout_seconds
-        )
-        call = self.call(request, state, form)
-        with_logprobs = isinstance(form, TranscriptionForm) and bool(form.include)
-        try:
-            call.ignore(ignored_parameters(form))
-            recording = RecordingFile(file, lambda: state.door.drop_body(request.scope))
-            del file
-            spec = self.with_default_model(state, form.spec(recording, settings.max_audio_seconds))
-            if form.stream:
-                async with leaving_on_disconnect(request, call):
-                    response = await stream(
-                        await self.prepare(state, call, spec, is_stream=True),
-                        lambda emit: transcribe(state.runtime, call, spec, emit),
-                        call,
-                        state.runtime.metrics,
-                        request.scope,
-                        with_logprobs,
-                    )
-                held.is_streaming = True
-                call.on_close(held.release)
-                response.headers.update(call_headers(call))
-                return response
-            with call:
-                async with leaving_on_disconnect(request, call):
-                    await state.runtime.prepare(call, self.operation, spec)
-                    transcript = await self.run(state.runtime, call, spec)
-        except BaseException:
-            call.close()
-            raise
-        granularities = form.timestamp_granularities if isinstance(form, TranscriptionForm) else None
-        answer = render(form, spec.task, transcript, granularities, with_logprobs)
-        answer.headers.update(call_headers(call))
-        return answer
+
+def _shows_logprobs(form: TranslationForm) -> bool:
+    return isinstance(form, TranscriptionForm) and bool(form.include)
 
 
-class _Held:
-    """The place of one recording among those in memory. is_streaming: the place is held until the stream ends."""
+def _transcribed(form: TranscriptionForm, transcript: Transcript) -> Response:
+    return render(form, "transcribe", transcript, form.timestamp_granularities, _shows_logprobs(form))
 
-    def __init__(self, state: State) -> None:
-        self._state: State | None = state
-        self.is_streaming = False
 
-    def release(self) -> None:
-        """Make room for another recording. A second call does nothing."""
-        state, self._state = self._state, None
-        if state is not None:
-            state.recordings -= 1
+def _translated(form: TranslationForm, transcript: Transcript) -> Response:
+    return render(form, "translate", transcript, None, False)
 
 
 _EXAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
@@ -147,7 +102,10 @@ ROUTES: tuple[AudioRoute, ...] = (
         body=TranscriptionForm,
         answer=TranscriptionAnswer,
         example=_EXAMPLES["transcriptions"],
+        parse=TranscriptionForm.spec,
         run=transcribe,
+        render=_transcribed,
+        lists=LISTS,
         errors=ERRORS,
     ),
     AudioRoute(
@@ -158,7 +116,10 @@ ROUTES: tuple[AudioRoute, ...] = (
         body=TranslationForm,
         answer=TranscriptionAnswer,
         example=_EXAMPLES["translations"],
+        parse=TranslationForm.spec,
         run=transcribe,
+        render=_translated,
+        lists=LISTS,
         errors=ERRORS,
     ),
 )

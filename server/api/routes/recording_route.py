@@ -1,0 +1,115 @@
+"""Routes whose body has a recording: the number of recordings in memory is limited, and their bodies wait for room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.api.bodies.form import read_form
+from server.api.fields.ignored_parameters import ignored_parameters
+from server.api.routes.route import Route, call_headers, leaving_on_disconnect
+from server.api.state import State, of
+from server.errors import Overloaded
+from server.ipc.client.call import Call
+from server.ipc.wire.time_limits import TimeLimits
+from server.limits.refusals import RECORDINGS
+from server.operations.speech.recording_file import RecordingFile
+from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
+
+FormT = TypeVar("FormT", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
+    """A route whose body is a form with a recording.
+
+    parse: makes the specification, from the fields of the form, the file, and the longest recording that the server
+        accepts, in seconds. Raises InvalidRequest.
+    render: makes the answer, from the fields of the form and the text of the recording.
+    lists: fields of the form that may be repeated.
+    """
+
+    media_type: ClassVar[str] = "multipart/form-data"
+    parse: Callable[[FormT, RecordingFile, float], TranscribeSpec]
+    render: Callable[[FormT, Transcript], Response]
+    lists: frozenset[str] = frozenset()
+
+    async def respond(self, request: Request) -> Response:
+        state = of(request)
+        if state.recordings >= state.settings.max_recordings:
+            raise Overloaded(
+                f"{state.recordings:,} audio requests are in progress",
+                RECORDINGS.refusal(f"{state.settings.max_recordings:,}"),
+                retry_after=1,
+            )
+        state.recordings += 1
+        held = HeldRecording(state)
+        try:
+            response = await self._respond(request, state, held)
+        except BaseException:
+            held.release()
+            raise
+        if not held.is_streaming:
+            held.release()
+        return response
+
+    async def _respond(self, request: Request, state: State, held: HeldRecording) -> Response:
+        settings = state.settings
+        length = request.headers.get("content-length", "")
+        size = min(int(length[:20]), settings.max_audio_bytes) if length.isdigit() else settings.max_audio_bytes
+        await state.door.wait_for_body(
+            request.scope, size, TimeLimits(state.deadline(request, None), settings.queue_timeout_seconds)
+        )
+        form, file = await self.receive(request, state)
+        call = self.call(request, state, form)
+        try:
+            call.ignore(ignored_parameters(form))
+            recording = RecordingFile(file, lambda: state.door.drop_body(request.scope))
+            del file
+            spec = self.with_default_model(state, self.parse(form, recording, settings.max_audio_seconds))
+            return await self.answer(request, state, call, form, spec, held)
+        except BaseException:
+            call.close()
+            raise
+
+    async def receive(self, request: Request, state: State) -> tuple[FormT, bytes]:
+        """Receive the body. Returns the fields of the form, and the bytes of the file. Raises RequestError."""
+        settings = state.settings
+        form, file, _ = await read_form(
+            request, self.body, self.lists, settings.max_audio_bytes, settings.audio_timeout_seconds
+        )
+        return form, file
+
+    async def answer(
+        self, request: Request, state: State, call: Call, form: FormT, spec: TranscribeSpec, held: HeldRecording
+    ) -> Response:
+        """Transcribe the recording and answer. Raises RequestError.
+
+        held: the place of the recording; an answer that is a stream has to release it.
+        """
+        with call:
+            async with leaving_on_disconnect(request, call):
+                await state.runtime.prepare(call, self.operation, spec)
+                transcript = await self.run(state.runtime, call, spec)
+        response = self.render(form, transcript)
+        response.headers.update(call_headers(call))
+        return response
+
+
+class HeldRecording:
+    """The place of one recording among those in memory. is_streaming: the place is held until the stream ends."""
+
+    def __init__(self, state: State) -> None:
+        self._state: State | None = state
+        self.is_streaming = False
+
+    def release(self) -> None:
+        """Make room for another recording. A second call does nothing."""
+        state, self._state = self._state, None
+        if state is not None:
+            state.recordings -= 1
