@@ -72,7 +72,7 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
             recording = RecordingFile(file, lambda: state.door.drop_body(request.scope))
             del file
             spec = self.with_default_model(state, self.parse(form, recording, settings.max_audio_seconds))
-            return await self.answer(request, state, call, form, spec, held)
+            return await self.answer_call(request, state, call, form, spec, held)
         except BaseException:
             call.close()
             raise
@@ -85,7 +85,7 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
         )
         return form, file
 
-    async def answer(
+    async def answer_call(
         self, request: Request, state: State, call: Call, form: FormT, spec: TranscribeSpec, held: HeldRecording
     ) -> Response:
         """Transcribe the recording and answer. Raises RequestError.

@@ -296,6 +296,11 @@ class HubRoute(Route[Any, Any, Any]):
     async def _transcribe(self, request: Request) -> Response:
         """Answer a body that is a file: speech is the only task with files."""
         task = _stated_task(request.path_params.pop("task", None)) or SPEECH
+        name = request.path_params.get("model")
+        if name is not None and task == SPEECH:
+            state = of(request)
+            model = await state.runtime.served(name, state.settings.queue_timeout_seconds)
+            task = SPEECH if TASKS[SPEECH].operation in model.operations() else ""
         if task != SPEECH:
             raise UnsupportedMediaType("send JSON with the header `Content-Type: application/json`", "content-type")
         return await TASKS[SPEECH].respond(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,22 +19,24 @@ from server.ipc.client.call import Call
 from server.operations.speech.transcribe import transcribe
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 
+FormT = TypeVar("FormT", bound=TranslationForm)
+
 
 @dataclass(frozen=True, kw_only=True)
-class AudioRoute(RecordingRoute[TranslationForm]):
+class AudioRoute(RecordingRoute[FormT], Generic[FormT]):
     """A route that can send the text as a stream of events."""
 
-    async def answer(
+    async def answer_call(
         self,
         request: Request,
         state: State,
         call: Call,
-        form: TranslationForm,
+        form: FormT,
         spec: TranscribeSpec,
         held: HeldRecording,
     ) -> Response:
         if not form.stream:
-            return await super().answer(request, state, call, form, spec, held)
+            return await super().answer_call(request, state, call, form, spec, held)
         async with leaving_on_disconnect(request, call):
             response = await stream(
                 await self.prepare(state, call, spec, is_stream=True),
@@ -93,7 +95,7 @@ _EXAMPLES: Mapping[str, tuple[Mapping[str, Any], Any]] = {
     ),
 }
 
-ROUTES: tuple[AudioRoute, ...] = (
+ROUTES: tuple[AudioRoute[Any], ...] = (
     AudioRoute(
         path="/v1/audio/transcriptions",
         operation="transcribe",
