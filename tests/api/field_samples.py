@@ -82,6 +82,9 @@ SAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "HubTokenClassifyBody": [{"inputs": "a", "parameters": {"stride": 1}, **_HUB}],
     "HubQuestionBody": [{"inputs": {"question": "a", "context": "b"}, "parameters": {"top_k": 1}, **_HUB}],
     "HubSummarizeBody": [{"inputs": "a", "parameters": {"generate_parameters": {"max_new_tokens": 5}}, **_HUB}],
+    "HubSpeechBody": [
+        {"inputs": "aaaa", "parameters": {"generation_parameters": {"num_beams": 2}}, **_HUB},
+    ],
     "HubTranslateBody": [
         {"inputs": "a", "parameters": {"src_lang": "en", "generate_parameters": {"num_beams": 1}}, **_HUB}
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from server.api.dialects import libretranslate
 from server.api.fields import field_kinds
-from server.api.routes import error_shape, route
+from server.api.routes import error_shape, get_route, route, streaming_route
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "adding-a-dialect.md").read_text()
@@ -40,7 +40,7 @@ def test_the_example_is_the_code():
 @pytest.mark.parametrize("name", ["JsonRoute", "StreamingRoute", "GetRoute", "Hint", "wish", "only", "Unsupported"])
 def test_the_parts_that_the_page_names_exist(name: str):
     assert f"`{name}`" in PAGE
-    assert any(hasattr(module, name) for module in (route, field_kinds))
+    assert any(hasattr(module, name) for module in (route, streaming_route, get_route, field_kinds))
 
 
 def test_the_fields_of_a_route_that_the_page_names_exist():

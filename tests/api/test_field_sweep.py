@@ -7,6 +7,7 @@ wish has none either, and is named. A refused field is an error that names it. F
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -77,7 +78,8 @@ def outcome(body: type[BaseModel], value: dict[str, Any]) -> tuple[Any, list[str
             checked.continue_stored(StoredConversation(), 1 << 20)
         route = next((route for route in ROUTES if route.body is body), None)
         parse = getattr(route, "parse", None) or getattr(route, "options", None) or getattr(body, "spec", None)
-        spec = checked.spec(b"RIFF", 60.0) if is_form(body) else parse(checked)
+        has_file = "file" in inspect.signature(parse).parameters
+        spec = checked.spec(b"RIFF", 60.0) if has_file else parse(checked)
     except RequestError as error:
         return f"{error.message} ({error.param})", []
     return spec, ignored_parameters(checked)
