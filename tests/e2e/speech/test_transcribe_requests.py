@@ -106,15 +106,18 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     assert cancelled() == cancelled_before + 1
 
 
-def test_the_documented_command(server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "recording_path", "answer"),
+    [("requests.md", "/path/speech.wav", "1\n00:00:0"), ("speech.md", "/path/talk.wav", '{"text":"')],
+)
+def test_the_documented_commands(server, tmp_path: Path, page: str, recording_path: str, answer: str) -> None:
     (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
-    page = (REPOSITORY / "docs" / "requests.md").read_text()
-    blocks = re.findall(r"```shell\n(curl .*?)```", page, re.DOTALL)
-    (block,) = (code for code in blocks if "/path/speech.wav" in code)
-    command = block.replace("\\\n", " ").replace("/path/speech.wav", str(tmp_path / "speech.wav"))
+    blocks = re.findall(r"```shell\n(curl .*?)```", (REPOSITORY / "docs" / page).read_text(), re.DOTALL)
+    (block,) = (code for code in blocks if recording_path in code)
+    command = block.replace("\\\n", " ").replace(recording_path, str(tmp_path / "speech.wav"))
     command = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.startswith("1\n00:00:0"), done.stdout
+    assert done.returncode == 0 and done.stdout.startswith(answer), done.stdout
 
 
 def test_metrics_of_a_recording(server) -> None:
