@@ -9,13 +9,16 @@ import pytest
 import torch
 
 import server.engine.stepping.engine as engine_module
+from server.engine.encoding import encoder_engine as encoder_module
 from server.engine.encoding import encoder_outputs
 from server.engine.encoding.encode_queue import EncodeQueue, EncodeRequest
 from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.scheduling.encoder_budget import ALLOWED_TOKEN_SECONDS
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.scheduling.token_costs import TRIALS, TokenCosts
 from server.engine.stepping.fairness import DeficitRoundRobin
 from server.ipc.wire.messages import Encode, EncodeItem
+from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 from tests.engine.harness import engine, generate, run
 from tests.parity.checkpoints import random_ids
 from tests.parity.paged import encoder_batch
@@ -212,6 +215,36 @@ def test_encoder_steps_are_short_while_a_decoder_runs(pairs, monkeypatch):
         one.step()
     sizes = [timing.tokens for timing in one.stats().steps if timing.phase == "encode"]
     assert sizes[0] == 20 and max(sizes) == 160 and sum(sizes) == 1000
+
+
+def test_a_long_step_is_reported_before_it_and_then_cut(pairs, monkeypatch):
+    """A slow processor: every token takes a tenth of a second, so 100 tokens are the most of a step of 10 s."""
+    clock = [0.0]
+    monkeypatch.setattr(encoder_module.time, "monotonic", lambda: clock[0])
+    one = pairs("bert").engine(max_encode_tokens=400)
+    encoding = one.models["bert"].encoding
+    assert encoding.step_seconds == one.step_seconds == NO_PROGRESS_SECONDS
+    reported, allowed = [], []
+    one.send = lambda output: reported.append(output.computing)
+
+    def slow(texts):
+        allowed.append(one.step_seconds - NO_PROGRESS_SECONDS)
+        tokens = sum(len(request.message.items[index].token_ids) for request, index in texts)
+        clock[0] += 0.1 * tokens
+        return run_texts(texts)
+
+    run_texts = encoding._run
+    monkeypatch.setattr(encoding, "_run", slow)
+    one.add(encode(0, [[5] * 50] * 12))
+    one.step()
+    one.add(encode(1, [[6] * 120]))
+    while one.has_work:
+        one.step()
+    sizes = [timing.tokens for timing in one.stats().steps if timing.phase == "encode"]
+    assert sizes[0] == 400 and max(sizes[1:]) == 120 and sorted(sizes[1:])[-2] <= 100 and sum(sizes) == 720
+    assert allowed == pytest.approx([ALLOWED_TOKEN_SECONDS * tokens for tokens in sizes])
+    assert reported == [[0], [1]], "the first step is not measured, and one text is long"
+    assert one.step_seconds == NO_PROGRESS_SECONDS
 
 
 def test_encoding_and_generating_share_an_engine(pairs):

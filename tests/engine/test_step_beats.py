@@ -94,3 +94,10 @@ def test_a_step_without_end_is_given_up() -> None:
     assert now > MAX_STEP_SECONDS
     assert not watch.is_computing(now + 1, now + 1, 1)
     assert watch.is_computing(now + 2, now + 2, 1), "a message begins the time again"
+
+
+def test_a_step_with_a_long_text_may_take_longer() -> None:
+    watch, now = Watch(0.0), 0.0
+    while watch.is_computing(now := now + BEAT_SECONDS, now, 0, 2 * MAX_STEP_SECONDS):
+        assert now < 2 * MAX_STEP_SECONDS + BEAT_SECONDS
+    assert now > 2 * MAX_STEP_SECONDS

@@ -162,6 +162,24 @@ async def test_an_answer_that_makes_progress_has_no_limit(monkeypatch: pytest.Mo
     assert [type(event).__name__ for _, event in await call.events()] == ["Finished"]
 
 
+async def test_a_text_in_a_long_step_makes_progress_while_the_worker_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text is one step. The worker reports it before the step, and sends beats during it."""
+    monkeypatch.setattr(time_limits, "NO_PROGRESS_SECONDS", 0.1)
+    workers = Workers(1)
+    call, other = workers.encode(1), workers.encode(1)
+    workers.output(1, computing=[1])
+    for _ in range(10):
+        workers.client.on_computing(1)
+        await asyncio.sleep(0.02)
+    assert call.limits.progressed is not None and other.limits.progressed is None
+    workers.output(1, encoded=[Encoded(1, 0, b"", 0)])
+    assert [type(event).__name__ for _, event in await call.events()] == ["Encoded"]
+    ended = other.limits.progressed
+    workers.client.on_computing(1)
+    workers.client.on_computing(2)
+    assert other.limits.progressed is ended, "the worker reported nothing for the step after the first"
+
+
 async def test_the_deadline_of_the_answer_applies_before_and_after_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_module, "DEADLINE_SLACK_SECONDS", 0.01)
     bench = Bench()

@@ -15,7 +15,7 @@ from server.engine.device.runner import Runner
 from server.engine.encoding.encode_queue import EncodeQueue, EncodeRequest, QueuedItem
 from server.engine.encoding.encoder_outputs import EncoderOutput, encoder_outputs
 from server.engine.encoding.token_outputs import problem_of
-from server.engine.scheduling.encoder_budget import max_encoder_tokens
+from server.engine.scheduling.encoder_budget import LongSteps, max_encoder_tokens
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.prefill_budget import shared_tokens
 from server.engine.scheduling.token_costs import TokenCosts
@@ -60,12 +60,18 @@ class EncoderEngine:
         self.max_tokens = step_tokens.encode
         self.max_shared_tokens = min(shared_tokens(step_tokens.batch), step_tokens.encode)
         self.queue = EncodeQueue()
+        self._long_steps = LongSteps()
         # Encoder steps are never captured as CUDA graphs.
         self._costs = TokenCosts(has_fixed_part=runner.device.type == "cuda")
 
     @property
     def has_work(self) -> bool:
         return len(self.queue) > 0
+
+    @property
+    def step_seconds(self) -> float:
+        """Longest time that the step in progress may take. May be read from another thread."""
+        return self._long_steps.most_seconds
 
     def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
         """Queue the items. Returns the queued request; an invalid one fails immediately."""
@@ -110,15 +116,21 @@ class EncoderEngine:
         decode_seconds: duration of its steps (`encoder_budget.delayed_seconds`), or None if it is not known.
         Raises StepFailed after the requests of the step have failed.
         """
-        texts = self.queue.take(self._max_step_tokens(decode_seconds) if is_shared else self.max_tokens)
+        most = self._max_step_tokens(decode_seconds) if is_shared else self._long_steps.tokens(self.max_tokens)
+        texts = self.queue.take(most)
         if not texts:
             return None
+        tokens = sum(request.message.items[index].num_tokens for request, index in texts)
         started = time.monotonic()
-        events.starts(
-            [(queued.sequence_id, queued.message.start_deadline) for queued, index in texts if index == 0], started
-        )
+        if self._long_steps.is_long(tokens) and events.report is not None:
+            events.report(list(dict.fromkeys(queued.sequence_id for queued, _ in texts)))
+        else:
+            events.starts(
+                [(queued.sequence_id, queued.message.start_deadline) for queued, index in texts if index == 0], started
+            )
         try:
-            outputs = self._run(texts)
+            with self._long_steps.computing(tokens):
+                outputs = self._run(texts)
         except Exception as error:
             for request, _ in texts:
                 self.finish(request, "engine_error", events, STEP_FAILED)
@@ -134,8 +146,8 @@ class EncoderEngine:
             request.unanswered -= 1
             if request.unanswered == 0:
                 request.finished = True
-        tokens = sum(request.message.items[index].num_tokens for request, index in texts)
         seconds = time.monotonic() - started
+        self._long_steps.observe(tokens, seconds)
         if is_shared:
             self._costs.observe(tokens, seconds)
         return StepTiming(self.name, "encode", seconds, len(texts), tokens)

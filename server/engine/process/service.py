@@ -297,7 +297,7 @@ def _serve(
     engine.send = connection.send
     # A device that hangs keeps a thread of its process busy too, so beats would only delay its end.
     if engine.device.type == "cpu":
-        StepBeats(connection, engine.epoch)
+        StepBeats(connection, engine.epoch, lambda: engine.step_seconds)
     next_stats = time.monotonic()
     messages = early
     while True:

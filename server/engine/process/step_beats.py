@@ -6,7 +6,7 @@ main thread runs. So a second thread watches how much processor time the main th
 
 A worker that is stopped, or whose main thread waits for a lock that nobody releases, uses no processor time and sends
 no beat. A main thread that computes without end is replaced too: the beats end `MAX_STEP_SECONDS` after its last
-message.
+message, or later if the step has a long text, see `Engine.step_seconds`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.ipc.wire.messages import Computing
@@ -24,18 +25,22 @@ BEAT_SECONDS = 0.5
 MIN_PROCESSOR_SHARE = 0.01
 """Part of the time that a main thread that computes uses at least. It may share its core with many others."""
 MAX_STEP_SECONDS = NO_PROGRESS_SECONDS
-"""Longest time of beats without a message. By then, the requests of the step have failed."""
+"""Longest time of beats without a message, for a step that can be cut."""
 
 
 class StepBeats:
     """Sends beats from a thread until `stop`. Create it in the main thread, which it watches.
 
     connection: where the main thread sends its messages. epoch: see `Configure`.
+    max_seconds: returns the longest time that the step in progress may take.
     """
 
-    def __init__(self, connection: WorkerSocket, epoch: int) -> None:
+    def __init__(
+        self, connection: WorkerSocket, epoch: int, max_seconds: Callable[[], float] = lambda: MAX_STEP_SECONDS
+    ) -> None:
         self._connection = connection
         self._beat = Computing(epoch)
+        self._max_seconds = max_seconds
         self._clock = time.pthread_getcpuclockid(threading.get_ident()) if _HAS_THREAD_CLOCKS else None
         self._watch = Watch(time.monotonic())
         self._stopped = threading.Event()
@@ -49,7 +54,8 @@ class StepBeats:
 
     def _run(self) -> None:
         while not self._stopped.wait(BEAT_SECONDS):
-            if self._watch.is_computing(time.monotonic(), self._processor_seconds(), self._connection.num_sent):
+            now, sent = time.monotonic(), self._connection.num_sent
+            if self._watch.is_computing(now, self._processor_seconds(), sent, self._max_seconds()):
                 with contextlib.suppress(ConnectionClosed):  # the main thread detects the closed connection itself
                     self._connection.send_between(self._beat)
 
@@ -66,17 +72,20 @@ class Watch:
         self._processor_seconds = 0.0
         self._num_sent = 0
 
-    def is_computing(self, now: float, processor_seconds: float, num_sent: int) -> bool:
+    def is_computing(
+        self, now: float, processor_seconds: float, num_sent: int, max_seconds: float = MAX_STEP_SECONDS
+    ) -> bool:
         """Whether a beat is due: the main thread has sent nothing since the last call, and has computed meanwhile.
 
         processor_seconds: processor time of the main thread. num_sent: number of messages that it has sent.
+        max_seconds: longest time without a message.
         """
         used, passed = processor_seconds - self._processor_seconds, now - self._seen_at
         self._processor_seconds, self._seen_at = processor_seconds, now
         if num_sent != self._num_sent:
             self._num_sent, self._sent_at = num_sent, now
             return False
-        return now - self._sent_at <= MAX_STEP_SECONDS and used >= MIN_PROCESSOR_SHARE * passed
+        return now - self._sent_at <= max_seconds and used >= MIN_PROCESSOR_SHARE * passed
 
 
 _HAS_THREAD_CLOCKS = hasattr(time, "pthread_getcpuclockid")

@@ -1,17 +1,22 @@
-"""Limits an encoder step that delays running streams, by the values of the prefill budget.
+"""Limits of encoder steps: of one that delays running streams, by the values of the prefill budget, and of long ones.
 
-See docs/decisions/0126-work-beside-streams.md.
+See docs/decisions/0126-work-beside-streams.md and docs/decisions/0111-deadlines.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from server.engine.scheduling.prefill_budget import MAX_STEP_STRETCH, MIN_PREFILL_TOKENS
+from server.engine.scheduling.prefill_budget import MAX_PREFILL_SECONDS, MAX_STEP_STRETCH, MIN_PREFILL_TOKENS
 from server.engine.scheduling.token_costs import TokenCosts
+from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
 PREFILL_SHARE = 0.5
 """Part of its time that an encoder step gets while prefill work lengthens the decode steps beside it."""
+ALLOWED_TOKEN_SECONDS = 0.1
+"""Time that a step may take for each token, besides `NO_PROGRESS_SECONDS`: ten times what a model of 0.6 billion
+parameters takes on two slow cores. A text cannot be cut, and attention to a long one costs more per token."""
 
 
 def delayed_seconds(decode_seconds: Iterable[float | None], has_prefill: bool) -> float | None:
@@ -37,3 +42,37 @@ def max_encoder_tokens(costs: TokenCosts, decode_seconds: float | None, unmeasur
     cost = costs.estimate()
     tokens = cost.tokens_within(max(MAX_STEP_STRETCH * decode_seconds, cost.least_seconds))
     return min(costs.with_trial(max(tokens, MIN_PREFILL_TOKENS)), most)
+
+
+class LongSteps:
+    """Keeps encoder steps short where texts can be divided among steps, and says how long one long text may take.
+
+    most_seconds: longest time that the step in progress may take.
+    """
+
+    def __init__(self) -> None:
+        self.most_seconds = NO_PROGRESS_SECONDS
+        self._token_seconds: float | None = None
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Learn from a step."""
+        self._token_seconds = seconds / tokens
+
+    def tokens(self, most: int) -> int:
+        """Tokens of a step without streams beside it: `most`, or as many as take `MAX_PREFILL_SECONDS`."""
+        if self._token_seconds is None or self._token_seconds * most <= MAX_PREFILL_SECONDS:
+            return most
+        return max(int(MAX_PREFILL_SECONDS / self._token_seconds), MIN_PREFILL_TOKENS)
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a step may take longer than `MAX_PREFILL_SECONDS`, or nothing was measured yet."""
+        return self._token_seconds is None or self._token_seconds * tokens > MAX_PREFILL_SECONDS
+
+    @contextmanager
+    def computing(self, tokens: int) -> Iterator[None]:
+        """Context manager around a step."""
+        self.most_seconds = NO_PROGRESS_SECONDS + ALLOWED_TOKEN_SECONDS * tokens
+        try:
+            yield
+        finally:
+            self.most_seconds = NO_PROGRESS_SECONDS

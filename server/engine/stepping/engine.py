@@ -34,6 +34,7 @@ from server.ipc.wire.messages import (
     StepTiming,
     Vocabulary,
 )
+from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
 log = logging.getLogger("triptych.engine")
 
@@ -110,6 +111,12 @@ class Engine:
         self._round_robin.remove(name)
         self._encoded_last.discard(name)
         self._drafts_reported.pop(name, None)
+
+    @property
+    def step_seconds(self) -> float:
+        """Longest time that the step in progress may take. May be read from another thread."""
+        encodings = [model.encoding for model in list(self.models.values()) if model.encoding is not None]
+        return max((encoding.step_seconds for encoding in encodings), default=NO_PROGRESS_SECONDS)
 
     @property
     def has_work(self) -> bool:

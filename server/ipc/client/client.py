@@ -375,6 +375,17 @@ class EngineClient:
             stats = msgspec.structs.replace(stats, waiting=waiting, queue_tokens=tokens)
         self._observer.on_stats(stats)
 
+    def on_computing(self, epoch: int) -> None:
+        """A worker computes a long step. The requests that it reported before the step make progress."""
+        worker = self._dispatcher.workers.get(epoch)
+        if worker is None:
+            return
+        now = worker.last_message_seconds = time.monotonic()
+        for sequence_id in worker.computing:
+            sequence = self._sequences.get(sequence_id)
+            if sequence is not None and sequence.worker is worker:
+                sequence.call.progressed(now)
+
     def on_output(self, output: StepOutput) -> None:
         """Route the events of one step. Each call receives all of its events at once.
 
@@ -384,6 +395,7 @@ class EngineClient:
         if worker is None:
             return
         now = worker.last_message_seconds = time.monotonic()
+        worker.computing = output.computing
         calls: dict[Call, None] = {}
         token_counts: TokenCounts = {}
         for sequence_id in output.computing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from server.ipc.client.coalescing import MessageCoalescer
 from server.ipc.wire.messages import Stats
@@ -22,9 +23,11 @@ class WorkerState:
     running: sequences that have started. open: sequences that have not ended; an `Encode` counts once.
     stats: its last statistics.
     last_message_seconds: time of its last message.
+    computing: ids of the sequences that its last output reported as computed, see `StepOutput.computing`.
     """
 
     __slots__ = (
+        "computing",
         "epoch",
         "is_retired",
         "last_message_seconds",
@@ -46,6 +49,7 @@ class WorkerState:
         self.open = 0
         self.stats: Stats | None = None
         self.last_message_seconds = time.monotonic()
+        self.computing: Sequence[int] = ()
 
     @property
     def load(self) -> int:

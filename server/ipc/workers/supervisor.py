@@ -26,6 +26,7 @@ from server.ipc.wire.descriptions import (
     ModelSpec,
 )
 from server.ipc.wire.messages import (
+    Computing,
     Configure,
     FromWorker,
     LoadFailed,
@@ -62,6 +63,8 @@ class WorkerListener(Protocol):
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send, epoch: int) -> None: ...
 
     def on_output(self, output: StepOutput) -> None: ...
+
+    def on_computing(self, epoch: int) -> None: ...
 
     def on_stats(self, stats: Stats) -> None: ...
 
@@ -278,6 +281,8 @@ class Supervisor:
         self._last_message_seconds = time.monotonic()
         if isinstance(message, StepOutput):
             self._listener.on_output(message)
+        elif isinstance(message, Computing):
+            self._listener.on_computing(message.epoch)
         elif isinstance(message, Stats):
             self._listener.on_stats(message)
         elif isinstance(message, ModelAnswer):
