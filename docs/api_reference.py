@@ -18,7 +18,7 @@ from server.api.state import State  # noqa: E402
 from server.ipc.client.client import EngineClient  # noqa: E402
 from server.metrics import Metrics  # noqa: E402
 from server.operations.runtime import Runtime  # noqa: E402
-from server.settings.fields import Settings  # noqa: E402
+from server.settings.settings import Settings  # noqa: E402
 
 PAGE = ROOT / "docs" / "api-reference.md"
 DECODING = frozenset(GenerationFields.model_fields)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-    from server.settings.fields import Settings
+    from server.settings.settings import Settings
 
 NOT_FLAGS = frozenset({"models", "api_keys", "tls_key_password"})
 """Models are positional arguments. Keys and passwords on a command line would be visible in process lists."""
@@ -119,7 +119,7 @@ class _Version(argparse.Action):
 
 
 def _fill_serve(parser: Parser) -> None:
-    from server.settings.fields import Settings
+    from server.settings.settings import Settings
 
     parser.usage = "triptych serve [FLAGS] [[NAME=]PATH_OR_HUB_ID ...]"
     parser.add_argument("models", nargs="*", metavar="[NAME=]PATH_OR_HUB_ID", help=_help("models", with_default=False))
@@ -233,7 +233,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
 
 
 def _add_flags(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
-    from server.settings.fields import Settings
+    from server.settings.settings import Settings
 
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML file with settings; its keys are the flags with _ for -."
@@ -263,7 +263,7 @@ def _metavar(name: str) -> str:
 
 
 def _help(name: str, with_default: bool = True) -> str:
-    from server.settings.fields import Settings
+    from server.settings.settings import Settings
 
     field = Settings.model_fields[name]
     text = (field.description or "").replace("%", "%%")
@@ -283,8 +283,8 @@ def _default_text(name: str, value: Any) -> str:
 
 
 def _load_settings(arguments: argparse.Namespace) -> Settings:
-    from server.settings.fields import Settings
     from server.settings.read import load
+    from server.settings.settings import Settings
 
     known = Settings.model_fields
     flags = {name: value for name, value in vars(arguments).items() if name in known and value != []}

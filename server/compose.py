@@ -54,8 +54,8 @@ from server.operations.pools import Pools
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.settings.entries import split_entry
-from server.settings.fields import Settings
 from server.settings.read import load
+from server.settings.settings import Settings
 from server.system.memory import free_memory_bytes, unused_limit_bytes, usable_memory_bytes
 from server.system.output import show
 from server.text import checkpoint_text

@@ -22,7 +22,7 @@ from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.loader import TextParts
 from server.operations.served_model import ServedModel
 from server.settings.entries import MODEL_NAME
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.text.checkpoint_text import CheckpointText
 from weights.errors import WeightsError
 from weights.gguf.choose import is_gguf, model_name, models_in

@@ -9,7 +9,7 @@ from typing import cast
 
 from server.errors import CheckpointError, StartError
 from server.ipc.wire.descriptions import KVCacheDType, ModelSpec, Quantization, Speculation
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.text.chats.answer_prompts import AnswerPrompt, PromptError, read_prompt
 from server.text.languages.translation_prompts import (
     InstructionPrompt,

@@ -11,7 +11,7 @@ from server import declared_models
 from server.declared_models import LateSources, first_directories, first_models
 from server.errors import InvalidRequest
 from server.ipc.wire.descriptions import ModelSpec, Speculation
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 
 class Clock:

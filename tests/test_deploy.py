@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 
 from server.api.entry.page_check import PageCheck
 from server.metrics import Metrics
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from server.metrics import Metrics
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OVERLAYS = {"cpu", "gpu", "keda"}

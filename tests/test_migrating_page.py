@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from server.api.dialects import registry
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "migrating.md").read_text()

@@ -16,7 +16,7 @@ from server.errors import StartError
 from server.limits.refusals import LIMITS
 from server.metrics import Metrics
 from server.operations.pools import Pools
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "operations.md").read_text()

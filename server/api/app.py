@@ -35,7 +35,7 @@ from server.api.state import State
 from server.api.telemetry.telemetry import version
 from server.errors import EngineFailure, MethodNotAllowed, NotFound, NotReady, RequestError
 from server.log_format import fault_place
-from server.settings.fields import is_loopback
+from server.settings.settings import is_loopback
 
 log = logging.getLogger("triptych.api")
 

@@ -29,7 +29,7 @@ from server.api.connection.protocol import HEADER_SECONDS, MAX_MESSAGE_BYTES, Li
 from server.api.connection.tls import read_certificates_again, tls_context
 from server.api.lifecycle import Lifecycle
 from server.errors import StartError
-from server.settings.fields import Settings, is_loopback
+from server.settings.settings import Settings, is_loopback
 
 log = logging.getLogger("triptych.serve")
 

@@ -22,7 +22,7 @@ from server.api.stored.suggestions import Suggestions
 from server.api_keys import ApiKeys, key_digest
 from server.errors import InvalidRequest
 from server.operations.runtime import Runtime
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 if TYPE_CHECKING:
     from server.api.telemetry.tracing import Tracing

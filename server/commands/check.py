@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from server.settings.entries import split_entry
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.system.terminal import table
 
 

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.errors import CheckpointError, NotReady
 from server.model_sources import hub_sources
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from weights.errors import ResolveError
 from weights.resolve import HubSource, find_cached, find_download
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from server.model_sources import resolved
 from server.settings.entries import split_entry
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 _SIZES_PER_ROW = 4
 """Number of sizes in a row of the table."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from server.errors import CheckpointError
 from server.model_sources import by_model, resolved
 from server.settings.entries import split_entry
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.system.cores import usable_cores
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import StartError
-from server.settings.fields import PREFIX, Settings
+from server.settings.fields import PREFIX
 from server.settings.read import load
+from server.settings.settings import Settings
 
 ADDRESS_SETTINGS = frozenset({"host", "port"})
 """Ignored in the environment, where container images set them, and refused as arguments."""

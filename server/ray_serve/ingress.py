@@ -28,7 +28,7 @@ from server.metrics import CONTENT_TYPE
 from server.ray_serve.arguments import read
 from server.ray_serve.gathered_metrics import gather
 from server.ray_serve.messages import portable_scope
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 log = logging.getLogger("triptych.ray")
 

@@ -22,7 +22,7 @@ from server.log_format import ENVIRONMENT, start_logging
 from server.ray_serve.arguments import check_exposure, read
 from server.ray_serve.autoscaling import RUNNING, WAITING
 from server.ray_serve.messages import answer
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 WAIT_SECONDS = 30.0
 """Longest time that a request waits for the next worker. Ray sends most requests to the replica with the fewest in

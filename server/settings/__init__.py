@@ -1,3 +1,5 @@
-"""The settings of the server: `fields` names them, `entries` reads their values, `checks` judges them, `read` collects
-them from the command line, the environment and a file. Imports no torch and no HTTP framework.
+"""The settings of the server, without torch and without an HTTP framework.
+
+`fields` names them, `entries` reads their values, `checks` judges them, `settings` has the class that all others use,
+and `read` collects values from the command line, the environment and a file.
 """

@@ -5,16 +5,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from server.ipc.wire.descriptions import Quantization
 from server.settings.entries import MODEL_NAME
-
-if TYPE_CHECKING:
-    from server.settings.fields import Settings
+from server.settings.fields import SettingsFields
 
 
-def check_entries(settings: Settings) -> None:
+def check_entries(settings: SettingsFields) -> None:
     """Raise ValueError for an entry of a list that has the wrong form."""
     for entry in settings.models:
         name, _, source = entry.partition("=")
@@ -78,7 +76,7 @@ def check_entries(settings: Settings) -> None:
             ) from None
 
 
-def check_names(settings: Settings) -> None:
+def check_names(settings: SettingsFields) -> None:
     """Raise ValueError for a name that is used twice, or that no model has."""
     named_speculative = [entry for entry in settings.speculative if "=" in entry]
     models, adapters, speculative, rerankers, translators = (
@@ -103,7 +101,7 @@ def check_names(settings: Settings) -> None:
             raise ValueError(f"speculative: no model is named {name!r}, only {', '.join(models)}")
 
 
-def check_pairs(settings: Settings) -> None:
+def check_pairs(settings: SettingsFields) -> None:
     """Raise ValueError for settings that contradict each other."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise ValueError("tls_certificate and tls_key: set both of them, or neither")

@@ -5,16 +5,12 @@ The command line is built from these fields (`server.cli`).
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from server.api_keys import ApiKeys, load_keys
-from server.errors import StartError
-from server.settings.checks import check_entries, check_names, check_pairs
 from server.settings.entries import (
     Adapters,
     Aliases,
@@ -35,8 +31,8 @@ from server.settings.entries import (
 PREFIX = "TRIPTYCH_"
 
 
-class Settings(BaseSettings):
-    """All settings, validated. The names state the units: seconds, bytes, characters, tokens, rows."""
+class SettingsFields(BaseSettings):
+    """All settings. The names state the units: seconds, bytes, characters, tokens, rows."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
@@ -348,41 +344,3 @@ class Settings(BaseSettings):
         description="Send an OpenTelemetry trace of each request to the endpoint in OTEL_EXPORTER_OTLP_ENDPOINT. Needs "
         "triptych[otel].",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Settings:
-        check_entries(self)
-        check_names(self)
-        check_pairs(self)
-        return self
-
-    @property
-    def on_demand(self) -> bool:
-        """Whether models are loaded when a request asks for them."""
-        return self.memory is not None or self.models_dir is not None or bool(self.idle_seconds or self.preload)
-
-    def keys(self) -> ApiKeys:
-        """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or invalid file."""
-        return load_keys([key.get_secret_value() for key in self.api_keys], self.api_key_file)
-
-    def check_exposure(self) -> None:
-        """Raise StartError for a public address without an API key."""
-        if self.keys() or self.insecure_no_auth:
-            return
-        hosts = {"host": self.host} | ({} if self.metrics_port is None else {"metrics_host": self.metrics_host})
-        for name, host in hosts.items():
-            if not is_loopback(host):
-                raise StartError(
-                    f"{name} {host} is reachable from other machines, but no API key is set: "
-                    f"set {PREFIX}API_KEYS or --api-key-file, or allow access without a key with --insecure-no-auth"
-                )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

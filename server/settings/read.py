@@ -14,7 +14,8 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSourc
 from server.client.environment import VARIABLES as CLIENT_VARIABLES
 from server.errors import StartError
 from server.service_links import is_service_link
-from server.settings.fields import PREFIX, Settings
+from server.settings.fields import PREFIX
+from server.settings.settings import Settings
 
 
 def _with_file(table: dict[str, Any]) -> type[Settings]:

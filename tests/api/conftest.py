@@ -18,7 +18,7 @@ from server.ipc.wire.descriptions import GenerationInfo, ModelInfo, ModelSpec
 from server.ipc.wire.messages import Generate, GenerateRow, Message, StepOutput
 from server.metrics import Metrics
 from server.operations.runtime import Runtime
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.text import checkpoint_text
 from tests.grammar_compiler import COMPILER
 from tests.wire.checkpoints import write_all

@@ -15,8 +15,8 @@ from server.api import background
 from server.api_keys import ApiKeys, KeyFileWatcher, load_keys
 from server.errors import StartError
 from server.limits.key_limits import KeyLimits
-from server.settings.fields import Settings
 from server.settings.read import load
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 TABLES = """

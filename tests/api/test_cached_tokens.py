@@ -11,7 +11,7 @@ import pytest
 
 from server.ipc.wire.frames import encode_frame
 from server.ipc.wire.messages import Finished, Generate, Hypothesis, Tokens
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 
 from server.ipc.wire.messages import Finished, Generate, Hypothesis
 from server.operations.chatting import chat_prompt
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.text import checkpoint_text
 from tests.api.conftest import Bench
 from tests.clients.models import HERMES_TEMPLATE

@@ -16,7 +16,7 @@ from server.api.bodies.json_answer import MAX_INLINE
 from server.api.dialects.native.generation import GenerateRenderer
 from server.ipc.wire.logprobs import TokenLogprob, pack
 from server.ipc.wire.messages import Finished, Hypothesis, Tokens
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.text.chats.chat import ChatTemplates
 from tests.api.conftest import Bench
 from tests.waiting import HANG_SECONDS

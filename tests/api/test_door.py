@@ -25,7 +25,7 @@ from server.api_keys import load_keys
 from server.errors import Overloaded
 from server.ipc.client.call import Call
 from server.operations.cost import Cost
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 from tests.scheduling import needs_scheduling_policies
 

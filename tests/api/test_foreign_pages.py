@@ -17,8 +17,8 @@ from server.api.dialects import registry
 from server.api.entry.page_check import PageCheck
 from server.api.pages import docs_page, playground_page
 from server.errors import BadHost, Forbidden, StartError
-from server.settings.fields import Settings
 from server.settings.read import load
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 EVIL = "evil-page.example"

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from server.api.entry.forwarded import ForwardedMiddleware
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 
 PROXIES = ("127.0.0.1", "10.0.0.0/8", "::1")
 

@@ -14,7 +14,7 @@ import pytest
 
 from server.api.dialects.registry import ROUTES
 from server.operations.admission import DEFAULT_MEMORY_BYTES
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 MAX_BODY_BYTES = 20_000

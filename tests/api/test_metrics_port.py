@@ -11,8 +11,8 @@ from server.api.app import create_monitoring, create_routes
 from server.api.serve import Endpoints
 from server.compose import create_app
 from server.errors import StartError
-from server.settings.fields import Settings
 from server.settings.read import load
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 

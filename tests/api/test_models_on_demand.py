@@ -18,7 +18,7 @@ from server.ipc.wire.messages import Finished, Generate, Hypothesis
 from server.operations.model_names import ModelNames
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.speech.transcribe_spec import Transcript
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 from tests.audio.wavs import wav
 from tests.parity.speech import recording

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from server.errors import StartError
-from server.settings.fields import Settings
 from server.settings.read import load
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 PAGE = "https://example.com"

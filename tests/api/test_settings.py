@@ -10,8 +10,8 @@ import pytest
 from server.cli import NOT_FLAGS, _parser, main
 from server.errors import StartError
 from server.ipc.wire.descriptions import DEFAULT_STEP_TOKENS
-from server.settings.fields import Settings, is_loopback
 from server.settings.read import load
+from server.settings.settings import Settings, is_loopback
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from server.api.stored.stored_responses import (
     StoredResponses,
     shared_part,
 )
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 

@@ -21,8 +21,8 @@ from server.api.telemetry import tracing
 from server.compose import _tracing
 from server.errors import StartError
 from server.ipc.wire.messages import Encoded, Failed, Finished, Hypothesis, Tokens
-from server.settings.fields import Settings
 from server.settings.read import load
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -35,8 +35,9 @@ from server.client.options import (
     response_format,
 )
 from server.client.tasks import TASKS
-from server.settings.fields import PREFIX, Settings
+from server.settings.fields import PREFIX
 from server.settings.read import load
+from server.settings.settings import Settings
 
 BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "generate": (GenerateBody,),

@@ -10,7 +10,7 @@ import pytest
 
 from server.commands.advice import Machine, advice, measure
 from server.ipc.wire.descriptions import ModelInfo
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests import warm_processes
 from tests.api.conftest import Bench
 from tests.e2e.conftest import REPOSITORY

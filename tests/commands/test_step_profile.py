@@ -7,7 +7,7 @@ import torch
 
 from server.commands import step_profile
 from server.errors import CheckpointError
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.families.checkpoints import write_checkpoint
 
 

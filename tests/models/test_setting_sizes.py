@@ -14,7 +14,7 @@ from models.checkpoint.loader import load_model
 from models.checkpoint.setting_sizes import setting_sizes
 from models.steps.batch import EncoderBatch
 from server.commands import setting_sizes as command
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.parity.checkpoints import write_model
 from weights.demo.train.training import HOME
 

@@ -28,7 +28,7 @@ from server.operations.ranking.rerank import RerankSpec, rerank
 from server.operations.ranking.similarity import SimilaritySpec, similarity
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.text.tokens.tokenizer import Encoding, Tokenizer
 from tests.api.conftest import Bench
 from tests.wire.fake_worker import encode

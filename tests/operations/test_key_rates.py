@@ -13,7 +13,7 @@ from server.limits.key_limits import KeyLimits
 from server.limits.key_rates import KeyRates
 from server.operations.admission import Admission
 from server.operations.cost import Cost
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.api.conftest import Bench
 from tests.operations.test_pools import NoClient
 

@@ -11,7 +11,7 @@ import pytest
 
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import Finished, Generate, Hypothesis
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from server.text import checkpoint_text
 from tests.api.conftest import Bench
 from tests.wire.checkpoints import write_translator

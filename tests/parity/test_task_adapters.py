@@ -15,7 +15,7 @@ from models.checkpoint.loader import load_model
 from models.config import ConfigError
 from models.steps.batch import EncoderBatch
 from server.model_sources import find_adapters
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.parity.adapters import save_adapter
 from tests.parity.published_code import write_jina5
 from tests.parity.recent_encoder_cases import BODIES

@@ -8,7 +8,8 @@ import ssl
 from pathlib import Path
 
 from server.errors import StartError
-from server.settings.fields import PREFIX, Settings
+from server.settings.fields import PREFIX
+from server.settings.settings import Settings
 
 log = logging.getLogger("triptych")
 

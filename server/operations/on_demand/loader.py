@@ -99,7 +99,7 @@ class Changes:
             self._waiters.discard(future)
 
 
-class ModelLoader:
+class OnDemandLoader:
     """Loads the models that are asked for, and unloads models when their memory is needed or they have been idle.
 
     models: the declared models by name; the registry adds and removes them.

@@ -17,7 +17,7 @@ from server.errors import InvalidRequest, ModelNotFound, NotReady, StartError
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import ModelSpec
 from server.operations.on_demand.declared import DeclaredModel, Description
-from server.operations.on_demand.loader import Loads, ModelEvents, ModelLoader, TextParts
+from server.operations.on_demand.loader import Loads, ModelEvents, OnDemandLoader, TextParts
 
 log = logging.getLogger("triptych.models")
 
@@ -42,7 +42,7 @@ class ModelRegistry:
 
     models: the declared models.
     sources: finds models and adapters.
-    The other parameters are those of `ModelLoader`.
+    The other parameters are those of `OnDemandLoader`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ModelRegistry:
         self._sources = sources
         self._events = events
         self._clock = clock
-        self._loader = ModelLoader(
+        self._loader = OnDemandLoader(
             self.models,
             loads,
             text,

@@ -14,7 +14,7 @@ import httpx
 
 from server.api.app import create_api
 from server.api.state import State
-from server.settings.fields import Settings
+from server.settings.settings import Settings
 from tests.operations.chat_bench import ChatBench, write_checkpoint
 
 TEMPLATE = """\

@@ -18,7 +18,7 @@ from server.api.state import State
 from server.errors import Forbidden, InvalidRequest, ModelNotFound
 from server.operations.on_demand.declared import DeclaredModel
 from server.operations.on_demand.registry import ModelRegistry
-from server.settings.fields import is_loopback
+from server.settings.settings import is_loopback
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 
