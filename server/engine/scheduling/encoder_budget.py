@@ -65,8 +65,11 @@ class LongSteps:
         return max(int(MAX_PREFILL_SECONDS / self._token_seconds), MIN_PREFILL_TOKENS)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a step may take longer than `MAX_PREFILL_SECONDS`, or nothing was measured yet."""
-        return self._token_seconds is None or self._token_seconds * tokens > MAX_PREFILL_SECONDS
+        """Whether a step may take longer than `MAX_PREFILL_SECONDS`. Before the first measurement, the slowest processor
+        is assumed.
+        """
+        token_seconds = ALLOWED_TOKEN_SECONDS if self._token_seconds is None else self._token_seconds
+        return token_seconds * tokens > MAX_PREFILL_SECONDS
 
     @contextmanager
     def computing(self, tokens: int) -> Iterator[None]:
