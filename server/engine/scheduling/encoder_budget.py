@@ -65,8 +65,9 @@ class LongSteps:
         return max(int(MAX_PREFILL_SECONDS / self._token_seconds), MIN_PREFILL_TOKENS)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a step may take longer than `MAX_PREFILL_SECONDS`. Before the first measurement, the slowest processor
-        is assumed.
+        """Whether a step may take longer than `MAX_PREFILL_SECONDS`.
+
+        Before the first measurement, the slowest processor is assumed.
         """
         token_seconds = ALLOWED_TOKEN_SECONDS if self._token_seconds is None else self._token_seconds
         return token_seconds * tokens > MAX_PREFILL_SECONDS
