@@ -1,4 +1,4 @@
-"""Checks of settings: the form of entries, names that are used twice, and settings that contradict each other."""
+"""Refuse settings whose entries have the wrong form, whose names are used twice, or that contradict each other."""
 
 from __future__ import annotations
 

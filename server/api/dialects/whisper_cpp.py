@@ -18,7 +18,6 @@ from server.api.fields.field_kinds import Hint, only, wish
 from server.api.fields.fields import Finite, Language, ModelName, form_value
 from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape, named_message
 from server.api.routes.recording_route import RecordingRoute
-from server.errors import InvalidRequest
 from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.speech_fallback import temperatures
 from server.operations.speech.transcribe import transcribe
@@ -28,8 +27,8 @@ from server.text.speech.speech import SpeechTask, language_name
 from server.text.speech.subtitles import srt, vtt
 
 _TIMED = frozenset({"verbose_json", "srt", "vtt"})
-TEMPERATURE_STEP, MIN_TEMPERATURE_STEP = 0.2, 0.1
-"""Default and smallest step of the temperatures that are tried after the first one."""
+TEMPERATURE_STEP = 0.2
+"""Default step of the temperatures that are tried after the first one."""
 
 
 def _number(value: object) -> object:
@@ -91,7 +90,7 @@ class WhisperCppForm(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _filled_in(cls, values: Any) -> Any:
-        """Leave out empty values, which forms send for fields that are not filled in."""
+        """The fields without those that are empty: web forms send every field."""
         if not isinstance(values, Mapping):
             return values
         return {name: value for name, value in values.items() if value != ""}
@@ -104,8 +103,6 @@ class WhisperCppForm(BaseModel):
         """Convert the form to a specification. Raises InvalidRequest."""
         detects = bool(self.detect_language) or self.language == "auto"
         step = TEMPERATURE_STEP if self.temperature_inc is None else self.temperature_inc
-        if 0 < step < MIN_TEMPERATURE_STEP:
-            raise InvalidRequest("`temperature_inc` must be 0 or at least 0.1", "temperature_inc")
         return TranscribeSpec(
             file,
             max_seconds,
@@ -113,7 +110,7 @@ class WhisperCppForm(BaseModel):
             model=self.model,
             language=None if detects else self.language,
             prompt=self.prompt or "",
-            temperatures=temperatures(self.temperature or 0.0, step or None),
+            temperatures=temperatures(self.temperature or 0.0, step),
             num_beams=self.beam_size if (self.beam_size or 0) > 0 else None,
             logprob_threshold=self.logprob_thold,
             condition_on_previous_text=False if self.no_context else None,
@@ -204,7 +201,11 @@ ROUTES: tuple[RecordingRoute[WhisperCppForm], ...] = (
         errors=ErrorShape(
             body=lambda error, request_id: {"error": named_message(error)},
             answer=WhisperCppErrorAnswer,
-            fields={"num_beams": "beam_size", "logprob_threshold": "logprob_thold"},
+            fields={
+                "num_beams": "beam_size",
+                "logprob_threshold": "logprob_thold",
+                "temperature_increment_on_fallback": "temperature_inc",
+            },
         ),
     ),
 )

@@ -71,8 +71,9 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
             call.ignore(ignored_parameters(form))
             recording = RecordingFile(file, lambda: state.door.drop_body(request.scope))
             del file
-            spec = self.with_default_model(state, self.parse(form, recording, settings.max_audio_seconds))
-            return await self.answer_call(request, state, call, form, spec, held)
+            with self.errors.renaming():
+                spec = self.with_default_model(state, self.parse(form, recording, settings.max_audio_seconds))
+                return await self.transcribe_and_answer(request, state, call, form, spec, held)
         except BaseException:
             call.close()
             raise
@@ -85,7 +86,7 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
         )
         return form, file
 
-    async def answer_call(
+    async def transcribe_and_answer(
         self, request: Request, state: State, call: Call, form: FormT, spec: TranscribeSpec, held: HeldRecording
     ) -> Response:
         """Transcribe the recording and answer. Raises RequestError.

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from server.engine.scheduling.prefill_budget import MAX_PREFILL_SECONDS, MAX_STEP_STRETCH, MIN_PREFILL_TOKENS
+from server.engine.scheduling.prefill_budget import (
+    MAX_PREFILL_SECONDS,
+    MAX_STEP_STRETCH,
+    MIN_PREFILL_TOKENS,
+    tokens_of_long_steps,
+)
 from server.engine.scheduling.token_costs import TokenCosts
 from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
@@ -45,7 +50,7 @@ def max_encoder_tokens(costs: TokenCosts, decode_seconds: float | None, unmeasur
 
 
 class LongSteps:
-    """Keeps encoder steps short where texts can be divided among steps, and says how long one long text may take.
+    """The limits of encoder steps on a slow processor: texts are divided among steps, and a long text gets more time.
 
     most_seconds: longest time that the step in progress may take.
     """
@@ -59,10 +64,8 @@ class LongSteps:
         self._token_seconds = seconds / tokens
 
     def tokens(self, most: int) -> int:
-        """Tokens of a step without streams beside it: `most`, or as many as take `MAX_PREFILL_SECONDS`."""
-        if self._token_seconds is None or self._token_seconds * most <= MAX_PREFILL_SECONDS:
-            return most
-        return max(int(MAX_PREFILL_SECONDS / self._token_seconds), MIN_PREFILL_TOKENS)
+        """Tokens of a step without streams beside it, see `tokens_of_long_steps`."""
+        return tokens_of_long_steps(self._token_seconds or 0.0, most)
 
     def is_long(self, tokens: int) -> bool:
         """Whether a step may take longer than `MAX_PREFILL_SECONDS`.

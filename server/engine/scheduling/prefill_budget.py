@@ -23,6 +23,16 @@ _SHARED_DIVISOR = 8
 """Added work may have this part of the largest step, an eighth, as long as no step times were measured."""
 
 
+def tokens_of_long_steps(token_seconds: float, most: int) -> int:
+    """Tokens of a step that delays no stream: `most`, or as many as take `MAX_PREFILL_SECONDS`.
+
+    token_seconds: time that a token took in the step before; 0 if none was measured.
+    """
+    if token_seconds * most <= MAX_PREFILL_SECONDS:
+        return most
+    return max(int(MAX_PREFILL_SECONDS / token_seconds), MIN_PREFILL_TOKENS)
+
+
 def shared_tokens(max_batch_tokens: int) -> int:
     """Token budget of a step that delays running streams, as long as no step times were measured."""
     return max(max_batch_tokens // _SHARED_DIVISOR, 1)
@@ -32,10 +42,8 @@ class PrefillBudget(StepTime):
     """Step times of one model, and the prefill work that they allow beside its streams."""
 
     def tokens_of_long_steps(self, most: int) -> int:
-        """Prefill tokens of a step without decoding rows: `most`, or as many as take `MAX_PREFILL_SECONDS`."""
-        if self._last_prefill_token_seconds * most <= MAX_PREFILL_SECONDS:
-            return most
-        return max(int(MAX_PREFILL_SECONDS / self._last_prefill_token_seconds), MIN_PREFILL_TOKENS)
+        """Prefill tokens of a step without decoding rows, see `tokens_of_long_steps`."""
+        return tokens_of_long_steps(self._last_prefill_token_seconds, most)
 
     def max_prefill_tokens(
         self, num_decoding: int, num_just_started: int, num_waiting: int, decode_tokens: int

@@ -12,9 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from server.errors import InvalidRequest
+
 DEFAULT_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 COMPRESSION_RATIO, LOGPROB, NO_SPEECH = 2.4, -1.0, 0.6
 """Defaults of the published code and of faster-whisper."""
+MIN_INCREMENT = 0.1
+"""Smallest step of the temperatures that are tried after the first one."""
 CONDITION_TEMPERATURE = 0.5
 """The text so far does not precede the next window if the last one was decoded at this temperature or above."""
 
@@ -88,8 +92,16 @@ def text_compression_ratio(text: str) -> float:
 
 
 def temperatures(first: float, increment: float | None) -> tuple[float, ...]:
-    """Temperatures from `first` to 1 in steps of `increment`. Only `first` if `increment` is None."""
-    if increment is None:
+    """Temperatures from `first` to 1 in steps of `increment`. Only `first` if `increment` is None or 0.
+
+    Raises InvalidRequest for smaller steps than `MIN_INCREMENT`, which would be many.
+    """
+    if not increment:
         return (first,)
+    if increment < MIN_INCREMENT:
+        raise InvalidRequest(
+            f"`temperature_increment_on_fallback` must be 0 or at least {MIN_INCREMENT}",
+            "temperature_increment_on_fallback",
+        )
     count = int((1.0 - first) / increment + 1e-6) + 1
     return tuple(round(first + increment * step, 6) for step in range(count))

@@ -117,3 +117,5 @@ def test_whisper_cpp_fields(server: RunningServer) -> None:
     for field, value in (("diarize", "true"), ("offset_t", "100"), ("temperature_inc", "0.05"), ("beam_size", "99")):
         refused = inference(server, **{field: value})
         assert refused.status_code == 422 and field in refused.json()["error"], field
+    refused = inference(server, beam_size="2", temperature="0.5")
+    assert refused.status_code == 422 and "`beam_size`" in refused.json()["error"], "an error of the operation"

@@ -288,7 +288,7 @@ class HubSpeechParameters(HubFields):
 
 
 class HubSpeechBody(HubBody):
-    """Automatic speech recognition. The bytes of a recording as the body have no parameters."""
+    """Automatic speech recognition with parameters. Without any, the body may be the file itself."""
 
     inputs: Annotated[str, Field(min_length=1, description="a recording in base64")]
     parameters: HubSpeechParameters | None = None

@@ -175,11 +175,7 @@ class TranslationForm(BaseModel):
             return tuple(first)
         if step is None:
             return (first,) if first else None
-        if 0 < step < 0.1:
-            raise InvalidRequest(
-                "`temperature_increment_on_fallback` must be 0 or at least 0.1", "temperature_increment_on_fallback"
-            )
-        return temperatures(first or 0.0, step or None)
+        return temperatures(first or 0.0, step)
 
     def _voice_filter(self) -> VoiceFilter | None:
         chunking = self.chunking_strategy

@@ -26,7 +26,7 @@ FormT = TypeVar("FormT", bound=TranslationForm)
 class AudioRoute(RecordingRoute[FormT], Generic[FormT]):
     """A route that can send the text as a stream of events."""
 
-    async def answer_call(
+    async def transcribe_and_answer(
         self,
         request: Request,
         state: State,
@@ -36,7 +36,7 @@ class AudioRoute(RecordingRoute[FormT], Generic[FormT]):
         held: HeldRecording,
     ) -> Response:
         if not form.stream:
-            return await super().answer_call(request, state, call, form, spec, held)
+            return await super().transcribe_and_answer(request, state, call, form, spec, held)
         async with leaving_on_disconnect(request, call):
             response = await stream(
                 await self.prepare(state, call, spec, is_stream=True),
