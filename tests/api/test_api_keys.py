@@ -242,9 +242,9 @@ async def test_the_limits_of_the_key_reach_the_engine_work(
 async def test_without_keys_there_are_no_limits(bench: Bench, http: httpx.AsyncClient) -> None:
     bench.become_ready()
     posted = asyncio.create_task(http.post("/generate", json={"prompt": "ab", "model": "decoder"}))
-    while not bench.client._sequences:
+    while not bench.client._sequences.by_id:
         await asyncio.sleep(0)
-    (sequence,) = bench.client._sequences.values()
+    (sequence,) = bench.client._sequences.by_id.values()
     assert sequence.call.key is None
     posted.cancel()
     await asyncio.gather(posted, return_exceptions=True)

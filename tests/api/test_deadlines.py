@@ -68,7 +68,7 @@ async def post_until_the_deadline(
         message = await bench.sent_generate()
     found = [FIRST_BYTE + ord("x")] * tokens
     scored = message.params.logprobs
-    for sequence in bench.client._sequences.values():
+    for sequence in bench.client._sequences.by_id.values():
         sequence.call.limits.deadline = 0.0
     for row in message.rows:
         first = pack([TokenLogprob(found[0], -0.5, [])]) if scored else None

@@ -39,7 +39,8 @@ from server.engine.drafting.drafts import NgramDrafter
 from server.engine.grammars.grammar_masks import GrammarMasks
 from server.engine.grammars.grammar_waits import GrammarWaits
 from server.engine.scheduling.model_limits import ModelLimits
-from server.engine.scheduling.scheduler import Schedule, ScheduledRow, Scheduler
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.engine.stepping.generation_engine import GenerationEngine

@@ -12,7 +12,8 @@ from server.engine.cache.block_tables import BlockTables
 from server.engine.grammars.grammar_masks import GrammarMasks
 from server.engine.grammars.mask_threads import MaskTask
 from server.engine.scheduling.model_limits import ModelLimits
-from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.grammar_state import GrammarState
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.engine.stepping.generation_engine import GenerationEngine

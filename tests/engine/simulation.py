@@ -14,7 +14,8 @@ import numpy as np
 
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
-from server.engine.scheduling.scheduler import Schedule, ScheduledRow, Scheduler
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 from tests.ipc.one_row import one_row
 

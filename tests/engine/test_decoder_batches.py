@@ -10,7 +10,7 @@ import torch
 from models.steps.batch import DecoderBatch
 from server.engine.device.decoder_batches import BatchBuilder, BatchRows
 from server.engine.device.slots import padded_tables
-from server.engine.scheduling.scheduler import Schedule, ScheduledRow
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 from tests.ipc.one_row import one_row
 

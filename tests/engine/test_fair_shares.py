@@ -211,3 +211,55 @@ def test_turns_go_by_key_then_call_then_item() -> None:
         order.append(queue.next())
         queue.end_turn()
     assert order == ["a1", "k1", "b1", "k2", "a2"]
+
+
+def giver_beside_a_prompt(max_batch_tokens: int) -> tuple[Simulation, SequenceGroup]:
+    """A stream that decodes, beside a running prompt of 48 tokens, of which a step computes at most 4."""
+    simulation = simulated(prefix=1, max_batch_rows=2 * ROWS, max_batch_tokens=max_batch_tokens, blocks=30)
+    giver = call(simulation, 1, 1, prompt=40)[0]
+    while not giver.num_generated:
+        step(simulation)
+    simulation.scheduler._prefill_limit = lambda schedule: 4  # type: ignore[method-assign]
+    call(simulation, 2, 1, prompt=48, new=1)
+    step(simulation)
+    return simulation, giver
+
+
+def test_no_room_is_made_for_a_group_that_could_not_start() -> None:
+    """The running prompt takes all of each step, and the waiting one is longer than its rest."""
+    simulation, giver = giver_beside_a_prompt(max_batch_tokens=40)
+    longer = call(simulation, 3, 1, prompt=60, new=1)[0]
+    step(simulation)
+    assert giver.status is SequenceStatus.RUNNING
+    steps = steps_until(simulation, [longer])
+    assert simulation.scheduler.num_preemptions == 1 and steps > 48 // 4
+
+
+def test_a_group_that_made_room_starts_again_only_after_the_other_one() -> None:
+    """The step was expected to have tokens left for the other group."""
+    simulation, giver = giver_beside_a_prompt(max_batch_tokens=64)
+    longer = call(simulation, 3, 1, prompt=60, new=1)[0]
+    step(simulation)
+    assert giver.status is SequenceStatus.WAITING, "no room was made"
+    while longer.status is SequenceStatus.WAITING:
+        assert giver.status is SequenceStatus.WAITING
+        step(simulation)
+    assert simulation.scheduler.num_preemptions == 1
+    assert steps_until(simulation, [longer]) and giver.status is SequenceStatus.RUNNING
+
+
+def test_a_group_that_made_room_for_an_aborted_one_starts_again() -> None:
+    simulation, giver = giver_beside_a_prompt(max_batch_tokens=64)
+    longer = call(simulation, 3, 1, prompt=60, new=1)[0]
+    step(simulation)
+    assert giver.status is SequenceStatus.WAITING
+    simulation.scheduler.remove(longer)
+    for _ in range(48 // 4):
+        step(simulation)
+    assert giver.status is SequenceStatus.RUNNING
+
+
+@pytest.mark.parametrize("number", [2159, 3907])
+def test_groups_do_not_take_the_same_room_in_turns(number: int) -> None:
+    """Interleavings of `make chaos` in which two groups made room in each step, and took it back, without end."""
+    Simulation(random.Random(f"chaos{number}"), cross=False, prefix=True, drafts=True).run_random_events(150)

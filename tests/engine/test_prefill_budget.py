@@ -12,7 +12,8 @@ import pytest
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
 from server.engine.scheduling.prefill_budget import MAX_PREFILL_SECONDS, MIN_PREFILL_TOKENS, PrefillBudget
-from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.sequence import SequenceGroup
 from tests.ipc.one_row import one_row
 

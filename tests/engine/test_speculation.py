@@ -12,7 +12,8 @@ from models.backends.logits import LogitsRequest
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
 from server.engine.choosing import selection
-from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.scheduler import Scheduler
 from tests.engine.harness import generate, reference, run
 from tests.engine.simulation import Simulation
 from tests.engine.speculative import accepting_all_drafts, counts, every_prediction, perturbed, speculating

@@ -13,7 +13,7 @@ from transformers.models.whisper.generation_whisper import WhisperGenerationMixi
 from models.layers.log_mel import LogMel
 from server.audio.token_times import token_times
 from server.engine.process.loading import LoadedCheckpoint
-from server.engine.scheduling.scheduler import SOURCE_TOKENS_PER_TOKEN
+from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
 from server.ipc.client.submission import pick_rows
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.logprobs import Logprobs

@@ -17,7 +17,8 @@ from server.api.telemetry.telemetry import Telemetry
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
 from server.engine.scheduling.model_limits import ModelLimits
-from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.engine.stepping.generation_engine import GenerationEngine
 from server.ipc.client.call import Call

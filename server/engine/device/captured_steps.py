@@ -13,7 +13,7 @@ from models.backends.logits import DecoderOutput, LogitsRequest
 from models.backends.torch.sampling import Filters
 from models.steps.batch import DecoderBatch
 from server.engine.device.decoder_batches import BatchBuilder, BatchRows
-from server.engine.scheduling.scheduler import Schedule, ScheduledRow
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
 
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.step_graphs import ChosenTokens, StepGraphs

@@ -15,7 +15,7 @@ import torch
 
 from models.steps.batch import DecoderBatch
 from server.engine.device.slots import Ids, padded_tables
-from server.engine.scheduling.scheduler import Schedule
+from server.engine.scheduling.schedule import Schedule
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 
 Value = TypeVar("Value")

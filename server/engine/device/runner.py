@@ -22,7 +22,7 @@ from server.engine.device.captured_steps import CapturedSteps
 from server.engine.device.decoder_batches import BatchBuilder, BatchRows
 from server.engine.device.slots import Ids, slots_of
 from server.engine.device.state_rows import divide_rows
-from server.engine.scheduling.scheduler import Schedule
+from server.engine.scheduling.schedule import Schedule
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.params import SpeechAlignment
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from models.steps.batch import DecoderBatch
 from models.steps.state_memory import ZERO_STATE
-from server.engine.scheduling.scheduler import ScheduledRow
+from server.engine.scheduling.schedule import ScheduledRow
 
 
 def divide_rows(batch: DecoderBatch, rows: Sequence[ScheduledRow]) -> DecoderBatch:

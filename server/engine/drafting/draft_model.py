@@ -18,7 +18,7 @@ from server.engine.choosing.selection import choose
 from server.engine.device.device_copies import HostTopK
 from server.engine.device.runner import Runner
 from server.engine.drafting.drafts import max_draft_tokens
-from server.engine.scheduling.scheduler import Schedule, ScheduledRow
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
 from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 

@@ -16,7 +16,7 @@ import torch
 
 from server.engine.encoding.ctc_engine import silence
 from server.engine.process.loading import LoadedCheckpoint, LoadError
-from server.engine.scheduling.scheduler import SOURCE_TOKENS_PER_TOKEN
+from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
 from server.engine.stepping.engine import Engine
 from server.engine.stepping.generation_engine import GenerationEngine
 from server.ipc.wire.descriptions import EngineOptions

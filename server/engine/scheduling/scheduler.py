@@ -15,145 +15,16 @@ allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
-
 from server.engine.cache.block_tables import BlockTables
 from server.engine.cache.state_tables import StateBlockTables
 from server.engine.scheduling.fair_rows import MAX_STARTS, FairRows
 from server.engine.scheduling.prefill_budget import PREFILL_PER_DECODE, PrefillBudget, shared_tokens
 from server.engine.scheduling.round_robin import RunningRows, WaitingGroups
-from server.engine.sequences.sequence import CachedSequence, SequenceGroup, SequenceStatus
+from server.engine.scheduling.schedule import Schedule, ScheduledRow, source_cost
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 
 SHORT_PART = 8
 """Short groups may take an eighth of the rows from others."""
-SOURCE_TOKENS_PER_TOKEN = 2
-"""Source tokens that cost as much as one decoder token: they need no output head and no self-attention cache."""
-
-
-def source_cost(group: SequenceGroup) -> int:
-    """Cost of encoding the source of a group, in tokens of the budget."""
-    return -(-group.num_source_tokens // SOURCE_TOKENS_PER_TOKEN)
-
-
-@dataclass(slots=True)
-class ScheduledRow:
-    """One row of a step: the next `num_tokens` uncomputed tokens of a sequence, followed by its draft."""
-
-    group: SequenceGroup
-    sequence: CachedSequence
-    num_tokens: int
-
-    @property
-    def num_step_tokens(self) -> int:
-        """Tokens of the step in this row, draft included."""
-        return self.num_tokens + len(self.sequence.draft)
-
-    @property
-    def needs_logits(self) -> bool:
-        """Whether the step computes the last token of the sequence."""
-        sequence = self.sequence
-        return self.num_tokens == len(sequence.tokens) - sequence.num_computed_tokens
-
-
-@dataclass(slots=True)
-class Schedule:
-    """One step: encode sources, copy blocks, then compute rows.
-
-    decoding: groups that decode. Each of their sequences has one row: the accepted tokens that it computes again, its
-        last token, and its draft.
-    sequences: the sequences of these groups, in order.
-    chunks: the other rows: parts of prompts, and of texts that are computed again; all rows of a step that is launched
-        ahead.
-    sources: groups whose sources are encoded.
-    copies: copies within the `self` pool: (source block, destination block, first slot, end slot).
-    num_row_tokens: tokens of all rows. Set when the schedule is complete.
-    num_decode_tokens: tokens of decoding rows that already have a generated token. Set when the schedule is complete.
-    is_plain: each row of `sequences` computes one token. Set when the schedule is complete.
-    """
-
-    decoding: list[SequenceGroup] = field(default_factory=list)
-    sequences: list[CachedSequence] = field(default_factory=list)
-    chunks: list[ScheduledRow] = field(default_factory=list)
-    sources: list[SequenceGroup] = field(default_factory=list)
-    copies: list[tuple[int, int, int, int]] = field(default_factory=list)
-    num_row_tokens: int = 0
-    num_decode_tokens: int = 0
-    is_plain: bool = True
-    _rows: list[ScheduledRow] | None = field(default=None, init=False, repr=False)
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.sequences) + len(self.chunks)
-
-    @property
-    def rows(self) -> list[ScheduledRow]:
-        """All rows: those of `sequences`, then the chunks.
-
-        Made at the first call, which must come before the step is computed. A decode step of many beams does without.
-        """
-        if self._rows is None:
-            owners = [group for group in self.decoding for _ in group.sequences]
-            pairs = zip(owners, self.sequences, strict=True)
-            self._rows = [ScheduledRow(group, row, 1 + row.repeated_tokens) for group, row in pairs] + self.chunks
-        return self._rows
-
-    @property
-    def ready(self) -> list[SequenceGroup]:
-        """Groups whose last tokens are computed, so that they get their next ones, in the order of their rows."""
-        return [*self.decoding, *dict.fromkeys([row.group for row in self.chunks if row.needs_logits])]
-
-    @property
-    def groups(self) -> list[SequenceGroup]:
-        """All groups of the step, each once."""
-        return list(dict.fromkeys([*self.sources, *self.decoding, *(row.group for row in self.chunks)]))
-
-    @property
-    def scores_prompts(self) -> bool:
-        return any(group.has_prompt_to_score for group in self.groups)
-
-    @property
-    def has_prefill(self) -> bool:
-        """Whether a row computes more than the last token of a sequence and accepted draft tokens."""
-        return any(row.num_tokens > 1 + row.sequence.repeated_tokens for row in self.chunks)
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_row_tokens + sum(group.num_source_tokens for group in self.sources)
-
-    @property
-    def num_prefill_tokens(self) -> int:
-        """Prefill and source tokens of the step, counted as in the budget."""
-        sources = sum(source_cost(group) for group in self.sources)
-        return self.num_row_tokens - self.num_decode_tokens + sources
-
-    @property
-    def phase(self) -> Literal["prefill", "decode", "mixed"]:
-        if self.num_decode_tokens == 0:
-            return "prefill"
-        return "decode" if self.num_decode_tokens == self.num_tokens else "mixed"
-
-    def decode(self, group: SequenceGroup) -> None:
-        """Add a group that is ready to decode."""
-        self.decoding.append(group)
-        self.sequences += group.sequences
-
-    def count_tokens(self) -> None:
-        """Set the numbers of tokens. A prompt that lacks one token has no generated token and counts as prefill."""
-        prompts = sum(len(group.sequences) for group in self.decoding if group.num_generated == 0)
-        self.num_decode_tokens = len(self.sequences) - prompts
-        self.num_row_tokens = len(self.sequences) + sum(row.num_step_tokens for row in self.chunks)
-        drafting = [group for group in self.decoding if _further_tokens(group)]
-        self.is_plain = not drafting
-        for group in drafting:
-            self.num_row_tokens += _further_tokens(group)
-            self.num_decode_tokens += _further_tokens(group) if group.num_generated > 0 else 0
-
-
-def _further_tokens(group: SequenceGroup) -> int:
-    """Tokens that a decoding group computes besides the last ones of its sequences. Beams have none."""
-    first = group.sequences[0]
-    return first.repeated_tokens + len(first.draft)
 
 
 class Scheduler:
@@ -175,6 +46,8 @@ class Scheduler:
         self.waiting = WaitingGroups(self.running_rows, self._max_short)
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
+        self._gave_room: dict[SequenceGroup, SequenceGroup] = {}
+        """Preempted groups, each with the waiting group that it made room for."""
         self._states = blocks if isinstance(blocks, StateBlockTables) else None
 
     @property
@@ -190,10 +63,10 @@ class Scheduler:
     @property
     def can_admit(self) -> bool:
         """Whether rows and blocks are free for the next waiting group, or another group makes room for it."""
-        if not self.waiting:
+        group = self._next()
+        if group is None:
             return False
-        group = self.waiting.next()
-        if self._has_rows(group) and self.blocks.fits(group, self.blocks.find(group)):
+        if self._has_rows(group) and self._fits(group):
             return True
         return FairRows(self.running_rows, self.running, self._max_short).victim(group) is not None
 
@@ -224,6 +97,8 @@ class Scheduler:
         elif group.status is SequenceStatus.WAITING:
             self.waiting.remove(group)
         group.status = SequenceStatus.FINISHED
+        self._gave_room.pop(group, None)
+        self._waits_no_longer(group)
         self.blocks.release(group, corrupt)
 
     def restart(self, group: SequenceGroup) -> None:
@@ -346,17 +221,43 @@ class Scheduler:
 
     def _make_room(self) -> None:
         """Preempt groups of keys and calls with many rows for the next groups of those with few, if these lack room."""
-        if not self.waiting or (self._has_rows(self.waiting.next()) and self._fits(self.waiting.next())):
+        group = self._next()
+        if group is None or (self._has_rows(group) and self._fits(group)):
             return
+        reading = [group for group in self.running if not (group.is_ready_to_decode or group.is_computed)]
+        rests = [_num_uncomputed(group) for group in reading]
         fair = FairRows(self.running_rows, self.running, self._max_short)
-        for group in self.waiting.heads()[:MAX_STARTS]:
+        for group in self._heads()[:MAX_STARTS]:
+            if sum(rests) >= self.max_batch_tokens and group.num_tokens >= max(rests):
+                continue  # the running prompts come first, so it could not start in this step
             while fair.total + group.max_rows > self.max_batch_rows or not self._fits(group):
                 victim = fair.victim(group)
                 if victim is None:
                     return
                 fair.preempt(victim)
                 self._preempt(victim)
+                self._gave_room[victim] = group
             fair.start(group)
+
+    def _next(self) -> SequenceGroup | None:
+        """The waiting group whose turn it is; None if there is none."""
+        if not self.waiting:
+            return None
+        group = self.waiting.next()
+        if group not in self._gave_room:
+            return group
+        return next(iter(self._heads()), None)
+
+    def _heads(self) -> list[SequenceGroup]:
+        """The next waiting group of each call, without those that made room for a group that still waits: they would
+        take this room, and give it again in the next step.
+        """
+        return [group for group in self.waiting.heads() if group not in self._gave_room]
+
+    def _waits_no_longer(self, group: SequenceGroup) -> None:
+        """A group starts or ends. The groups that made room for it may start again."""
+        if self._gave_room:
+            self._gave_room = {giver: taker for giver, taker in self._gave_room.items() if taker is not group}
 
     def _fits(self, group: SequenceGroup) -> bool:
         return self.blocks.fits(group, self.blocks.find(group))
@@ -369,10 +270,10 @@ class Scheduler:
         """
         if not behind or not self.waiting:
             return []
-        longest = max(sum(count for _, count in group.uncomputed_tokens()) for group in behind)
+        longest = max(map(_num_uncomputed, behind))
         calls = {group.call_id for group in behind}
         admitted: list[SequenceGroup] = []
-        for group in self.waiting.heads():
+        for group in self._heads():
             if not self._has_rows(group) or len(admitted) == MAX_STARTS:
                 break
             if group.call_id in calls or group.num_source_tokens or group.num_tokens >= longest:
@@ -391,10 +292,7 @@ class Scheduler:
         by_call: dict[int, list[SequenceGroup]] = {}
         for group in behind:
             by_call.setdefault(group.call_id, []).append(group)
-        needs = {
-            call_id: sum(count for group in groups for _, count in group.uncomputed_tokens())
-            for call_id, groups in by_call.items()
-        }
+        needs = {call_id: sum(map(_num_uncomputed, groups)) for call_id, groups in by_call.items()}
         used = 0
         for number, call_id in enumerate(sorted(needs, key=lambda call_id: needs[call_id])):
             share = -(-(budget - used) // (len(needs) - number))
@@ -407,14 +305,11 @@ class Scheduler:
     def _admit(self, schedule: Schedule, budget: int) -> None:
         prefills = any(row.num_tokens > 1 for row in schedule.chunks)
         later: set[int] = set()
-        while self.waiting and budget > 0:
-            group = self.waiting.next()
+        while budget > 0:
+            group = self._next()
             if later:
-                others = [head for head in self.waiting.heads() if head.call_id not in later]
-                if not others:
-                    return
-                group = others[0]
-            if not self._has_rows(group):
+                group = next((head for head in self._heads() if head.call_id not in later), None)
+            if group is None or not self._has_rows(group):
                 return
             found = self.blocks.find(group)
             if not self.blocks.fits(group, found):
@@ -437,6 +332,7 @@ class Scheduler:
     def _start(self, group: SequenceGroup, found: list[int]) -> None:
         """Let a waiting group run. found: its blocks in the prefix cache."""
         self.waiting.take(group)
+        self._waits_no_longer(group)
         group.status = SequenceStatus.RUNNING
         self.running.append(group)
         self.running_rows.add(group)
@@ -454,3 +350,8 @@ class Scheduler:
         self.running_rows.remove(group)
         group.status = SequenceStatus.WAITING
         self.waiting.resume_first(group)
+
+
+def _num_uncomputed(group: SequenceGroup) -> int:
+    """Tokens of a group that are not computed."""
+    return sum(count for _, count in group.uncomputed_tokens())

@@ -27,7 +27,8 @@ from server.engine.grammars.grammar_waits import TOO_SLOW, GrammarWaits
 from server.engine.scheduling.message_checks import MessageChecks
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.prefill_budget import PrefillBudget
-from server.engine.scheduling.scheduler import Schedule, Scheduler
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.events import NOT_FINITE, REPORT_SECONDS, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.sequences.grammar_state import fork

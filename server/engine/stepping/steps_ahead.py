@@ -22,7 +22,8 @@ import numpy as np
 from server.engine.choosing.sampler import SamplerRow, uniform
 from server.engine.device.captured_steps import CapturedSteps, RowChoices
 from server.engine.device.runner import Runner
-from server.engine.scheduling.scheduler import Schedule, ScheduledRow, Scheduler
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.sequence import SequenceStatus
 
 if TYPE_CHECKING:

@@ -21,18 +21,16 @@ from server.ipc.client.coalescing import Send
 from server.ipc.client.dispatch import Dispatcher
 from server.ipc.client.model_loads import ModelLoads
 from server.ipc.client.observer import Observer
-from server.ipc.client.open_sequence import OpenSequence, Sequences, messages_to_repeat, open_sequences
+from server.ipc.client.open_sequence import OpenSequence, messages_to_repeat, open_sequences
 from server.ipc.client.placement import num_pieces
 from server.ipc.client.queue import Queue
+from server.ipc.client.sequence_table import SequenceTable
 from server.ipc.client.submission import Submission, fits, split
 from server.ipc.wire.descriptions import Device, ModelInfo
 from server.ipc.wire.fit import check_fit, sequence_sizes
 from server.ipc.wire.messages import (
     Encode,
-    Encoded,
-    Failed,
     FailureCode,
-    Finished,
     Generate,
     ModelAnswer,
     Progress,
@@ -44,8 +42,6 @@ from server.ipc.wire.stats_sum import with_others, without_increments
 
 ROWS_PER_TURN = 512
 """Rows that are sent or dropped in one turn of the event loop. This takes about 5 ms."""
-TokenCounts = dict[tuple[str, int, float | None], int]
-"""Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
 
 
 class EngineClient:
@@ -74,7 +70,7 @@ class EngineClient:
         self._observer = observer
         self._dispatcher = Dispatcher(coalesce_seconds, stale_seconds)
         self.loads = ModelLoads(self._dispatcher, self._on_loaded)
-        self._sequences: Sequences = {}
+        self._sequences = SequenceTable(self._dispatcher, self.queue, observer)
         self._unsent: dict[Call, Submission] = {}
         self._entered: dict[Call, Submission] = {}
         """Requests that have entered the queue as a whole, and whose parts are sent over several turns."""
@@ -89,7 +85,7 @@ class EngineClient:
     @property
     def num_open_sequences(self) -> int:
         """Sequences that have not ended, without those of unsent parts."""
-        return len(self._sequences)
+        return len(self._sequences.by_id)
 
     def next_id(self) -> int:
         """A new id for a sequence."""
@@ -178,7 +174,7 @@ class EngineClient:
             start_deadline=limits.start_deadline,
         )
         sequences = open_sequences(submission, part, message)
-        self._sequences |= sequences
+        self._sequences.by_id |= sequences
         for sequence in sequences.values():
             self._observer.on_admitted(message.model, sequence.waiting_tokens)
         submission.waiting_sequences += len(part.sizes)
@@ -218,7 +214,7 @@ class EngineClient:
 
     def is_sent(self, sequence_id: int) -> bool:
         """Whether a sequence was sent and has not ended."""
-        return sequence_id in self._sequences
+        return sequence_id in self._sequences.by_id
 
     def abort(self, sequence_id: int) -> None:
         """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
@@ -226,7 +222,7 @@ class EngineClient:
 
     def abort_all(self, sequence_ids: Sequence[int]) -> None:
         """The same as `abort` for many sequences. Many are dropped over several turns of the event loop."""
-        found = ((sequence_id, self._sequences.pop(sequence_id, None)) for sequence_id in sequence_ids)
+        found = ((sequence_id, self._sequences.by_id.pop(sequence_id, None)) for sequence_id in sequence_ids)
         dropped = [(sequence_id, sequence) for sequence_id, sequence in found if sequence is not None]
         if len(dropped) <= ROWS_PER_TURN and not self._dropped:
             self._drop(dropped)
@@ -243,26 +239,26 @@ class EngineClient:
 
     def _drop(self, sequences: Sequence[tuple[int, OpenSequence]]) -> None:
         for sequence_id, sequence in sequences:
-            self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
+            self._sequences.leave_queue(sequence)
             self._dispatcher.abort(sequence_id, sequence)
         self._send_parts()
 
     def cancelled(self, sequence_ids: Collection[int]) -> None:
         """Count the open sequences of a call whose client disconnected."""
-        found = map(self._sequences.get, sequence_ids)
+        found = map(self._sequences.by_id.get, sequence_ids)
         running = sum(sequence is not None and sequence.started for sequence in found)
         self._observer.on_cancelled("running", running)
         self._observer.on_cancelled("waiting", len(sequence_ids) - running)
 
     def completed(self, sequence_id: int) -> None:
         """Count a sequence that a stop string ended in this process."""
-        sequence = self._sequences.get(sequence_id)
+        sequence = self._sequences.by_id.get(sequence_id)
         if sequence is not None:
             self._observer.on_finished(sequence.model, None)
 
     def fail_all(self, code: FailureCode, message: str) -> None:
         """End every open sequence with a failure: no worker can be started, or the grace time is over."""
-        calls = [*self._unsent, *self._entered, *(sequence.call for sequence in self._sequences.values())]
+        calls = [*self._unsent, *self._entered, *(sequence.call for sequence in self._sequences.by_id.values())]
         self._unsent.clear()
         for call in dict.fromkeys(calls):
             call.fail(code, message)
@@ -302,7 +298,7 @@ class EngineClient:
             del self.models[known]
         submissions = [*self._unsent.values(), *self._entered.values()]
         calls = [submission.call for submission in submissions if submission.model in names]
-        calls += [sequence.call for sequence in self._sequences.values() if sequence.model in names]
+        calls += [sequence.call for sequence in self._sequences.by_id.values() if sequence.model in names]
         for call in dict.fromkeys(calls):
             call.fail("not_ready", message)
 
@@ -335,7 +331,7 @@ class EngineClient:
         if worker is None:
             return
         self.loads.on_lost(epoch)
-        stranded = [sequence for sequence in self._sequences.values() if sequence.worker is worker]
+        stranded = [sequence for sequence in self._sequences.by_id.values() if sequence.worker is worker]
         failing = [sequence.call for sequence in stranded if sequence.message is None or sequence.was_moved]
         for sequence in stranded:
             sequence.worker = None
@@ -353,7 +349,7 @@ class EngineClient:
         if self.connected:
             lost = [
                 (sequence_id, sequence)
-                for sequence_id, sequence in self._sequences.items()
+                for sequence_id, sequence in self._sequences.by_id.items()
                 if sequence.worker is None and self._dispatcher.serving(sequence.model)
             ]
             for message, sequences in messages_to_repeat(lost):
@@ -376,116 +372,14 @@ class EngineClient:
         self._observer.on_stats(stats)
 
     def on_computing(self, epoch: int) -> None:
-        """A worker computes a long step. The requests that it reported before the step make progress."""
+        """A worker computes a long step."""
         worker = self._dispatcher.workers.get(epoch)
-        if worker is None:
-            return
-        now = worker.last_message_seconds = time.monotonic()
-        for sequence_id in worker.computing:
-            sequence = self._sequences.get(sequence_id)
-            if sequence is not None and sequence.worker is worker:
-                sequence.call.progressed(now)
+        if worker is not None:
+            self._sequences.on_computing(worker)
 
     def on_output(self, output: StepOutput) -> None:
-        """Route the events of one step. Each call receives all of its events at once.
-
-        Events of a sequence that the worker does not have, because it was lost or moved, are dropped.
-        """
+        """A worker has computed a step. Parts of large requests are sent if the queue has room again."""
         worker = self._dispatcher.workers.get(output.epoch)
-        if worker is None:
-            return
-        now = worker.last_message_seconds = time.monotonic()
-        worker.computing = output.computing
-        calls: dict[Call, None] = {}
-        token_counts: TokenCounts = {}
-        for sequence_id in output.computing:
-            sequence = self._sequences.get(sequence_id)
-            if sequence is not None and sequence.worker is worker:
-                sequence.call.progressed(now)
-        for scored in output.prompts:
-            sequence = self._sequences.get(scored.sequence_id)
-            if sequence is not None and sequence.worker is worker:
-                sequence.message = None
-                sequence.call.put(sequence.index, scored)
-                calls[sequence.call] = None
-        for tokens in output.tokens:
-            sequence = self._sequences.get(tokens.sequence_id)
-            if sequence is not None and sequence.worker is worker:
-                if not sequence.started:
-                    self._first_output(sequence, now)
-                    sequence.message = None
-                _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
-                sequence.call.put(sequence.index, tokens)
-                calls[sequence.call] = None
-        for encoded in output.encoded:
-            sequence = self._sequences.get(encoded.sequence_id)
-            if sequence is not None and sequence.worker is worker:
-                self._first_output(sequence, now)
-                sequence.unanswered.discard(encoded.index)
-                self._leave_queue(sequence, 1, sequence.sizes[encoded.index])
-                if not sequence.unanswered:
-                    self._end(encoded.sequence_id, sequence, encoded)
-                place = sequence.places[encoded.index]
-                if place != encoded.index:
-                    encoded = msgspec.structs.replace(encoded, index=place)
-                sequence.call.put(0, encoded)
-                calls[sequence.call] = None
-        endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
-        for event in endings:
-            sequence = self._sequences.get(event.sequence_id)
-            if sequence is not None and sequence.worker is worker:
-                if isinstance(event, Finished):
-                    self._first_output(sequence, now)
-                    generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
-                    _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
-                    sequence.call.completion_tokens += sum(len(other.token_ids) for other in event.hypotheses[1:])
-                self._end(event.sequence_id, sequence, event)
-                sequence.call.put(sequence.index, event)
-                calls[sequence.call] = None
-        for (model, count, earlier), sequences in token_counts.items():
-            self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
-        for call in calls:
-            call.progressed(now)
-            call.deliver()
-        self._send_parts()
-
-    def _first_output(self, sequence: OpenSequence, now: float) -> None:
-        if not sequence.started:
-            sequence.started = True
-            self._dispatcher.started(sequence)
-            if len(sequence.unanswered) == 1:
-                self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
-            self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
-
-    def _leave_queue(self, sequence: OpenSequence, sequences: int, tokens: int) -> None:
-        """Count rows or items of a sequence that wait no longer."""
-        sequences, tokens = min(sequences, sequence.waiting_sequences), min(tokens, sequence.waiting_tokens)
-        if sequences:
-            sequence.waiting_sequences -= sequences
-            sequence.waiting_tokens -= tokens
-            sequence.submission.waiting_sequences -= sequences
-            sequence.submission.waiting_tokens -= tokens
-            self._dispatcher.waits_no_longer(sequence, sequences)
-            self.queue.leave(sequences, tokens)
-
-    def _end(self, sequence_id: int, sequence: OpenSequence, event: Finished | Encoded | Failed) -> None:
-        self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
-        del self._sequences[sequence_id]
-        self._dispatcher.ended(sequence)
-        sequence.call.ended(sequence_id, event)
-        self._observer.on_finished(sequence.model, event)
-
-
-def _count_tokens(
-    sequence: OpenSequence, count: int, now: float, token_counts: dict[tuple[str, int, float | None], int]
-) -> None:
-    """Count one step's new tokens of a sequence in `token_counts`, and remember when they arrived.
-
-    Sequences share an entry if they have the same model, number of new tokens and time of previous tokens.
-    """
-    if count > 0:
-        key = sequence.model, count, sequence.last_seconds
-        token_counts[key] = token_counts.get(key, 0) + 1
-        sequence.seen_tokens += count
-        sequence.call.completion_tokens += count
-        sequence.last_seconds = now
+        if worker is not None:
+            self._sequences.on_output(output, worker)
+            self._send_parts()

@@ -82,7 +82,7 @@ def lost_requests_are_repeated_without_end() -> None:
     from server.ipc.client.client import EngineClient
 
     def leave(self: Any, epoch: int, message: str) -> None:
-        for sequence in self._sequences.values():
+        for sequence in self._sequences.by_id.values():
             sequence.was_moved = False
             sequence.message = sequence.message or kept.get(id(sequence))
         old(self, epoch, message)

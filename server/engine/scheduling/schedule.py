@@ -1,0 +1,136 @@
+"""What one step computes: the rows of decoding sequences, chunks of prompts, and sources. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup
+
+SOURCE_TOKENS_PER_TOKEN = 2
+"""Source tokens that cost as much as one decoder token: they need no output head and no self-attention cache."""
+
+
+def source_cost(group: SequenceGroup) -> int:
+    """Cost of encoding the source of a group, in tokens of the budget."""
+    return -(-group.num_source_tokens // SOURCE_TOKENS_PER_TOKEN)
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """One row of a step: the next `num_tokens` uncomputed tokens of a sequence, followed by its draft."""
+
+    group: SequenceGroup
+    sequence: CachedSequence
+    num_tokens: int
+
+    @property
+    def num_step_tokens(self) -> int:
+        """Tokens of the step in this row, draft included."""
+        return self.num_tokens + len(self.sequence.draft)
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the step computes the last token of the sequence."""
+        sequence = self.sequence
+        return self.num_tokens == len(sequence.tokens) - sequence.num_computed_tokens
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One step: encode sources, copy blocks, then compute rows.
+
+    decoding: groups that decode. Each of their sequences has one row: the accepted tokens that it computes again, its
+        last token, and its draft.
+    sequences: the sequences of these groups, in order.
+    chunks: the other rows: parts of prompts, and of texts that are computed again; all rows of a step that is launched
+        ahead.
+    sources: groups whose sources are encoded.
+    copies: copies within the `self` pool: (source block, destination block, first slot, end slot).
+    num_row_tokens: tokens of all rows. Set when the schedule is complete.
+    num_decode_tokens: tokens of decoding rows that already have a generated token. Set when the schedule is complete.
+    is_plain: each row of `sequences` computes one token. Set when the schedule is complete.
+    """
+
+    decoding: list[SequenceGroup] = field(default_factory=list)
+    sequences: list[CachedSequence] = field(default_factory=list)
+    chunks: list[ScheduledRow] = field(default_factory=list)
+    sources: list[SequenceGroup] = field(default_factory=list)
+    copies: list[tuple[int, int, int, int]] = field(default_factory=list)
+    num_row_tokens: int = 0
+    num_decode_tokens: int = 0
+    is_plain: bool = True
+    _rows: list[ScheduledRow] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.sequences) + len(self.chunks)
+
+    @property
+    def rows(self) -> list[ScheduledRow]:
+        """All rows: those of `sequences`, then the chunks.
+
+        Made at the first call, which must come before the step is computed. A decode step of many beams does without.
+        """
+        if self._rows is None:
+            owners = [group for group in self.decoding for _ in group.sequences]
+            pairs = zip(owners, self.sequences, strict=True)
+            self._rows = [ScheduledRow(group, row, 1 + row.repeated_tokens) for group, row in pairs] + self.chunks
+        return self._rows
+
+    @property
+    def ready(self) -> list[SequenceGroup]:
+        """Groups whose last tokens are computed, so that they get their next ones, in the order of their rows."""
+        return [*self.decoding, *dict.fromkeys([row.group for row in self.chunks if row.needs_logits])]
+
+    @property
+    def groups(self) -> list[SequenceGroup]:
+        """All groups of the step, each once."""
+        return list(dict.fromkeys([*self.sources, *self.decoding, *(row.group for row in self.chunks)]))
+
+    @property
+    def scores_prompts(self) -> bool:
+        return any(group.has_prompt_to_score for group in self.groups)
+
+    @property
+    def has_prefill(self) -> bool:
+        """Whether a row computes more than the last token of a sequence and accepted draft tokens."""
+        return any(row.num_tokens > 1 + row.sequence.repeated_tokens for row in self.chunks)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_row_tokens + sum(group.num_source_tokens for group in self.sources)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Prefill and source tokens of the step, counted as in the budget."""
+        sources = sum(source_cost(group) for group in self.sources)
+        return self.num_row_tokens - self.num_decode_tokens + sources
+
+    @property
+    def phase(self) -> Literal["prefill", "decode", "mixed"]:
+        if self.num_decode_tokens == 0:
+            return "prefill"
+        return "decode" if self.num_decode_tokens == self.num_tokens else "mixed"
+
+    def decode(self, group: SequenceGroup) -> None:
+        """Add a group that is ready to decode."""
+        self.decoding.append(group)
+        self.sequences += group.sequences
+
+    def count_tokens(self) -> None:
+        """Set the numbers of tokens. A prompt that lacks one token has no generated token and counts as prefill."""
+        prompts = sum(len(group.sequences) for group in self.decoding if group.num_generated == 0)
+        self.num_decode_tokens = len(self.sequences) - prompts
+        self.num_row_tokens = len(self.sequences) + sum(row.num_step_tokens for row in self.chunks)
+        drafting = [group for group in self.decoding if _further_tokens(group)]
+        self.is_plain = not drafting
+        for group in drafting:
+            self.num_row_tokens += _further_tokens(group)
+            self.num_decode_tokens += _further_tokens(group) if group.num_generated > 0 else 0
+
+
+def _further_tokens(group: SequenceGroup) -> int:
+    """Tokens that a decoding group computes besides the last ones of its sequences. Beams have none."""
+    first = group.sequences[0]
+    return first.repeated_tokens + len(first.draft)

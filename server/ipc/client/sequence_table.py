@@ -1,0 +1,153 @@
+"""The sequences that were sent to workers and have not ended, and the events that they get."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from server.ipc.client.call import Call
+from server.ipc.client.dispatch import Dispatcher
+from server.ipc.client.observer import Observer
+from server.ipc.client.open_sequence import OpenSequence, Sequences
+from server.ipc.client.queue import Queue
+from server.ipc.client.worker_state import WorkerState
+from server.ipc.wire.messages import Encoded, Failed, Finished, StepOutput
+
+TokenCounts = dict[tuple[str, int, float | None], int]
+"""Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
+
+
+class SequenceTable:
+    """Passes the events of each step to the calls, and counts what waits no longer.
+
+    An event is dropped if the worker that sent it does not have the sequence any more: it was aborted, or sent to
+    another worker.
+
+    by_id: the sequences, by their ids.
+    dispatcher: counts the sequences of each worker.
+    queue: counts the rows and items that wait for their first step.
+    observer: receives counts for the metrics.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, queue: Queue, observer: Observer) -> None:
+        self.by_id: Sequences = {}
+        self._dispatcher = dispatcher
+        self._queue = queue
+        self._observer = observer
+
+    def on_computing(self, worker: WorkerState) -> None:
+        """A worker computes a long step. The requests that it reported before the step make progress."""
+        now = worker.last_message_seconds = time.monotonic()
+        for sequence_id in worker.computing:
+            sequence = self._of(worker, sequence_id)
+            if sequence is not None:
+                sequence.call.progressed(now)
+
+    def on_output(self, output: StepOutput, worker: WorkerState) -> None:
+        """Pass on the events of one step of a worker. Each call receives all of its events at once."""
+        now = worker.last_message_seconds = time.monotonic()
+        worker.computing = output.computing
+        calls: dict[Call, None] = {}
+        token_counts: TokenCounts = {}
+        for sequence_id in output.computing:
+            sequence = self._of(worker, sequence_id)
+            if sequence is not None:
+                sequence.call.progressed(now)
+        for scored in output.prompts:
+            sequence = self._of(worker, scored.sequence_id)
+            if sequence is not None:
+                sequence.message = None
+                sequence.call.put(sequence.index, scored)
+                calls[sequence.call] = None
+        for tokens in output.tokens:
+            sequence = self._of(worker, tokens.sequence_id)
+            if sequence is not None:
+                if not sequence.started:
+                    self._first_output(sequence, now)
+                    sequence.message = None
+                _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
+                sequence.call.put(sequence.index, tokens)
+                calls[sequence.call] = None
+        for encoded in output.encoded:
+            sequence = self._of(worker, encoded.sequence_id)
+            if sequence is not None:
+                self._answered(encoded, sequence, now)
+                calls[sequence.call] = None
+        endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
+        for event in endings:
+            sequence = self._of(worker, event.sequence_id)
+            if sequence is not None:
+                if isinstance(event, Finished):
+                    self._first_output(sequence, now)
+                    generated = len(event.hypotheses[0].token_ids) if event.hypotheses else 0
+                    _count_tokens(sequence, generated - sequence.seen_tokens, now, token_counts)
+                    sequence.call.completion_tokens += sum(len(other.token_ids) for other in event.hypotheses[1:])
+                self._end(event.sequence_id, sequence, event)
+                sequence.call.put(sequence.index, event)
+                calls[sequence.call] = None
+        for (model, count, earlier), sequences in token_counts.items():
+            self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
+        for call in calls:
+            call.progressed(now)
+            call.deliver()
+
+    def leave_queue(self, sequence: OpenSequence) -> None:
+        """None of the rows or items of a sequence wait any more."""
+        self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
+
+    def _of(self, worker: WorkerState, sequence_id: int) -> OpenSequence | None:
+        """A sequence, if the worker has it."""
+        sequence = self.by_id.get(sequence_id)
+        return sequence if sequence is not None and sequence.worker is worker else None
+
+    def _answered(self, encoded: Encoded, sequence: OpenSequence, now: float) -> None:
+        """Pass on the result of one item of an `Encode`."""
+        self._first_output(sequence, now)
+        sequence.unanswered.discard(encoded.index)
+        self._leave_queue(sequence, 1, sequence.sizes[encoded.index])
+        if not sequence.unanswered:
+            self._end(encoded.sequence_id, sequence, encoded)
+        place = sequence.places[encoded.index]
+        if place != encoded.index:
+            encoded = msgspec.structs.replace(encoded, index=place)
+        sequence.call.put(0, encoded)
+
+    def _first_output(self, sequence: OpenSequence, now: float) -> None:
+        if not sequence.started:
+            sequence.started = True
+            self._dispatcher.started(sequence)
+            if len(sequence.unanswered) == 1:
+                self.leave_queue(sequence)
+            self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
+
+    def _leave_queue(self, sequence: OpenSequence, sequences: int, tokens: int) -> None:
+        """Count rows or items of a sequence that wait no longer."""
+        sequences, tokens = min(sequences, sequence.waiting_sequences), min(tokens, sequence.waiting_tokens)
+        if sequences:
+            sequence.waiting_sequences -= sequences
+            sequence.waiting_tokens -= tokens
+            sequence.submission.waiting_sequences -= sequences
+            sequence.submission.waiting_tokens -= tokens
+            self._dispatcher.waits_no_longer(sequence, sequences)
+            self._queue.leave(sequences, tokens)
+
+    def _end(self, sequence_id: int, sequence: OpenSequence, event: Finished | Encoded | Failed) -> None:
+        self.leave_queue(sequence)
+        del self.by_id[sequence_id]
+        self._dispatcher.ended(sequence)
+        sequence.call.ended(sequence_id, event)
+        self._observer.on_finished(sequence.model, event)
+
+
+def _count_tokens(sequence: OpenSequence, count: int, now: float, token_counts: TokenCounts) -> None:
+    """Count one step's new tokens of a sequence in `token_counts`, and remember when they arrived.
+
+    Sequences share an entry if they have the same model, number of new tokens and time of previous tokens.
+    """
+    if count > 0:
+        key = sequence.model, count, sequence.last_seconds
+        token_counts[key] = token_counts.get(key, 0) + 1
+        sequence.seen_tokens += count
+        sequence.call.completion_tokens += count
+        sequence.last_seconds = now
