@@ -12,13 +12,13 @@ from server.ipc.client.call import Call
 from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import ModelMeasured
-from server.limits.model_memory import Resident, who_leaves
 from server.operations.model_names import ModelNames
 from server.operations.on_demand import loader as module
 from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.loader import TextParts
 from server.operations.on_demand.needed import needed_models
 from server.operations.on_demand.registry import ModelRegistry
+from server.operations.on_demand.unloading import Resident, who_leaves
 from server.text.languages.languages import TranslationLanguages
 
 

@@ -18,8 +18,8 @@ from server.ipc.client.call import Call
 from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import ModelMeasured
-from server.limits.model_memory import Resident, who_leaves
 from server.operations.on_demand.declared import DeclaredModel, Description
+from server.operations.on_demand.unloading import Resident, who_leaves
 from server.operations.waiting import Waiting
 
 log = logging.getLogger("triptych.models")

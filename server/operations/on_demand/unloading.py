@@ -1,4 +1,4 @@
-"""The memory of models: a budget in bytes, and which models leave so that another one has room.
+"""Choose the models to unload, so that another one has room in the memory of models.
 
 Works on sizes and seconds only; it knows no requests and reads no clock. See docs/decisions/0151-models-on-demand.md.
 """
