@@ -1,9 +1,16 @@
 """Every limit for which the server refuses a request with 429: its reason, and the setting that raises it.
 
-docs/operations.md has a table of the same limits. The values of the limits, and the counts, are where the work is:
-`server.api.entry.door`, `server.operations.admission`, `server.operations.pools`, `server.ipc.client.queue`, the
-routes of audio files (`server.api.dialects.openai.audio.routes`), `server.api.stored.document_jobs` and the ingress of
-Ray Serve.
+docs/operations.md has a table of the same limits. Each limit is checked in one place, where the work is:
+
+- `server.api.entry.door`: CONNECTIONS, REQUESTS, BODY_MEMORY
+- `server.api.entry.live_sessions`: LIVE_SESSIONS
+- `server.api.routes.recording_route`: RECORDINGS
+- `server.api.stored.document_jobs`: DOCUMENTS
+- `server.operations.admission`: REQUEST_MEMORY, MODEL_MEMORY, MODEL_REQUESTS, KEY_REQUESTS, KEY_TOKENS, KEY_MEMORY
+- `server.limits.key_rates`, called by the admission: KEY_REQUEST_RATE, KEY_TOKEN_RATE
+- `server.operations.pools`: pool_limit, for each pool; its reason begins with `pool_`
+- `server.ipc.client.queue`: QUEUE_REQUESTS, QUEUE_TOKENS
+- `server.ray_serve.ingress`: REPLICAS
 """
 
 from __future__ import annotations

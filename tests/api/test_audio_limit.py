@@ -5,6 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from server.api.dialects import registry
+from server.api.dialects.openai.audio.realtime import LiveSession, _Turn
+from server.api.dialects.openai.audio.realtime_body import Transcription
+from server.api.entry.door import RECORDING_PATHS
+from server.api.routes.recording_route import RecordingRoute
+from server.errors import Overloaded
 from tests.api.conftest import Bench
 from tests.audio.wavs import wav
 from tests.parity.speech import recording
@@ -32,3 +38,16 @@ async def test_a_refused_request_makes_room_for_another(bench: Bench, http: http
         answer = await http.post(route, files={"file": ("a.wav", wav(recording(0.1)))})
         assert answer.status_code == 400 and "no loaded model" in answer.json()["error"]["message"]
     assert bench.state.recordings == 0
+
+
+def test_the_door_knows_the_paths_of_all_recordings() -> None:
+    """The body of a recording waits for room instead of being counted, and refused, when its headers arrive."""
+    assert {route.path for route in registry.ROUTES if isinstance(route, RecordingRoute)} == RECORDING_PATHS
+
+
+async def test_a_turn_of_a_live_session_over_the_limit_is_refused(bench: Bench) -> None:
+    session = LiveSession.__new__(LiveSession)
+    session._state, bench.state.recordings = bench.state, bench.state.settings.max_recordings
+    with pytest.raises(Overloaded, match="audio requests are in progress"):
+        await session._decode(_Turn("item", b"", Transcription()), "", {})
+    assert bench.state.recordings == bench.state.settings.max_recordings

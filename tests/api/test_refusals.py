@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,11 +14,13 @@ from server.api.dialects.registry import GET_ROUTES, OWNED_ROUTES, ROUTES
 from server.api.routes.error_shape import ErrorShape
 from server.errors import InvalidRequest, Overloaded, Refusal
 from server.ipc.client.queue import Queue
+from server.limits import refusals
 from server.limits.key_limits import KeyLimits
 from server.limits.refusals import LIMITS
 from server.operations.pools import Pools
 from tests.api.conftest import Bench
 
+ROOT = Path(__file__).resolve().parents[2]
 SHAPES = {id(route.errors): route.errors for route in (*ROUTES, *GET_ROUTES, *OWNED_ROUTES)}
 
 
@@ -117,3 +121,17 @@ def test_the_limits_of_a_key_are_named(limits: dict[str, Any], reason: str) -> N
         admission.admit(call, Model(), Cost(0, 4, 4))
     assert refused.value.refusal.reason == reason and next(iter(limits)) in refused.value.message
     assert "of the key in --api-key-file" in refused.value.message
+
+
+def test_the_list_of_places_names_each_place_that_checks_a_limit() -> None:
+    """`server.limits.refusals` leads from the reason of a 429 to the code, so its list must be true and complete."""
+    lines = re.findall(r"^- `([\w.]+)`.*?: (.*)$", refusals.__doc__ or "", re.MULTILINE)
+    listed = {(module, name) for module, names in lines for name in re.findall(r"\b[A-Z_]{4,}\b|pool_limit", names)}
+    limits = {name for name, value in vars(refusals).items() if isinstance(value, refusals.Limit)} | {"pool_limit"}
+    found = {
+        (path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."), node.id)
+        for path in (ROOT / "server").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name) and node.id in limits and path.stem != "refusals"
+    }
+    assert listed == found

@@ -41,13 +41,6 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
-        if state.recordings >= state.settings.max_recordings:
-            raise Overloaded(
-                f"{state.recordings:,} audio requests are in progress",
-                RECORDINGS.refusal(f"{state.settings.max_recordings:,}"),
-                retry_after=1,
-            )
-        state.recordings += 1
         held = HeldRecording(state)
         try:
             response = await self._respond(request, state, held)
@@ -103,9 +96,19 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
 
 
 class HeldRecording:
-    """The place of one recording among those in memory. is_streaming: the place is held until the stream ends."""
+    """The place of one recording among those in memory, from its request on until `release`.
+
+    is_streaming: the place is held until the stream ends.
+    Raises Overloaded if there are as many recordings as there may be.
+    """
 
     def __init__(self, state: State) -> None:
+        most = state.settings.max_recordings
+        if state.recordings >= most:
+            raise Overloaded(
+                f"{state.recordings:,} audio requests are in progress", RECORDINGS.refusal(f"{most:,}"), retry_after=1
+            )
+        state.recordings += 1
         self._state: State | None = state
         self.is_streaming = False
 

@@ -34,10 +34,10 @@ from server.api.dialects.openai.audio.realtime_body import (
 from server.api.dialects.openai.common import ERRORS, new_id
 from server.api.entry.rejections import count_error
 from server.api.entry.scope import CACHE_SALT, CALL, KEY_LIMITS, OPERATION
+from server.api.routes.recording_route import HeldRecording
 from server.api.state import State
 from server.errors import ClientGone, EngineFailure, InvalidRequest, NotReady, Overloaded, RequestError
 from server.ipc.client.call import Call
-from server.limits.refusals import RECORDINGS
 from server.log_format import fault_place
 from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.transcribe import transcribe
@@ -232,12 +232,18 @@ class LiveSession:
 
     async def _decode(self, turn: _Turn, delta: str, place: dict[str, Any]) -> tuple[str, float]:
         """The text of a turn and its seconds. Raises RequestError."""
+        held = HeldRecording(self._state)
+        try:
+            return await self._transcribe(turn, delta, place)
+        except ClientGone:
+            raise EngineFailure("the transcription was ended") from None
+        finally:
+            held.release()
+
+    async def _transcribe(self, turn: _Turn, delta: str, place: dict[str, Any]) -> tuple[str, float]:
+        """As `_decode`, for a turn that has its place among the recordings. Raises ClientGone, too."""
         state, scope = self._state, self._socket.scope
-        settings = state.settings
-        if state.recordings >= settings.max_recordings:
-            refusal = RECORDINGS.refusal(f"{settings.max_recordings:,}")
-            raise Overloaded(f"{state.recordings:,} audio requests are in progress", refusal, retry_after=1)
-        now, wished = time.monotonic(), turn.transcription
+        now, wished, settings = time.monotonic(), turn.transcription, state.settings
         limit = settings.default_timeout_seconds
         deadline = None if limit is None else now + limit
         key, queue_seconds = scope.get(KEY_LIMITS), settings.queue_timeout_seconds
@@ -250,17 +256,11 @@ class LiveSession:
             language=wished.language or None,
             prompt=wished.prompt or "",
         )
-        state.recordings += 1
-        try:
-            with call:
-                await state.runtime.prepare(call, "transcribe", spec)
-                found = await transcribe(
-                    state.runtime, call, spec, lambda text: self._emit(delta, **place, delta=text) if text else None
-                )
-        except ClientGone:
-            raise EngineFailure("the transcription was ended") from None
-        finally:
-            state.recordings -= 1
+        with call:
+            await state.runtime.prepare(call, "transcribe", spec)
+            found = await transcribe(
+                state.runtime, call, spec, lambda text: self._emit(delta, **place, delta=text) if text else None
+            )
         return found.text, found.seconds
 
     # Writing: server events.
