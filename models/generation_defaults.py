@@ -99,6 +99,7 @@ _TOKEN_LISTS: Mapping[str, str] = {
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "constraints": (),
     "diversity_penalty": (0.0,),
+    "dola_layers": (),
     "encoder_repetition_penalty": (1.0,),
     "exponential_decay_length_penalty": (),
     "force_words_ids": ((),),
@@ -109,6 +110,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "stop_strings": ((),),
     "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,),
+    "token_healing": (False,),
+    "top_h": (),
+    "watermarking_config": (),
 }
 """Unsupported settings that can change the generated text, and their values (besides null) without effect."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import transformers
 
 from models.config import ConfigError
 from models.families import FAMILIES
@@ -184,3 +185,73 @@ def test_an_unsupported_setting_is_refused_by_name(raw_settings):
 def test_settings_without_effect_are_accepted():
     neutral = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0, "begin_suppress_tokens": []}
     assert read({**neutral, "do_sample": None}) == read({})
+
+
+NUMBERS = [
+    field.name
+    for field in dataclasses.fields(GenerationDefaults)
+    if str(field.type).startswith(("int", "float")) and not field.name.endswith("_token_id")
+]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_each_number_has_a_range(name):
+    """A file is as untrusted as a request: `_RANGES` limits each number, also a new one."""
+    with pytest.raises(ConfigError, match=f"'{name}' must be .* to "):
+        read({name: 10**12})
+
+
+READ_ELSEWHERE = ("max_length", "min_length")
+"""Numbers of tokens of an encoder-decoder, see `test_opus_mt`. A value of another type is ignored."""
+HARMLESS = {
+    **dict.fromkeys(
+        ("output_attentions", "output_hidden_states", "output_logits", "output_scores", "return_dict_in_generate"),
+        "adds to the result of `generate`, not to the text",
+    ),
+    **dict.fromkeys(
+        (
+            "cache_config",
+            "cache_implementation",
+            "compile_config",
+            "continuous_batching_config",
+            "disable_compile",
+            "low_memory",
+            "max_cache_len",
+            "prefill_chunk_size",
+            "use_cache",
+        ),
+        "is about memory and speed",
+    ),
+    **dict.fromkeys(
+        (
+            "assistant_confidence_threshold",
+            "assistant_early_exit",
+            "assistant_ensemble_weight",
+            "assistant_lookbehind",
+            "is_assistant",
+            "max_matching_ngram_size",
+            "num_assistant_tokens",
+            "num_assistant_tokens_schedule",
+            "prompt_lookup_num_tokens",
+            "speculation_type",
+            "target_lookbehind",
+            "use_mtp",
+        ),
+        "is about drafts, which change no token here",
+    ),
+    "max_time": "ends a text after a time; a request has `timeout_ms`",
+    "num_return_sequences": "the request says how many answers it wants",
+    "remove_invalid_values": "has an effect on logits that are not finite only; such a step fails here",
+}
+"""Settings of transformers that are not read, with the reason."""
+
+
+@pytest.mark.parametrize("name", sorted(vars(transformers.GenerationConfig())))
+def test_every_setting_of_transformers_is_read_or_refused_or_harmless(name):
+    if name.startswith("_") or name in ("transformers_version", *READ_ELSEWHERE):
+        return
+    if name in HARMLESS:
+        assert read({name: "stranger"}) == read({})
+    else:
+        with pytest.raises(ConfigError, match=name):
+            read({name: "stranger"})
