@@ -11,7 +11,7 @@ import torch
 from models.backends import choice
 from models.backends.choice import backend
 from models.backends.torch.backend import TORCH
-from models.backends.torch.sampling import Filters
+from models.backends.torch.sampling import Filters, TorchSampling
 from models.checkpoint.loader import load_model
 from models.layers.attention import Attention
 from models.layers.feed_forward import FeedForward
@@ -106,6 +106,26 @@ def test_top_k_and_draws_agree_with_the_reference() -> None:
     assert torch.equal(drawn.tokens, TORCH.draw(logits, filters, uniforms).tokens)
     expected = TORCH.draw(logits, [replace(row, typical_p=0.5) for row in filters], uniforms)
     assert torch.equal(typical.tokens, expected.tokens)
+
+
+def test_a_row_with_typical_p_does_not_change_how_others_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only rows with typical_p, which the kernel lacks, are drawn by the reference."""
+    reference, computed = TorchSampling.draw, []
+
+    def draw(self, logits, rows, uniforms):
+        computed.extend(rows)
+        return reference(self, logits, rows, uniforms)
+
+    monkeypatch.setattr(TorchSampling, "draw", draw)
+    logits, uniforms = torch.randn(4, 300, device=DEVICE), np.array([0.1, 0.5, 0.9, 0.3])
+    rows = [Filters(0.7), Filters(1.0, typical_p=0.5), Filters(1.3, top_p=0.8), Filters(0.9, top_k=9, typical_p=0.8)]
+    with choice.using("cuda"):
+        together = backend(logits).draw(logits, rows, uniforms)
+        assert computed == [rows[1], rows[3]]
+        for index, row in enumerate(rows):
+            alone = backend(logits).draw(logits[index : index + 1], [row], uniforms[index : index + 1])
+            for one, other in zip(alone, together, strict=True):
+                assert torch.equal(one, other[index : index + 1])
 
 
 def test_only_devices_with_kernels_take_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

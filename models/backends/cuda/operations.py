@@ -161,10 +161,18 @@ class CudaBackend(Backend):
         return top_k_kernels.logits_top_k(logits, k, with_logsumexp)
 
     def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-        if any(row.typical_p < 1.0 for row in rows):
+        # The kernel has no typical_p. It still draws the other rows, whose tokens must not depend on the batch.
+        typical = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
+        if typical and len(typical) == len(rows):
             return super().draw(logits, rows, uniforms)
         columns = torch.from_numpy(filter_columns(rows, uniforms)).to(logits.device, non_blocking=True)
-        return sampling.draw(logits, *_filters_of(columns))
+        drawn = sampling.draw(logits, *_filters_of(columns))
+        if typical:
+            where = torch.tensor(typical, device=logits.device)
+            own = super().draw(logits[where], [rows[index] for index in typical], uniforms[typical])
+            for result, part in zip(drawn, own, strict=True):
+                result[where] = part
+        return drawn
 
 
 CUDA = CudaBackend()
