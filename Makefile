@@ -197,9 +197,10 @@ format: $(PACKAGES)  ## Format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-reference: $(DEV)  ## Write docs/api-reference.md, the index of docs/decisions, and the import rules of CONTRIBUTING.md
+reference: $(DEV)  ## Write docs/api-reference.md, the index of docs/decisions, the tables of docs/families.md, and the import rules of CONTRIBUTING.md
 	@$(BIN)/python docs/api_reference.py
 	@$(BIN)/python docs/decisions_index.py
+	@$(BIN)/python docs/family_tables.py
 	@$(BIN)/python docs/import_rules.py
 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)

@@ -316,9 +316,18 @@ _ENCODER_DECODERS = (
     switch_transformers,
     whisper,
 )
-_MODULES = (*_ENCODERS, *_DECODERS, *_ENCODER_DECODERS, native)
+_BY_STACKS = {
+    "encoder": _ENCODERS,
+    "decoder": _DECODERS,
+    "encoder-decoder": _ENCODER_DECODERS,
+    "any of them": (native,),
+}
 
-FAMILIES: Mapping[str, Family] = {kind: module.FAMILY for module in _MODULES for kind in module.FAMILY.model_types}
+FAMILIES: Mapping[str, Family] = {
+    kind: module.FAMILY for modules in _BY_STACKS.values() for module in modules for kind in module.FAMILY.model_types
+}
+STACKS: Mapping[str, str] = {module.FAMILY.name: stacks for stacks, modules in _BY_STACKS.items() for module in modules}
+"""The stacks that the models of a family have, by the name of the family. For the tables of docs/families.md."""
 
 
 def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
