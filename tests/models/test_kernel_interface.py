@@ -108,13 +108,14 @@ def test_quantization_on_other_devices_and_dtypes_is_refused(device, dtype, kind
 
 
 def test_traits_are_those_of_the_parameters():
-    """Each operation with an activation is a product, and the fields that traits name exist."""
+    """Each operation with an epilogue is a product, and the fields that traits name exist."""
     operations = library.OPERATIONS
     assert TRAITS.keys() <= operations.keys()
     for name, operation in operations.items():
         fields, traits = set(operation.fields), operation.traits
-        assert ("activation" in fields) == (traits.product_width is not None), name
-        assert ("tasks" in fields and "activation" in fields) == traits.of_experts, name
+        has_epilogue = fields >= {"activation", "multiplier", "residual", "out_stride"}
+        assert has_epilogue == (traits.product_width is not None), name
+        assert ("tasks" in fields and has_epilogue) == traits.of_experts, name
         used = {"weight", "columns", traits.product_width} if traits.product_width else set()
         used |= {"choices", "is_gated"} if traits.of_experts else set()
         used |= {"residual", "residual_stride"} if traits.adds_residual else set()
