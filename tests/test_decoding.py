@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.api.dialects.native.bodies import GenerateBody
+from server.operations.generating.generation_options import SAMPLER_NEUTRAL
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "decoding.md").read_text()
@@ -105,3 +106,12 @@ def test_the_test_files_of_a_field_contain_it(field: str) -> None:
     for place in TESTED[field].split(", "):
         text = "".join((ROOT / file).read_text() for file in TESTS[place])
         assert field in text or engine_names.get(field, field) in text, f"{field} is not in {TESTS[place]}"
+
+
+def test_each_list_of_sampling_fields_on_the_page_is_complete():
+    """In the row of `do_sample`, in the order of the filters, and where the defaults of the dialects are looked up."""
+    samplers = list(SAMPLER_NEUTRAL)
+    (cell,) = (row[2] for row in ROWS if names(row[0]) == ["do_sample"])
+    (order,) = re.findall(r"^5\. in sampled rows: (.*)$", PAGE, re.MULTILINE)
+    (looked_up,) = re.findall(r"^sampling field \((.*?)\)", PAGE, re.MULTILINE)
+    assert names(cell) == names(order) == samplers and names(looked_up) == ["do_sample", *samplers]

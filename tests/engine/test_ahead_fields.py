@@ -130,14 +130,14 @@ def test_some_requests_run_ahead() -> None:
 
 def test_a_new_field_is_refused_until_it_is_listed() -> None:
     class WiderParams(GenerationParams, frozen=True):
-        top_n_sigma: float = 0.0
+        stranger: float = 0.0
 
     class WiderRow(GenerateRow, frozen=True):
         steering: list[int] = []  # noqa: RUF012 - a message
 
     params, row = WiderParams(), WiderRow(0, 4)
     assert may_run_ahead(params, row)
-    assert not may_run_ahead(msgspec.structs.replace(params, top_n_sigma=1.0), row)
+    assert not may_run_ahead(msgspec.structs.replace(params, stranger=1.0), row)
     assert not may_run_ahead(params, msgspec.structs.replace(row, steering=[1]))
 
 

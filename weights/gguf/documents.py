@@ -157,7 +157,7 @@ def _sampling(gguf: Gguf) -> dict[str, Any]:
     stated = {ours: gguf.get(f"general.sampling.{theirs}") for ours, theirs in _SAMPLING.items()}
     found = {name: shortest(value) if isinstance(value, float) else value for name, value in stated.items()}
     found = {name: value for name, value in found.items() if value is not None}
-    sampled = bool(found.keys() & {"temperature", "top_k", "top_p", "min_p"})
+    sampled = bool(found.keys() - {"repetition_penalty"})
     if found.get("temperature") == 0:
         del found["temperature"]
         sampled = False
