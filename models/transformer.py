@@ -310,7 +310,7 @@ class Transformer(nn.Module):
         """Capture decode steps for CUDA graphs. None where the device has no graphs, or the model cannot be captured.
 
         cache, cross_cache: see `decode`; the graphs run with these caches alone.
-        runner: captures and replays; None for that of the device.
+        runner: captures and replays the graphs; None for the runner of the device.
         """
         stack = self.decoder
         if stack is None or self.why_not_captured(cache) is not None:

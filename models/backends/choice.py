@@ -141,9 +141,10 @@ _OR_A_DEVICE = ", or a CUDA device of compute capability 8.0 or later with trito
 
 
 def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device, otherwise: str = "") -> None:
-    """Raises QuantizationUnavailable where the compiled kernels do not run.
+    """Raise QuantizationUnavailable if the compiled kernels do not run with this dtype and device.
 
-    setting: the setting that needs them. otherwise: what it could have instead of them, for the message.
+    setting: the setting that needs the kernels, for the message.
+    otherwise: end of the message that names an alternative to the kernels, for example a CUDA device; or empty.
     """
     reason = why_no_kernels(dtype, device)
     if reason is not None:

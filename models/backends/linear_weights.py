@@ -71,7 +71,9 @@ class ExpertWeights(Protocol):
     def mix(
         self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
     ) -> Tensor:
-        """Sum of the outputs of each token's experts, each times its share, and of `sigmoid(shared_gate) * shared`.
+        """For each token, the sum of its experts' outputs, weighted by their shares, plus the shared expert's output.
+
+        The output of the shared expert is multiplied by `sigmoid(shared_gate)`.
 
         x: [tokens, hidden]. shares: [tokens, choices], float32. experts: [tokens, choices], int64.
         shared: [tokens, hidden] or None. shared_gate: [tokens, 1], or None for a factor of one.
@@ -187,8 +189,8 @@ def _cuda_packer(
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
     """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS.
 
-    The kernel of 8 bits has a scale per output feature, and does not round activations: `int8` is `int8-fast`. There is
-    no kernel of 6 bits: `int6` is `int8`.
+    The 8-bit kernel has one scale per output feature and does not round activations. So `int8` and `int8-fast` mean the
+    same here. There is no 6-bit kernel, so `int6` is computed as `int8`.
     """
     from models.backends.cuda.dense_weight import CudaDenseWeight
     from models.backends.cuda.quantized_weights import Int4InTiles, Int8InTiles
@@ -211,7 +213,7 @@ def _cuda_packer(
 
 
 def _rounded(weight: Tensor | QuantizedMatrix, quantization: Quantization | None) -> Tensor | QuantizedMatrix:
-    """The weight rounded in groups, if that is the quantisation and it is not quantised already."""
+    """Round a weight in groups if `quantization` has groups. A weight that is quantised already stays as it is."""
     if isinstance(weight, QuantizedMatrix):
         return weight
     if quantization == "int8":
@@ -252,9 +254,10 @@ def pack_experts(
     outer: tuple[Tensor | QuantizedMatrix, Tensor | None],
     config: MixtureOfExpertsConfig,
 ) -> PackedExperts:
-    """Pack the experts of a layer: weight and bias of all first and of all last products, see `PackedExperts`.
+    """Pack the experts of a layer for the CPU kernels, see `PackedExperts`.
 
-    last_packer: packs the last products.
+    packer, last_packer: pack the first and the last products.
+    inner, outer: weight and bias of the first products of all experts, and of their last products.
     """
     weights = packer(*inner), last_packer(*outer)
     assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), (
@@ -266,9 +269,10 @@ def pack_experts(
 def stack_experts(
     inner: tuple[Tensor, Tensor | None], outer: tuple[Tensor, Tensor | None], config: MixtureOfExpertsConfig
 ) -> ExpertWeights:
-    """Weight and bias of the first and of the last products of all experts, for the Triton kernels.
+    """The experts of a layer for the Triton kernels.
 
-    Shapes: see `models.backends.cuda.experts`, which needs triton.
+    inner, outer: weight and bias of the first products of all experts, and of their last products. Shapes: see
+        `models.backends.cuda.experts`, which needs triton.
     """
     from models.backends.cuda.experts import StackedExperts
 

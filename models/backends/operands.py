@@ -51,7 +51,8 @@ class XieluShape(NamedTuple):
 class ConvolutionNumbers(NamedTuple):
     """Parameters of a short causal convolution with separate weights for each channel.
 
-    weights: [taps, channels], float32, those of the most distant token first. bias: [channels], float32, or None.
+    weights: [taps, channels], float32. The first tap belongs to the most distant token. bias: [channels], float32, or
+        None.
     """
 
     weights: Tensor

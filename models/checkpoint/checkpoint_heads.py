@@ -111,7 +111,10 @@ class CheckpointFiles:
 
 
 def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
-    """Add the settings of quantization that older checkpoints of Model Optimizer have in a file of their own."""
+    """Add `quantization_config` to the settings from `hf_quant_config.json`, if they have none.
+
+    Older checkpoints of NVIDIA's Model Optimizer have this separate file.
+    """
     settings = (read_settings(directory, "hf_quant_config.json") or {}).get("quantization")
     if hf.get("quantization_config") or not isinstance(settings, dict) or settings.get("quant_algo") is None:
         return hf

@@ -52,7 +52,7 @@ def check_constant_tables(transformer: Transformer, rules: Sequence[Rule], store
 
 
 def _place(transformer: Transformer, table: str) -> tuple[int, int]:
-    """Row of the file's table that equals row 0 of the computed table, and the width of both."""
+    """The index of the row in the file that equals row 0 of the computed table, and the width of both tables."""
     computed = _sinusoids(transformer, table)
     return (
         (0, 2 * len(_frequencies(transformer, table)))

@@ -67,7 +67,10 @@ def _fitting(stored: Mapping[str, Stored], hf: Mapping[str, Any]) -> Iterator[st
 
 
 def _architecture(family: Family, named: Any) -> str | None:
-    """The architecture with the head that a checkpoint names, or None; the first one if it names no head."""
+    """The architecture of a family that has the same head as the architecture in a checkpoint, or None.
+
+    named: `architectures` of the checkpoint's `config.json`. If it names no head, the family's first architecture.
+    """
     first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     _, found, head = first.rpartition("For")
     if not found:

@@ -21,9 +21,9 @@ from weights.rules import Drop, Rename, Rule, Split, split
 
 
 def gguf_rules(model: ModelConfig, family: GgufFamily, stored: Collection[str]) -> Sequence[Rule]:
-    """Rules for a model.
+    """Rules for all tensors of a model in a GGUF file.
 
-    family: its rules come first, so that they replace those of the same names.
+    family: its own rules come first. For tensor names that they match, they replace the common rules.
     stored: names of the tensors in the file.
     """
     stack, ours = (model.encoder, "encoder") if model.encoder is not None else (model.decoder, "decoder")

@@ -71,7 +71,7 @@ class LoadedModel:
         settings.
     parameters: number of parameters; tied ones are counted once.
     weight_bytes: memory of the weights.
-    context_tokens: longest sequence of the decoder, or of the encoder of an encoder-only model; None without a limit.
+    context_tokens: longest sequence of the decoder, or of an encoder-only model; None without a limit.
     source_tokens: longest source of an encoder-decoder; None without a limit, and for other models.
     adapters: low-rank adapters by name.
     checkpoint_format: format of the quantised matrices of the checkpoint, or empty.

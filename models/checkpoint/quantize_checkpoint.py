@@ -119,7 +119,10 @@ def quantize_checkpoint(
 
 
 def _read(directory: Path) -> CheckpointFiles:
-    """Read the files of a checkpoint. Raises ConfigError for one that cannot be quantised, whatever its tensors are."""
+    """Read the settings files of a checkpoint. Raises ConfigError if they show that it cannot be quantised.
+
+    The tensors are checked later.
+    """
     if is_gguf(directory):
         raise ConfigError("llama.cpp quantizes GGUF files; give the checkpoint directory that the file was made of")
     try:
@@ -179,7 +182,7 @@ def _is_matrix(name: str, tensor: StoredTensor) -> bool:
 
 
 def _fault(name: str, tensor: StoredTensor, precision: Precision) -> str:
-    """Why the tensor of a linear cannot be one quantised matrix; empty if it can."""
+    """Why the weight of a linear layer cannot be stored as one quantised matrix; empty if it can."""
     if not name.endswith(".weight"):
         return "compressed-tensors needs a tensor named 'weight' for each linear"
     if not _is_matrix(name, tensor):
@@ -208,7 +211,7 @@ def _layout(shape: tuple[int, ...], precision: Precision) -> QuantizedMatrix:
 
 
 def _matrix(tensor: StoredTensor, layout: QuantizedMatrix) -> StoredMatrix:
-    """The tensor as if it were stored quantised. It is never read."""
+    """A description of the tensor as the quantised checkpoint will store it. Its content must not be read."""
 
     def read() -> QuantizedMatrix:
         raise AssertionError("only the layout of the matrix is known")
@@ -231,7 +234,10 @@ def _write_weights(
     precision: Precision,
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    """Write the weight files, one for each of the checkpoint, and their index. Returns their size in bytes."""
+    """Write one weight file for each weight file of the checkpoint, and an index if there are several.
+
+    Returns the size of the weight files in bytes.
+    """
     by_file: dict[str, list[str]] = {}
     for name, tensor in stored.items():
         if tensor.dtype is None:
@@ -262,7 +268,10 @@ def _write_weights(
 
 
 def _parts(name: str, value: Tensor | QuantizedMatrix) -> dict[str, Tensor]:
-    """The tensors to write for one of the checkpoint. name: its name there."""
+    """The tensors to write in place of one tensor of the checkpoint: codes, scales and others, or the tensor itself.
+
+    name: name of the tensor in the checkpoint. value: the tensor, or the matrix that it was rounded to.
+    """
     if isinstance(value, Tensor):
         return {name: value}
     return {f"{_module(name)}.{ending}": part for ending, part in parts_of(value).items()}

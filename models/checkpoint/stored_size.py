@@ -1,7 +1,7 @@
-"""Compare the sizes in a configuration with the files of a checkpoint, before anything is built from either.
+"""Compare the sizes in a configuration with the files of a checkpoint, before modules or rules are built.
 
 A configuration of a few bytes can describe a model of any size. Building the modules of such a model, and the rules for
-its tensors, would take minutes. The files bound what a true configuration can say.
+its tensors, would take minutes. A true configuration cannot describe more tensors and parameters than the files have.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ SPARE_TENSORS = 1 << 14
 
 
 def check_size(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
-    """Raise ConfigError if a model has more layers or parameters than the files have tensors or bytes for.
+    """Raise ConfigError if a model has more layers than the files have tensors, or more parameters than fit the files.
 
-    stored: tensors of the checkpoint by name. The number of parameters is a lower bound: that of the large matrices.
+    Counts only parameters of large matrices, so the number of parameters is a lower bound.
+
+    stored: tensors of the checkpoint by name.
     """
     stacks = [stack for stack in (config.encoder, config.decoder) if stack is not None]
     layers = sum(len(set(stack.sharing)) if stack.sharing else len(stack.layers) for stack in stacks)

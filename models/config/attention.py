@@ -146,8 +146,8 @@ class LatentAttentionConfig(AttentionConfig):
 class JointAttentionConfig(AttentionConfig):
     """Self-attention of a decoder whose softmax also covers the keys of the encoder output (Zhang et al. 2025).
 
-    The same projections compute the keys and values of the text and of the encoder output. Those of the encoder output
-    do not rotate, and a window does not restrict them. Source: arXiv:2512.14856, section 2.
+    The same projections compute the keys and values of the text and of the encoder output. Keys of the encoder output
+    are not rotated, and a window does not exclude them. Source: arXiv:2512.14856, section 2.
     """
 
     def __post_init__(self) -> None:
@@ -204,7 +204,8 @@ class DisentangledConfig(AttentionConfig):
     The vector of a distance comes from the stack's `DistanceConfig`.
     content_to_position: add the product of a query and the vector of its distance to the key.
     position_to_content: add the product of a key and the vector of its distance to the query.
-    own_projections: distances have projections of their own; otherwise they share those of queries and keys.
+    own_projections: whether vectors of distances have projections of their own. If false, the projections of queries
+        and keys project them too.
     position_key_bias: whether the key projection of distances has a bias.
     """
 

@@ -1,4 +1,4 @@
-"""Configuration of the embeddings of tokens and of audio."""
+"""Configuration of token embeddings and audio embeddings."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class QuestionTypesEmbeddingConfig(EmbeddingConfig):
 class NeighbourEmbeddingConfig(EmbeddingConfig):
     """Embeddings whose token part is projected from three rows of the token table (Sun et al. 2020, arXiv:2004.02984).
 
-    The rows are those of the next token, of the token and of the token before it, each of `token_width`; a row beyond
-    the text is zero. The projection has a bias.
+    These are the rows of the next token, of the token itself and of the previous token, in this order. Each has the
+    width `token_width`. At the ends of the text, the missing row is zero. The projection has a bias.
     """
 
     def __post_init__(self) -> None:
@@ -188,7 +188,7 @@ class WaveformEmbeddingConfig:
 
     @property
     def min_samples(self) -> int:
-        """Samples of the shortest recording, which has one hidden state."""
+        """Length, in samples, of the shortest recording that gives a hidden state. It gives one."""
         samples = 1
         for kernel, stride in zip(reversed(self.kernels), reversed(self.strides), strict=True):
             samples = (samples - 1) * stride + kernel

@@ -63,13 +63,13 @@ class XieluFeedForwardConfig:
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """How a mixture of experts chooses the experts of a token, and the share of each. The best scores are chosen.
+    """How a mixture of experts chooses experts for a token, and their shares. The best scores are chosen.
 
     normalized: the shares of a token are divided by their sum plus `epsilon`.
     score: `softmax`: probability of the expert among all experts. `sigmoid`: sigmoid of the expert's logit.
-        `sparse_mixer`: the experts of a token are chosen one after the other, and the share of each is its probability
-        among the remaining experts whose logits are within `tolerance` of the largest one (Liu et al. 2024,
-        arXiv:2409.12136).
+        `sparse_mixer`: the experts of a token are chosen one after the other. The share of an expert is its probability
+        among the experts that are not chosen yet and whose logits are within `tolerance` of the largest one (Liu et al.
+        2024, arXiv:2409.12136).
     bias: whether the logits have a bias.
     correction: a bias of each expert is added to the scores for the choice only, in float32 (DeepSeek-AI 2024,
         arXiv:2412.19437, section 2.1.2).

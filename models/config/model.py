@@ -1,4 +1,4 @@
-"""Configuration of a stack of layers and of the whole model."""
+"""Configuration of a whole model, and of each of its stacks of layers."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class ModelConfig:
     shared_embeddings: both stacks use one table of token embeddings.
     max_positions: longest sequence in tokens, None for no limit (T5).
     max_source_positions: longest source of an encoder-decoder in tokens, None for the limit of the decoder.
-    source_size: width of the hidden states of the encoder of an encoder-decoder. None: `hidden_size`.
+    source_size: in an encoder-decoder, the hidden size of the encoder if it is not `hidden_size`; else None.
     """
 
     hidden_size: int

@@ -96,9 +96,9 @@ class LayerInputConfig(LayerConfig):
 class AlternatingLayerConfig(LayerInputConfig):
     """A layer of a stack with several streams of hidden states (Baykal et al. 2023, arXiv:2301.13310; Gemma 3n).
 
-    The layer predicts all streams, computes the active one, and corrects all by the error of its prediction. The input
-    of attention plus a low-rank projection of it is added to the result of attention, and the sum is divided by the
-    square root of two. The vector of the token is added to all streams but the first.
+    The layer predicts all streams, computes the active one, and corrects all streams by the error of the active one's
+    prediction. If x is the input of attention, `x + low_rank(x)` is added to the result of attention, and the sum is
+    divided by the square root of two. The layer's vector of the token is added to all streams but the first.
 
     streams: number of streams. active: index of the stream that the layer computes.
     rank: rank of the projection. router_norm: norm of the router's input and of the projection.

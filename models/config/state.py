@@ -30,7 +30,7 @@ class ShortConvolutionConfig:
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shape of the float32 tensor that keeps the inputs of the convolution from the last tokens of a text."""
+        """Shape of the only state tensor, float32: the convolution's inputs for the last `kernel_size - 1` tokens."""
         return ((self.kernel_size - 1, self.channels),)
 
 
@@ -41,7 +41,7 @@ class GatedDeltaConfig:
     num_key_heads, key_head_dim: heads of queries and keys, which groups of value heads share.
     num_value_heads, value_head_dim: heads of values and of the state.
     kernel_size: tokens that the convolution reads.
-    norm_eps: epsilon of the gated RMS norm of each head of the result.
+    norm_eps: epsilon of the gated RMS norm, which normalises each head of the result.
     separate_convolutions: whether queries, keys and values have convolutions of their own. The results are the same.
     strength: factor of the strength of corrections. Above 1, the state may change its sign (Grazzi et al. 2024,
         arXiv:2411.12537).
@@ -96,7 +96,11 @@ class GatedDeltaConfig:
 
 @dataclass(frozen=True)
 class StateSpaceMultipliers:
-    """Constant factors of the input of a state space, of the parts of its input projection, and of its result."""
+    """Constant factors in a state-space layer.
+
+    input, output: factors of the layer's input and of its result.
+    The other factors multiply the parts of the input projection of the same name.
+    """
 
     input: float = 1.0
     gate: float = 1.0

@@ -114,7 +114,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. All published models multiply their embeddings by the square root of their width."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The file does not state `mup_enabled`. All published models set it: embeddings are multiplied by the square root of
+    their width.
+    """
     return rotary_settings(
         of,
         model_type="afmoe",

@@ -111,7 +111,13 @@ def _averaged(fields: Fields, layer: LayerConfig) -> LayerConfig:
 
 
 def _windows(fields: Fields, first: int) -> list[int | None]:
-    """Windows by `layer_types`, else in all but every n-th of the first, dense layers and of the others."""
+    """Sliding window of each layer, None for full attention.
+
+    Without the setting `layer_types`, every n-th layer has full attention. The first, dense layers have their own n,
+    and the count starts anew after them.
+
+    first: number of dense layers at the beginning.
+    """
     layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent=4096)
     layer_types = fields.raw("layer_types")
     if layer_types is None:

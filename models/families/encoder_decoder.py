@@ -90,7 +90,11 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _part(hf: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """The settings of a half, without the two that make it a decoder."""
+    """The settings of the encoder or the decoder, as those of an encoder-only model. Raises ConfigError.
+
+    side: `encoder` or `decoder`, the key in `config.json`. The result has `is_decoder` and `add_cross_attention` false,
+        because the families of the halves refuse decoders.
+    """
     settings = hf.get(side)
     if not isinstance(settings, dict):
         raise ConfigError(f"{side!r} must be an object")
@@ -167,7 +171,10 @@ def _head_rules(model: ModelConfig, half: Mapping[str, Any], prefix: str) -> tup
 
 
 def _as_side(side: str, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Rules of an encoder for one half of a pair. Names of a head stay as they are."""
+    """Rules of an encoder-only family, with names changed to those of one half of the pair. Names of heads stay.
+
+    side: `encoder` or `decoder`.
+    """
     return tuple(
         replace(
             rule,

@@ -82,9 +82,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The variants of Falcon are recognised by their key heads and norms.
+    """Settings for `config.json` from the metadata of a GGUF file.
 
-    Falcon 7B has one key head, Falcon 40B has groups of key heads and two norms, Falcon 2 has groups and one norm.
+    The number of key heads and of norms tells the variant: Falcon 7B has one key head; Falcon 40B has several key heads
+    and two norms per layer; Falcon 2 has several key heads and one norm.
     """
     kv_heads = of.integer("attention.head_count_kv", 1)
     return rotary_settings(
@@ -101,7 +102,10 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """With two norms, the first is that of the feed-forward. The second is `attn_norm_2`."""
+    """Rules for the norms of a parallel layer with two norms.
+
+    `attn_norm` is then the input norm of the feed-forward, and `attn_norm_2` the input norm of attention.
+    """
     assert model.decoder is not None
     layer = model.decoder.layers[0]
     if not layer.parallel or layer.feed_forward_norms.input is None:

@@ -120,7 +120,7 @@ def _state_space(fields: Fields, eps: float) -> StateSpaceConfig:
 
 
 def _multipliers(fields: Fields, name: str, count: int) -> list[float]:
-    """A list of factors; all one if the file does not have it."""
+    """The factors in the setting `name`, a list of `count` numbers; all 1 if the file lacks it. Raises ConfigError."""
     value = fields.raw(name)
     value = [1.0] * count if value is None else value
     good = isinstance(value, list) and all(
@@ -144,7 +144,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The converter multiplies the factors of the checkpoint into its matrices."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The factors of the checkpoint are not among them: the converter multiplies the matrices by these factors.
+    """
     return rotary_settings(
         of,
         model_type="falcon_h1",

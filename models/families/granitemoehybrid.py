@@ -138,7 +138,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. Files call models without state spaces `granite` or `granitemoe`."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    Models of this family without state spaces have files with the architecture `granite` or `granitemoe` instead.
+    """
     mixing, experts = of.layers_with("ssm_a"), num_experts(of)
     bias = bool(of.layers_with("ssm_in.bias"))
     width = of.integer("expert_shared_feed_forward_length") if experts else of.rows("blk.0.ffn_up.weight")

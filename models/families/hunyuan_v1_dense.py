@@ -53,7 +53,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The base of the positions in the file is the stretched one."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The rotary base in the file already includes the scaling by `alpha`.
+    """
     bias = has_bias(of, "attn_q")
     return rotary_settings(of, model_type="hunyuan_v1_dense", attention_bias=bias, **rms_eps(of))
 

@@ -104,7 +104,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The base of the positions in the file is the stretched one."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The rotary base in the file already includes the scaling by `alpha`.
+    """
     return rotary_settings(
         of,
         model_type="hunyuan_v1_moe",

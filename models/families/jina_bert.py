@@ -99,7 +99,10 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings of the text models. Those of the code model, which norms queries and keys, are not read."""
+    """Settings for `config.json` of a text model, from GGUF metadata.
+
+    Files of the code model, which has norms of queries and keys, are not supported.
+    """
     settings = encoder_settings(of, "jina_bert", "JinaBertModel")
     return {**settings, "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
 

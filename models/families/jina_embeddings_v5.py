@@ -1,7 +1,8 @@
 """Jina Embeddings 5 (Jina AI 2026): Qwen3 (`-small`) or EuroBERT (`-nano`), with an adapter of peft for each task.
 
-Both have the same `model_type` and architecture, and code of their own. `is_decoder` is false in the settings of the
-second and absent from those of the first. The adapters are in `adapters/<task>`; see docs/adapters.md.
+Both models have the same `model_type` and architecture, and code of their own. `is_decoder` tells them apart: it is
+false in the settings of `-nano`, and `-small` does not have it. The adapters are in `adapters/<task>`; see
+docs/adapters.md.
 """
 
 from __future__ import annotations

@@ -69,7 +69,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The file lacks the factors of embeddings, layers and logits; these are the published ones."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The file lacks the factors of embeddings, layers and logits. The values here are those of the published checkpoint.
+    """
     scaling = longrope(of, of.integer("rope.scaling.original_context_length", of.integer("context_length")))
     return latent_gguf_settings(
         of,

@@ -131,7 +131,10 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. Every third layer has full attention in files that do not state it."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    In a file without the pattern of sliding windows, every third layer has full attention.
+    """
     every = of.integer("attention.sliding_window_pattern", 3)
     eps = "attention.layer_norm_rms_epsilon"
     if of.has("cls.weight") or of.has("cls.output.weight"):

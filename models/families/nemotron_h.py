@@ -179,7 +179,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The type of a layer is known by its tensors."""
+    """Settings for `config.json` from the metadata of a GGUF file. The names of a layer's tensors tell its type."""
     eps = "attention.layer_norm_rms_epsilon"
     experts = {
         "n_routed_experts": of.integer("expert_count", 0) or None,

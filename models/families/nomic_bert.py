@@ -111,7 +111,10 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def _feed_forwards(
     fields: Fields, activation: Activation, layers: int
 ) -> Sequence[FeedForwardConfig | MixtureOfExpertsConfig]:
-    """Feed-forward of each layer. `moe_every_n_layers`: every n-th layer has experts, without gates and biases."""
+    """Configurations of the feed-forwards, one per layer.
+
+    With the setting `moe_every_n_layers`, every n-th layer is a mixture of experts without gates and biases.
+    """
     width = fields.integer("intermediate_size", 3072)
     bias = fields.flag("mlp_fc2_bias", False)
     plain = FeedForwardConfig(
@@ -173,7 +176,10 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def _expert_rules(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
-    """Rules for the experts of a layer. Its matrices are stored one below the other, as [experts * inner, hidden]."""
+    """Rules for the experts of a layer. One tensor stacks the matrices of all experts: [experts * inner, hidden].
+
+    theirs: regular expression for the prefix in the checkpoint. ours: prefix in the model.
+    """
     assert model.encoder is not None
     mixtures = [
         layer.feed_forward for layer in model.encoder.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)

@@ -93,7 +93,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings. The file lacks the factors of the scaled positions, which all published models share."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The file lacks the attention factors of the scaled positions. All published models have the same ones.
+    """
     original = of.integer("rope.scaling.original_context_length", of.integer("context_length"))
     scaling = longrope(of, original)
     if scaling is not None:

@@ -50,7 +50,7 @@ class Streams(nn.Module):
 
 
 def _with_magnitude_of(x: Tensor, other: Tensor) -> Tensor:
-    """x with the root mean square of another tensor. Both: [tokens, hidden]."""
+    """Scale each row of x to the root mean square of the same row of `other`. Both: [tokens, hidden]."""
     magnitude = (other**2).mean(-1, keepdim=True) ** 0.5
     return x * magnitude / (x**2).mean(-1, keepdim=True).clamp(min=_MIN_MEAN_SQUARE).sqrt()
 

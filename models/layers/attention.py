@@ -99,7 +99,10 @@ class Attention(nn.Module):
         )
 
     def queries_and_store(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], store: CacheSlots) -> Tensor:
-        """The queries of `queries_keys_values`, whose keys and values go to a cache. Needs `stores_keys`."""
+        """Compute queries, keys and values in one pass, store keys and values in a cache, and return the queries.
+
+        Only if `stores_keys` is true. The results are those of `queries_keys_values`.
+        """
         rope = self.config.rope
         assert self.merged is not None and rope is not None
         heads = self._split_heads(self._clip(self.merged.multiply(hidden)))
@@ -191,7 +194,7 @@ class Attention(nn.Module):
     def _normalize_and_rotate(
         self, x: Tensor, norm: HeadNorm | None, rotations: Mapping[RopeConfig, Rotation]
     ) -> Tensor:
-        """Norm and rotation of queries or keys, in their order. Shapes: see `_normalize`."""
+        """Normalise and rotate queries or keys, in the order of the configuration. Shapes: see `_normalize`."""
         config = self.config.query_key_norm
         if config is None or norm is None or not config.after_rotation:
             return self._rotate(self._normalize(x, norm), rotations)

@@ -15,10 +15,12 @@ from models.layers.positions import Rotation
 
 
 class BottleneckAttention(Attention):
-    """Attention whose queries and keys read a narrow projection of the input, and whose values read the input.
+    """Attention that computes queries and keys from a narrow projection of the input, and values from the input itself.
 
-    bottleneck: the projection, [width, hidden]. `hidden_size` of the constructor is the width of the result.
-    Source: Sun et al. 2020, arXiv:2004.02984, by the published code.
+    The input has the width `key_value_width`. The projection and the result of attention have the width `hidden_size`.
+
+    bottleneck: the projection, [tokens, key_value_width] -> [tokens, hidden_size].
+    Source: Sun et al. 2020, arXiv:2004.02984, and the code published with it.
     """
 
     def __init__(self, config: BottleneckAttentionConfig, hidden_size: int) -> None:
@@ -46,7 +48,7 @@ class BottleneckAttention(Attention):
         return self._split_heads(self.key(self._narrow(hidden))), self._split_heads(self.value(hidden))
 
     def _narrow(self, hidden: Tensor) -> Tensor:
-        """The input of queries and keys: [tokens, hidden] -> [tokens, width]."""
+        """The input of queries and keys: [tokens, key_value_width] -> [tokens, hidden_size]."""
         assert self.bottleneck_norm is not None
         narrow: Tensor = self.bottleneck_norm(self.bottleneck(hidden))
         return narrow

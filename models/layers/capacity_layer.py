@@ -10,7 +10,7 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class CapacityLayer(Layer):
-    """A layer that tells its mixture of experts which tokens belong to one text.
+    """A layer whose mixture of experts has a capacity per text, so that it needs the length of each text.
 
     forward: as `Layer.forward`, but for whole texts only, and all their tokens (see `StackConfig.needs_all_rows`).
     """

@@ -54,10 +54,14 @@ class GlobalVectorsLayer(Layer):
 def _blocks(
     lengths: tuple[int, ...], num_vectors: int, block_size: int, shift: int
 ) -> tuple[AttentionMetadata, list[int]]:
-    """Attention of global vectors and blocks, each a sequence of its own, and the row of each key.
+    """Attention metadata for global vectors and blocks of tokens, and the row index of each key.
 
-    Rows: the global vectors of all texts, then their tokens. Queries have the same order.
-    lengths: tokens of each text. num_vectors: global vectors of each text.
+    The global vectors of a text are one sequence of queries, and each block is another. The global vectors attend to
+    each other and to all tokens of their text; a block attends to the global vectors and to itself.
+    Rows are the global vectors of all texts, then the tokens of all texts. Queries are in the order of the rows.
+
+    lengths: tokens of each text. num_vectors: global vectors per text.
+    block_size: tokens of a block. shift: number of tokens by which the first block is shorter.
     """
     query_lens, key_lens, rows = [num_vectors] * len(lengths), list[int](), list[int]()
     blocks: list[tuple[int, range]] = []

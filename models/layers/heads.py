@@ -118,7 +118,7 @@ class MaskedLanguageModel(nn.Module):
 
 
 def _float32_product(weight: LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:
-    """The product in float32. A dense half-precision product is converted. out: float32 memory, or None."""
+    """`hidden W^T + b` in float32. A dense half-precision product is converted. out: float32 memory, or None."""
     logits = weight.multiply(hidden, out=out)
     return logits if logits.dtype == torch.float32 else logits.float()
 

@@ -75,7 +75,7 @@ class LatentAttention(Attention):
         return output
 
     def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
-        """Replace the weight of each linear by a packed one, but those of the heads. See `Attention.pack`."""
+        """Pack the weights of all linears except `key_heads` and `value_heads`. See `Attention.pack`."""
         for linear in (self.query_down, self.query, self.key_down, self.output):
             if linear is not None:
                 linear.pack(packer)

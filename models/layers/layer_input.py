@@ -14,10 +14,11 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class PerLayerEmbedding(nn.Module):
-    """A small vector of each token for each layer, see `PerLayerEmbeddingConfig`.
+    """Computes a small vector for each pair of a token and a layer, see `PerLayerEmbeddingConfig`.
 
     tokens: table [rows, layers * width], or None.
-    rows: number of rows of the table, if the vocabulary has more tokens; the others then have the first row. Else None.
+    rows: number of rows of the table if the vocabulary has more tokens than that, else None. Tokens without a row of
+        their own use the first row.
     forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
     """
 

@@ -166,7 +166,7 @@ class MixtureOfExperts(nn.Module):
         return sum(part.nbytes for part in (*stacked_inner, *stacked_outer) if part is not None)
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """`ExpertWeights.mix` with experts that are not packed together, and compute one after another."""
+        """The same as `ExpertWeights.mix`, for experts that are not packed: they compute one after another."""
         by_expert = experts.flatten().argsort(stable=True)
         if len(by_expert) == 0:
             return x
@@ -213,9 +213,11 @@ def _has_room(experts: Tensor, lengths: Sequence[int], num_experts: int, capacit
 
 
 def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
-    """Weight and bias of linears of all experts, in the order of `pack_experts`. parts: see `_in_panels`.
+    """Join the linears of all experts into one weight and one bias, in the order that `pack_experts` expects.
 
-    Quantised weights stay quantised. They have the same layout.
+    Quantised weights stay quantised. All of them must have the same layout.
+
+    parts: see `_in_panels`.
     """
     weights, join = [linear.weight for linear in linears], partial(_in_panels, parts=parts)
     quantized = [weight for weight in weights if isinstance(weight, QuantizedMatrix)]
@@ -258,7 +260,7 @@ def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:
 
 
 def _padded(part: Tensor) -> Tensor:
-    """At most one panel of output features, padded with zeros to a whole one."""
+    """Pad the output features of a tensor with zeros to a whole panel. part: at most one panel."""
     missing = EXPERT_PANEL - part.shape[0]
     return part if missing == 0 else concatenate_rows([part, part.new_zeros((missing, *part.shape[1:]))])
 

@@ -222,8 +222,8 @@ def fairseq_sinusoids(num_positions: int, width: int, first: int) -> Tensor:
 def bucket_of_distance(distance: Tensor, config: BucketBiasConfig) -> Tensor:
     """Bucket of each distance, where distance is `key position - query position`. Any shape, int64 -> int64.
 
-    Half of the buckets hold one small distance each; the width of the others grows logarithmically up to
-    `max_distance`. In a bidirectional stack, half of all buckets are for keys after the query.
+    Half of the buckets hold one small distance each. The other buckets hold ranges of distances, whose widths grow
+    logarithmically up to `max_distance`. In a bidirectional stack, half of all buckets are for keys after the query.
     Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1.
     """
     buckets = config.num_buckets

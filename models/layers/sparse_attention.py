@@ -124,7 +124,10 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
 
 
 class BandedAttention(SparseAttention):
-    """Attention of each token to the tokens at a distance of less than `window`, or of `back_window` before it."""
+    """Attention in which each token attends to tokens at a distance of less than `window`.
+
+    With `back_window`, this is the limit for tokens before it, and `window` the limit for tokens after it.
+    """
 
     config: BandedAttentionConfig
 

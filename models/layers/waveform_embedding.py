@@ -41,10 +41,11 @@ class SampleConvolution(ConvolutionWeights):
 
 
 class ConvolutionalPositions(nn.Module):
-    """Positions as a convolution over hidden states, with weight normalisation, and GELU.
+    """Positions from a convolution over hidden states, with weight normalisation, followed by GELU.
 
     forward: [tokens, hidden] of one recording -> the same.
-    scale: [1, 1, size]: length of the weights of each place of the kernel. direction: [hidden, hidden / groups, size].
+    scale: [1, 1, size]: for each of the `size` taps of the kernel, the norm of all weights of the tap.
+    direction: [hidden, hidden / groups, size]: the weights before they are scaled to these norms.
     Source: Salimans and Kingma 2016, arXiv:1602.07868; Baevski et al. 2020, arXiv:2006.11477.
     """
 

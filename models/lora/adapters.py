@@ -282,8 +282,8 @@ class AdaptedWeight:
     def _add_updates(self, y: Tensor, x: Tensor, selection: AdapterSelection) -> Tensor:
         """Add the updates to the base product, in place.
 
-        y: [n, out], output of the base weight. Its dtype can differ from that of x: int8 weights write bfloat16 around
-            attention.
+        y: [n, out], output of the base weight. It may have another dtype than x: around attention, int8 weights write
+            bfloat16.
         x: [n, in], input of the base weight.
         """
         for name, part in selection.parts:

@@ -21,7 +21,7 @@ class EncoderBatch:
     token_type_ids: [tokens], int64, or None for all zero.
     adapters: name of each sequence's adapter, "" for none; empty where no sequence has one.
     output_positions: position of the one token of each sequence whose hidden state is computed; None for all tokens.
-    attended: number of first tokens of each sequence that its tokens attend to; None for all of them.
+    attended: for each sequence, the number of leading tokens to which its tokens attend; None if they attend to all.
     """
 
     token_ids: Tensor

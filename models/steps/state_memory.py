@@ -23,8 +23,7 @@ ZERO_STATE = -1
 class StateMemory:
     """States of all mixers of one stack, float32.
 
-    states: for each layer with a mixer, by its number in the stack, one tensor per tensor of its state:
-        [slots, *shape].
+    states: the state tensors of each layer with a mixer, by the layer's index in the stack. Each is [slots, *shape].
     addresses: program inputs: the memory address of each tensor.
     """
 

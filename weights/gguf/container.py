@@ -86,7 +86,7 @@ class GgufFile:
         return self._decoded(key, value) if isinstance(value, _Array) else value
 
     def length(self, key: str) -> int:
-        """Number of elements of an array of the metadata; 0 without the key."""
+        """Length of an array in the metadata; 0 if the metadata has no array under this key."""
         value = self._values.get(key)
         return value.length if isinstance(value, _Array) else 0
 
@@ -259,7 +259,7 @@ class Gguf:
         return self._first.get(key, default)
 
     def length(self, key: str) -> int:
-        """Number of elements of an array of the metadata; 0 without the key."""
+        """Length of an array in the metadata; 0 if the metadata has no array under this key."""
         return self._first.length(key)
 
     def texts(self, key: str, indices: Collection[int]) -> dict[int, str]:

@@ -183,10 +183,11 @@ def by_output(of_groups: Tensor, order: Tensor | None) -> Tensor:
 
 
 def scales_of_blocks(scales: Tensor, shape: Sequence[int], rows: int) -> Tensor:
-    """Scales of each output feature from those of blocks of output features.
+    """Repeat scales that several output features share, so that each output feature has its own.
 
-    scales: one number, or [..., blocks of out, groups], or [..., blocks of out] for one group a row.
-    shape: shape of the matrix, [..., out, in]. rows: output features of a block.
+    scales: [..., blocks, groups], where a block is `rows` output features; or [..., blocks] for one group per row; or
+        one number for the whole matrix.
+    shape: shape of the matrix, [..., out, in].
     Returns [..., out, groups], float32.
     """
     scales = scales.float()

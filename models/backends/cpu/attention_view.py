@@ -81,9 +81,10 @@ class CpuAttentionView:
 def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
     """Four columns and the tiles, concatenated: [4 * queries + 3 * tiles], int32. Also returns the number of queries.
 
-    Each column has one number per query. The columns are: the row whose blocks the query reads (0 for ragged keys); the
-    start and the end of its visible keys; and its origin, the key whose bias has the index `bias_zero`. Ragged keys are
-    counted from the first key of the step. The tiles are [tiles, 3].
+    Each column has one integer per query: the index of the row whose blocks the query reads (0 for ragged keys); the
+    index of its first visible key; the index after its last visible key; and its origin, the index of the key whose
+    bias has the index `bias_zero`. Indices of ragged keys count from the first key of the step. The tiles are
+    [tiles, 3].
     """
     count = len(metadata.query_lens)
     if metadata.block_tables is not None and metadata.query_lens.count(1) == count:

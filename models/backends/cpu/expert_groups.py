@@ -15,11 +15,12 @@ class ExpertGroups(NamedTuple):
 
     Pair `token * choices + c` consists of a token and its expert at index `c`.
 
-    order: [tokens, choices], pair at each place of the sorted order.
-    places: [tokens, choices], place of each pair in the sorted order.
-    tasks: [tokens, choices, 3], of which `num_tasks` are used: expert, first place and end.
-    num_tasks: [tokens, 1], of which the first is used.
-    All int64. Sizes are multiples of the number of tokens, because programs allocate their memory by it.
+    order: [tokens, choices], the pair at each index of the sorted order.
+    places: [tokens, choices], the index of each pair in the sorted order.
+    tasks: [tokens, choices, 3], one triple per task: expert, first index in the sorted order, and index after the last.
+        Only the first `num_tasks` triples are used.
+    num_tasks: [tokens, 1]. Only the first element is used: the number of tasks.
+    All int64. Sizes are multiples of the number of tokens, because a program allocates memory per token.
     """
 
     order: Tensor

@@ -62,7 +62,9 @@ class PackedExperts:
     def mix(
         self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
     ) -> Tensor:
-        """Sum of the outputs of each token's experts, each times its share, and of `sigmoid(shared_gate) * shared`.
+        """For each token, the sum of its experts' outputs, weighted by their shares, plus the shared expert's output.
+
+        The output of the shared expert is multiplied by `sigmoid(shared_gate)`.
 
         x: [tokens, hidden]. shares: [tokens, choices], float32. experts: [tokens, choices], int64.
         shared: [tokens, hidden] or None. shared_gate: [tokens, 1], or None for a factor of one.

@@ -26,12 +26,12 @@ _ROW = re.compile(r"X\((\w+), (\w+),")
 class Operation:
     """One row of the operation list.
 
-    code: number of the operation in the library.
+    code: integer that stands for the operation in a program, its index in the list.
     fields: names of the parameters in memory order. Fields of a nested struct follow without a prefix, those of an
         array of structs with the suffix `_0`, `_1`...
     pack: one value per field -> bytes of the struct.
     values_of: values by name -> values in the order of `fields`. Raises KeyError.
-    traits: what a trace must know of the operation.
+    traits: properties for fusion, memory and reports, see `Traits`.
     """
 
     name: str

@@ -191,7 +191,11 @@ class CpuWeight(ABC):
 
     @abstractmethod
     def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
-        """Run the products of experts. fields: all fields except those that only this layout has."""
+        """Run the products of experts.
+
+        x: rows of the operation. fields: fields of the operation's struct that all layouts share. The subclass adds the
+            fields of its own layout.
+        """
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class CudaAttentionView:
 
     decode: the rows for decode attention, if each row has one query and the keys are in a paged cache; else None.
     tiles: the rows for tile attention; None if `decode` is set.
-    max_key_len: upper bound of the number of keys of a row.
+    max_key_len: upper bound of `key_lens`, the number of keys per row.
     num_partials: number of partial results of decode attention.
     """
 
@@ -66,8 +66,8 @@ class CudaAttentionView:
 
         rows: tensors in the memory of the graph.
         max_key_len, num_partials: upper bounds for all replays.
-        partials: memory that all captured steps share. The method `partials` allocates it during the first capture,
-            which is that of the step with the most rows.
+        partials: memory that all captured steps share. The method `partials` allocates it during the first capture. The
+            step with the most rows is captured first.
         """
         view = cls.__new__(cls)
         view.decode, view.tiles = rows, None

@@ -11,8 +11,8 @@ from models.config import MixtureOfExpertsConfig
 class StackedExperts:
     """The experts of one layer. Implements `ExpertWeights`.
 
-    inner: [experts, columns, hidden], model dtype: weights of the first products. An expert has `intermediate` columns,
-        or with a gate twice as many: those of the gate, then those of up.
+    inner: [experts, columns, hidden], model dtype: weights of the first products. Without a gate, `columns` is
+        `intermediate`. With a gate it is twice as many: the columns of the gate matrix, then those of the up matrix.
     outer: [experts, hidden, intermediate], model dtype: weights of the last products.
     inner_bias, outer_bias: [experts, columns] and [experts, hidden], or None.
     """

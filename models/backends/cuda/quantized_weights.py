@@ -159,7 +159,9 @@ class Int4InTiles(DequantizedInTiles):
 
 
 def fits(matrix: QuantizedMatrix) -> bool:
-    """Whether the 4-bit kernel supports a matrix: linear codes, and groups of a multiple of 32 inputs or of whole rows.
+    """Whether the 4-bit kernel supports a matrix.
+
+    The kernel needs codes without a table. A group must be a whole row or have a multiple of 32 inputs.
 
     matrix: may be on the meta device.
     """

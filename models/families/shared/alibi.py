@@ -19,7 +19,10 @@ def bloom_slopes(heads: int) -> tuple[float, ...]:
 
 
 def mpt_slopes(heads: int) -> tuple[float, ...]:
-    """Slopes of MPT: the slopes for the next power of two, first those with even numbers, then those with odd ones."""
+    """Slopes of MPT: of the slopes for the next power of two, first the ones at indices 1, 3..., then at 0, 2...
+
+    If `heads` is a power of two, all its slopes in their own order.
+    """
     above = _geometric(2 ** math.ceil(math.log2(heads)))
     return above if len(above) == heads else (*above[1::2], *above[::2])[:heads]
 

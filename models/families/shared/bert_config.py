@@ -1,6 +1,6 @@
 """Configurations of BERT and related encoders: post-norm layers, learned positions, and the heads of transformers.
 
-Devlin et al. 2019, arXiv:1810.04805; the layer is that of Vaswani et al. 2017, arXiv:1706.03762.
+Sources: Devlin et al. 2019, arXiv:1810.04805; for the layer, Vaswani et al. 2017, arXiv:1706.03762.
 """
 
 from __future__ import annotations

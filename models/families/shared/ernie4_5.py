@@ -16,7 +16,11 @@ def ernie4_5_decoder(
     default_head_dim: int | None = None,
     logit_bias: bool = False,
 ) -> ModelConfig:
-    """A decoder. feed_forward_of: feed-forward of each layer, by its number."""
+    """The configuration of an ERNIE 4.5 decoder.
+
+    feed_forward_of: returns the feed-forward of a layer for the layer's index.
+    default_head_dim: width of a head if the file does not state it; None for `hidden_size / num_attention_heads`.
+    """
     head_dim, norm, bias = head_dim_of(fields, default_head_dim), rms_norm(fields), fields.flag("use_bias", False)
     rope = rope_config(fields, head_dim, pairing="interleaved")
     layers = [

@@ -44,10 +44,10 @@ def fairseq_decoder(
 
 
 def fairseq_layer_rules(decoder: str, norms: Literal["input", "residual"] = "input") -> Sequence[Rule]:
-    """Rules for all layers of a decoder.
+    """Rules for the layer tensors of a decoder in the layout of fairseq.
 
-    decoder: regular expression for the prefix of its tensor names. It has no groups.
-    norms: slot of the norm in each sublayer.
+    decoder: regular expression for the prefix of the decoder's tensor names. It must not contain groups.
+    norms: the slot of `NormSlots` that has the norm of each sublayer.
     """
     layer, ours = decoder + r"layers\.(\d+)\.", r"decoder.layers.\1."
     return (

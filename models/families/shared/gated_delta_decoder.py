@@ -97,9 +97,10 @@ def _gated_queries(model: ModelConfig, theirs: str) -> Rule:
 
 
 def gated_delta_gguf(architecture: str, settings: Callable[[Metadata], Settings], *, reordered: bool) -> GgufFamily:
-    """How the GGUF files of a family are read.
+    """How to read the GGUF files of a family with the gated delta rule.
 
-    settings: the settings that are not those of the decoder. reordered: see `gguf_gated_delta_rules`.
+    architecture: name of the family in these files.
+    settings: returns the settings that only this family has. reordered: see `gguf_gated_delta_rules`.
     """
 
     def rules(model: ModelConfig) -> Sequence[Rule]:

@@ -34,7 +34,7 @@ def gemma2_decoder(
     score_cap, logit_cap: caps if the file does not have the settings. Null means no cap.
     window: width of the windows if the file has no `sliding_window`.
     activation: activation if the file has no `hidden_activation`.
-    norm_slots: places of a norm in each sublayer.
+    norm_slots: the slots of `NormSlots` that have a norm in each sublayer.
     """
     fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or activation}, defaults=defaults)
     fields.refuse_unless("use_bidirectional_attention", False)

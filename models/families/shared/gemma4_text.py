@@ -179,7 +179,7 @@ def head_shapes(fields: Fields, windows: Sequence[int | None], full_heads: int) 
     """Width and number of the key-value heads of each layer.
 
     Published files have separate settings for layers with full attention. transformers 5 writes `per_layer_config`
-    instead: for a layer by its number, the settings that differ from the others.
+    instead: an object with the index of a layer as key and the settings in which this layer differs as value.
 
     windows: window of each layer, None for full attention.
     full_heads: key-value heads of layers with full attention in published files.
@@ -322,7 +322,10 @@ def layer_input_gguf_rules() -> Sequence[Rule]:
 
 
 def gemma4_gguf_settings(of: Metadata) -> Settings:
-    """The settings. Layers with full attention have heads of their own width, and may have their own number of them."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    Heads of layers with full attention can differ from those of layers with a window, in width and in number.
+    """
     common, heads = layer_input_gguf_settings(of), of.by_layer("attention.head_count_kv")
     full = [layer for layer, kind in enumerate(common["layer_types"]) if kind == "full_attention"]
     sliding = [heads[layer] for layer in range(of.layers) if layer not in full]

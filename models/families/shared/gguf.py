@@ -19,7 +19,8 @@ from weights.rules import Drop, LayoutChange, Rule, Split
 
 Settings = dict[str, Any]
 INPUT_NORM_AFTER_ATTENTION: Mapping[str, str] = {"post_attention_norm": "feed_forward_norms.input"}
-"""The norm before the feed-forward of families that have none after attention, under the name of the latter."""
+"""For families without an output norm of attention: the file's `post_attention_norm` is their norm before the
+feed-forward."""
 _MAX_PREDICTION_LAYERS = 8
 
 
@@ -30,7 +31,7 @@ class GgufFamily:
     settings: builds the contents of `config.json` from the metadata, by `general.architecture`.
     applies: whether a file of these architectures is of this family. Several families share the architecture `llama`.
     rules: rules for the tensors whose names or layouts differ from those of `models.checkpoint.gguf_rules`.
-    norms: norms whose place differs from that of the same name in other families; our names by names in the file.
+    norms: our name of a norm, by its name in the file, where the file's name means another norm than in most families.
     fused_gate: whether one tensor has the gate and up matrices, in files that have no tensor of the gate.
     """
 
@@ -42,7 +43,7 @@ class GgufFamily:
 
 
 def decoder_settings(of: Metadata, **more: Any) -> Settings:
-    """The settings that all decoders have. more: further settings."""
+    """Settings for `config.json` that every decoder has, from GGUF metadata. more: further settings to add."""
     heads = of.integer("attention.head_count")
     if of.integer("attention.value_length", of.head_dim) != of.head_dim:
         raise of.error("attention.value_length", "differs from the length of keys, which is not supported")
@@ -68,7 +69,7 @@ def _dense_width(of: Metadata) -> Settings:
 
 
 def rotary_settings(of: Metadata, **more: Any) -> Settings:
-    """The settings of decoders whose heads rotate as a whole. more: further settings."""
+    """Settings for `config.json` of a decoder that rotates whole heads. more: further settings to add."""
     if of.integer("rope.dimension_count", of.head_dim) != of.head_dim:
         raise of.error("rope.dimension_count", "is not the width of a head, which is not supported")
     theta = of.number("rope.freq_base", 10000.0)
@@ -77,7 +78,7 @@ def rotary_settings(of: Metadata, **more: Any) -> Settings:
 
 
 def partly_rotary_settings(of: Metadata, **more: Any) -> Settings:
-    """The settings of decoders that rotate only a part of each head. more: further settings."""
+    """Settings for `config.json` of a decoder that rotates a part of each head. more: further settings to add."""
     width = of.integer("rope.dimension_count", of.head_dim)
     theta = of.number("rope.freq_base", 10000.0)
     settings = decoder_settings(of, rope_theta=theta, partial_rotary_factor=width / of.head_dim, **more)
@@ -115,7 +116,7 @@ def num_experts(of: Metadata) -> int:
 
 
 def qwen_experts(of: Metadata) -> Settings:
-    """Settings of the experts of Qwen. Layers without a router are dense."""
+    """Settings for `config.json` about Qwen's experts, from GGUF metadata. Layers without a router tensor are dense."""
     return {
         "num_experts": of.integer("expert_count"),
         "num_experts_per_tok": of.integer("expert_used_count"),
@@ -138,7 +139,7 @@ def prediction_layers(model: ModelConfig) -> Rule:
 
 
 def routed_experts(of: Metadata) -> Settings:
-    """Settings of the experts of DeepSeek and of families with its router."""
+    """Settings for `config.json` about experts behind DeepSeek's router, which several families have."""
     return {
         "n_routed_experts": of.integer("expert_count"),
         "num_experts_per_tok": of.integer("expert_used_count"),
@@ -153,7 +154,7 @@ def routed_experts(of: Metadata) -> Settings:
 
 
 def _expert_width(of: Metadata) -> int:
-    """Width of an expert. Older files do not state it."""
+    """Intermediate size of an expert from the shape of its tensors, for older files whose metadata lacks it."""
     tensors = of.gguf.tensors.items()
     found = [tensor.shape for name, tensor in tensors if name.endswith(".ffn_gate_exps.weight")]
     if not found or len(found[0]) != 3:
@@ -162,7 +163,7 @@ def _expert_width(of: Metadata) -> int:
 
 
 def fused_gate_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for files in which one tensor has the gate and up matrices, under the name of the latter."""
+    """Rules for files in which the tensor `ffn_up` holds two matrices: gate, then up."""
     layer = r"decoder.layers.\1." if model.encoder is None else r"encoder.layers.\1."
     return tuple(
         Split(rf"blk\.(\d+)\.ffn_up\.{kind}", [f"{layer}feed_forward.{part}.{kind}" for part in ("gate", "up")])
@@ -197,7 +198,7 @@ def query_scalar(of: Metadata, largest: int) -> int:
 
 
 def encoder_settings(of: Metadata, model_type: str, architecture: str) -> Settings:
-    """The settings of BERT, and of NomicBERT, which rotates its heads instead of adding positions from a table.
+    """Settings for `config.json` of BERT, or of NomicBERT, which rotates heads instead of adding learned positions.
 
     RoBERTa and XLM-RoBERTa have the same layers as BERT. Their files leave out the unused rows of the position table.
     """

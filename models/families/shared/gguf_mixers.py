@@ -30,7 +30,10 @@ def as_kernel(tensors: Sequence[Any]) -> Sequence[Any]:
 
 
 def convolution_rule(theirs: str) -> Rule:
-    """Rule for the kernels of a convolution. theirs: their name without the prefix of the layer."""
+    """Rule for the weight of a mixer's convolution.
+
+    theirs: regular expression for the tensor's name in the file, between the prefix of the layer and `.weight`.
+    """
     return Rule(LAYER + rf"{theirs}\.weight", (OURS + "convolution.weight",), (as_kernel,))
 
 
@@ -61,8 +64,9 @@ def gguf_short_convolution_rules() -> Sequence[Rule]:
 def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Sequence[Rule]:
     """Rules for the gated delta rule.
 
-    reordered: whether the value heads of a file are in the order of Qwen3.5. Several value heads read one key head: the
-        checkpoint has the heads of each key head together; the file has first one value head of every key head.
+    reordered: whether the value heads of the file are in the order of Qwen3.5. Several value heads share one key head.
+        The checkpoint has the value heads of one key head next to each other. The file has the first value head of each
+        key head, then the second one of each, and so on.
     """
     keys, values = mixer.num_key_heads, mixer.num_value_heads // mixer.num_key_heads
     width, qk = mixer.value_head_dim, 2 * mixer.key_width

@@ -18,7 +18,7 @@ PAD_TOKEN_ID = 151329
 
 
 def glm_decoder(fields: Fields, norm_slots: Sequence[Literal["input", "output"]]) -> ModelConfig:
-    """A decoder. norm_slots: places of a norm in each sublayer."""
+    """The configuration of a GLM-4 decoder. norm_slots: the slots of `NormSlots` that have a norm in each sublayer."""
     return uniform_decoder(
         fields,
         gated_feed_forward(fields),

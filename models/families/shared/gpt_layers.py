@@ -9,7 +9,10 @@ from weights.rules import Drop, Rename, Rule, Split, Transpose, split, transpose
 
 
 def layer_rules(norms: Literal["input", "residual"]) -> Sequence[Rule]:
-    """Rules for all layers. norms: slot of the norm in each sublayer."""
+    """Rules for the layer tensors of GPT and GPT-2.
+
+    norms: the slot of `NormSlots` that has the norm of each sublayer.
+    """
     layer, ours = r"(?:transformer\.)?h\.(\d+)\.", r"decoder.layers.\1."
     fused = [rf"{ours}attention.{part}" for part in ("query", "key", "value")]
     return (

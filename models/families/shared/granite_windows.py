@@ -70,7 +70,10 @@ def _windows(fields: Fields, absent: int) -> list[int | None]:
 
 
 def _ropes(fields: Fields, rope: RopeConfig) -> list[RopeConfig | None]:
-    """Rotary positions of each layer: those of the file with the base of the layer, None for a base of 0."""
+    """Rotary positions of each layer: `rope` with the layer's base from `layer_rope_theta`; None for a base of 0.
+
+    Raises ConfigError unless the setting is absent or a list with one number per layer.
+    """
     layers, bases = fields.integer("num_hidden_layers"), fields.raw("layer_rope_theta")
     if bases is None:
         return [rope] * layers

@@ -16,7 +16,7 @@ def language_model(
     default_tied: bool,
     logit_bias: bool = False,
 ) -> ModelConfig:
-    """A model with one decoder and a language model head. The vocabulary is that of the decoder's embedding.
+    """A model with one decoder and a language model head. The decoder's embedding determines the vocabulary size.
 
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
     """

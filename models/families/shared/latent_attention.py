@@ -164,10 +164,10 @@ def later_layers(model: ModelConfig, count: int) -> Rule:
 
 
 def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
-    """The settings in a GGUF file. more: further settings.
+    """Settings for `config.json` from the metadata of a GGUF file. more: further settings to add.
 
-    Newer files store the heads of keys and values apart and count one key-value head, whose width is that of the latent
-    vector. The keys whose names end with `_mla` have the widths of the heads.
+    Newer files store the projections of keys and of values apart. Their metadata counts one key-value head, as wide as
+    the latent vector. The metadata keys that end with `_mla` then state the widths of the heads.
     """
     rank, rotating = of.integer("attention.kv_lora_rank"), of.integer("rope.dimension_count")
     keys = of.integer("attention.key_length_mla", of.integer("attention.key_length"))
@@ -202,7 +202,7 @@ def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
 
 
 def is_corrected(of: Metadata) -> bool:
-    """Whether the router of a file is that of DeepSeek-V3: sigmoid scores, with a correction of the choice."""
+    """Whether a file has the router of DeepSeek-V3: sigmoid scores, and a correction that only affects the choice."""
     sigmoid = of.optional("expert_gating_func") == _SIGMOID
     return num_experts(of) > 0 and (sigmoid or bool(of.layers_with("exp_probs_b.bias")))
 

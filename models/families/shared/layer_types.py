@@ -13,10 +13,12 @@ _OLDER_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}
 
 
 def layer_types(fields: Fields, known: Sequence[str], default: Sequence[str], layers: int) -> list[str]:
-    """The type of each layer. Raises ConfigError unless the file names one of `known` for each layer.
+    """Types of the layers in order, from `layer_types` or `layers_block_type`, for example `full_attention`.
 
-    default: types if the file does not have the setting.
+    known: the types that the family supports.
+    default: the types if the file has neither setting.
     layers: number of layers.
+    Raises ConfigError unless the setting is a list with one known type per layer.
     """
     named = fields.raw("layer_types", fields.raw("layers_block_type"))
     named = list(default) if named is None else named
@@ -36,8 +38,8 @@ def mixer_layer(
 ) -> LayerConfig:
     """A layer with a mixer instead of attention.
 
-    residual_scale: factor of the results of mixer and feed-forward.
-    norm_slots: places of a norm in each sublayer.
+    residual_scale: the results of the mixer and of the feed-forward are multiplied by it before the residual is added.
+    norm_slots: the slots of `NormSlots` that have a norm in each sublayer.
     """
     norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
     return LayerConfig(None, norms, feed_forward, NormSlots() if feed_forward is None else norms, mixer=mixer)

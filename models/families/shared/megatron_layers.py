@@ -26,10 +26,11 @@ def fused_projection_rules(fused: str, ours: str, attention: AttentionConfig) ->
 
 
 def megatron_layer_rules(layer: str, module: str, attention: AttentionConfig) -> Sequence[Rule]:
-    """Rules for all layers.
+    """Rules for the layer tensors of a decoder in the layout of Megatron.
 
-    layer: regular expression, prefix of the tensors of a layer, with the index of the layer as its only group.
-    module: name of the attention module.
+    layer: regular expression for the prefix of a layer's tensor names. Its only group is the index of the layer.
+    module: name of the attention module in the checkpoint.
+    attention: configuration of attention, for the layout of the fused projections.
     """
     ours = r"decoder.layers.\1."
     return (

@@ -44,19 +44,19 @@ def rms_norm(fields: Fields, kind: Literal["rms", "rms_from_one"] = "rms") -> No
 def gated_feed_forward(
     fields: Fields, intermediate_size: int | None = None, *, bias: bool = False
 ) -> FeedForwardConfig:
-    """A feed-forward with gates. intermediate_size: its width, None for the setting `intermediate_size`."""
+    """Configuration of a gated feed-forward. intermediate_size: None for the setting of that name in the file."""
     width = fields.integer("intermediate_size") if intermediate_size is None else intermediate_size
     return FeedForwardConfig(width, fields.activation("hidden_act"), gated=True, bias=bias)
 
 
 class LayerOptions(TypedDict, total=False):
-    """What distinguishes the layers of a family from those of LLaMA.
+    """Options in which the layers of a family differ from LLaMA's.
 
-    window: sliding window in tokens, None for full attention. An encoder has as many tokens on each side of the query.
-    scale: factor of the scores, None for one over the square root of the width of a head.
-    norm_slots: places of a norm in each sublayer.
-    parallel: attention and feed-forward read the same norm, and both results are added.
-    residual_scale: factor of the results of attention and feed-forward.
+    window: sliding window in tokens, None for full attention. In an encoder, it reaches to both sides of the query.
+    scale: factor of the scores, None for `head_dim ** -0.5`.
+    norm_slots: the slots of `NormSlots` that have a norm in each sublayer.
+    parallel: attention and feed-forward read the same normed input, and both results are added to the residual.
+    residual_scale: the results of attention and feed-forward are multiplied by it before the residual is added.
     score_cap, query_key_norm, clip, query_scale, output_gate, sinks: see `AttentionConfig`.
     """
 

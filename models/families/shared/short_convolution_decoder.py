@@ -100,7 +100,7 @@ def short_convolution_rules(model: ModelConfig, hf: Mapping[str, Any], architect
 
 
 def short_convolution_gguf_settings(of: Metadata, **more: Any) -> Settings:
-    """The settings in a GGUF file. more: further settings."""
+    """Settings for `config.json` from the metadata of a GGUF file. more: further settings to add."""
     mixing = of.layers_with("shortconv.conv.weight")
     return rotary_settings(
         of,

@@ -17,10 +17,13 @@ from weights.rules import Rename, Rule
 
 
 def with_t5_heads(stem: str, family: Family) -> Family:
-    """Add the heads of transformers to a family. stem: start of its class names.
+    """A family that also serves T5 checkpoints with heads for texts, tokens and answer spans.
 
-    The text is the input of both stacks, as in BART. Classification reads the decoder state at the end token; question
-    answering computes start and end logits at every token.
+    The encoder and the decoder both read the text, as in BART. Text classification uses the decoder's hidden state at
+    the end token. Question answering computes start and end logits at every token. Token classification uses the
+    encoder alone.
+
+    stem: beginning of the class names of transformers, for example `MT5` of `MT5ForSequenceClassification`.
     """
     texts, tokens, spans = (
         f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")

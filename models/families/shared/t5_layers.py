@@ -85,10 +85,11 @@ def t5_buckets(fields: Fields, *, bidirectional: bool, per_layer: bool = False) 
 def _stack(
     fields: Fields, feed_forwards: FeedForwards, attention: AttentionConfig, bias_per_layer: bool
 ) -> StackConfig:
-    """One stack.
+    """Configuration of the encoder or the decoder.
 
     feed_forwards: feed-forward of each layer.
-    attention: self-attention of all layers; if it is causal, the stack is a decoder.
+    attention: self-attention of all layers. If it is causal, the stack is the decoder and has cross-attention.
+    bias_per_layer: whether each layer has its own table of relative position biases.
     """
     norm, decoder = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-6), bias=False), attention.causal
     norms = NormSlots(input=norm)
@@ -156,10 +157,11 @@ def t5_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def t5_gguf_settings(of: Metadata, model_type: str) -> Settings:
-    """The settings. Files of T5, mT5 and UMT5 have the same architecture.
+    """Settings for `config.json` from the metadata of a GGUF file.
 
-    The file lacks the activation, which is that of version 1.1 for gated feed-forwards, and the scale of tied logits,
-    which version 1.0 has.
+    Files of T5, mT5 and UMT5 have the same architecture name, so `model_type` tells them apart. The file states
+    neither the activation nor whether logits are scaled. Gated feed-forwards have the activation of version 1.1. Tied
+    logits are scaled, as in version 1.0.
     """
     gated, tied = of.has("enc.blk.0.ffn_gate.weight"), not of.has("output.weight")
     layers, is_encoder = of.integer("block_count"), of.architecture == "t5encoder"

@@ -13,7 +13,8 @@ def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool)
     """Rules for the experts of a mixture, and for their biases.
 
     part: regular expression for the name of a layer's mixture-of-experts module.
-    interleaved: whether the outputs of gate and up alternate; otherwise those of up follow those of gate.
+    interleaved: whether the output features of the gate matrix and of the up matrix alternate. If false, all features
+        of the gate come first.
 
     MXFP4 checkpoints store the matrices as [experts, out, in], under names that end with `_blocks`.
     """

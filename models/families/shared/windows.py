@@ -58,7 +58,8 @@ def patterned_windows(fields: Fields, absent: int | None) -> list[int | None]:
 def key_value_layers(windows: Sequence[int | None], num_shared: int) -> list[int | None]:
     """For each layer, the index of the layer whose keys and values it reads, or None for its own.
 
-    The last `num_shared` layers read those of the last layer before them with the same type of attention (Gemma 3n).
+    The last `num_shared` layers have no keys and values of their own. Each reads those of the last layer before all of
+    them that has the same type of attention: with a window, or full (Gemma 3n). windows: window of each layer.
     Raises ConfigError if there is no such layer.
     """
     first_shared, found = len(windows) - num_shared, list[int | None]()

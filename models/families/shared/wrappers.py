@@ -1,7 +1,7 @@
 """Checkpoints that wrap a language model with parts for pictures or video. They are served without these parts.
 
-The language model has a `model_type` of its own, in `text_config`. Requests without pictures give the same result as
-with the other parts, because these only compute embeddings that take the place of those of picture tokens.
+The language model has a `model_type` of its own, in `text_config`. For requests without pictures, the other parts would
+change nothing: they only compute embeddings that replace the embeddings of picture tokens.
 See docs/decisions/0128-wrapped-language-models.md. Imports no torch.
 """
 
@@ -64,7 +64,9 @@ _OUTSIDE = ("tie_word_embeddings", "tie_embedding")
 
 
 def wrapped_family(hf: Mapping[str, Any], families: Mapping[str, Family]) -> Family | None:
-    """The family of a wrapper: that of its language model, which is found in the wrapper. None for another checkpoint.
+    """A family for a wrapper checkpoint: the family of the language model inside it, reading settings from the wrapper.
+
+    None for a checkpoint that is no wrapper.
 
     hf: content of `config.json`. families: all families, by `model_type`.
     Raises ConfigError for a language model that is not supported in a wrapper.

@@ -211,8 +211,8 @@ class StepInputs(ABC):
     ) -> Tensor:
         """Attend to the keys and values of this step and of earlier ones.
 
-        own: keys and values of this step; None where they are stored already, and for a layer that attends to those of
-            another layer.
+        own: keys and values of this step. None if they are stored already, or if the layer has none and attends to the
+            keys and values of another layer.
         """
 
     @abstractmethod

@@ -110,7 +110,10 @@ def train(seed: int = 3, steps: int = STEPS) -> None:
 
 
 def classify(texts: list[str], folder: Path = HOME / NAME) -> list[str]:
-    """Labels of texts, computed with the shipped files."""
+    """Classify texts with a trained model: one label of `LABELS` per text.
+
+    folder: directory of the model; by default the one in this package.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = BertForSequenceClassification.from_pretrained(folder)
     labels = []

@@ -152,5 +152,8 @@ def block_size(role: CacheRole) -> ProgramInput:
 
 @cache
 def state(layer: int, index: int, shape: tuple[int, ...]) -> TensorInput:
-    """A tensor of the states of a layer's mixer. index: its index among the tensors of one state."""
+    """Program input: the memory of one state tensor of a layer's mixer.
+
+    layer: index of the layer. index: index of the tensor in `MixerConfig.state_shapes`. shape: shape of one slot.
+    """
     return TensorInput(f"state {index} of layer {layer}", torch.float32, shape)

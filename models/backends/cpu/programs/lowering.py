@@ -90,9 +90,9 @@ class _Words:
         )
 
     def _value(self, index: int, value: Any) -> Any:
-        """Number to store in a field of an operation's record; 0 if every run of the program sets it.
+        """The value to store for a field of an operation; 0 if each run of the program sets the value.
 
-        index: index of the field's word.
+        index: index of the field's word in the program. value: value of the field in the trace.
         """
         if isinstance(value, SymbolicTensor):
             value = value.address
@@ -171,8 +171,8 @@ class _ScratchLayout(NamedTuple):
 def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
     """Find the multiplier or residual of a product whose memory its result can take if no later operation reads it.
 
-    The operand has the layout of the result, and the product uses its buffer for nothing else. A product reads each
-    number of its multiplier and residual just before it writes the result in the same place.
+    The operand has the layout of the result, and no other field of the product uses the operand's buffer. A product
+    reads each value of its multiplier and residual just before it writes the result at the same index.
     """
     fields, overwritten = traced.fields, traced.operation.traits.overwritten
     out = _scratch_layout(fields["out"]) if overwritten else None
@@ -196,7 +196,8 @@ def _scratch_layout(value: Any) -> _ScratchLayout | None:
 def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer, Buffer]:
     """Let results take the memory of operands that no later operation reads.
 
-    Sets `last` of such an operand to that of the result. buffers: the buffers in scratch memory.
+    The operand's buffer then is in use until the last operation that reads the result: its `last` becomes the result's.
+    buffers: the buffers in scratch memory.
     Returns, for each buffer that needs no memory of its own, the buffer whose memory it takes.
     """
     shared: dict[Buffer, Buffer] = {}

@@ -55,7 +55,10 @@ class SymbolicStepInputs(StepInputs):
 
     @property
     def layer_inputs(self) -> Tensor | None:
-        """The vectors that the stack has set. Those of a step that begins with hidden states are set outside."""
+        """The vectors per token and layer, see `PerLayerEmbedding`. The stack sets them while it is traced.
+
+        They cannot be traced for a program that begins with hidden states, because they are set outside of it.
+        """
         if self._layer_inputs is None:
             self._trace.refuse("vectors of tokens that are not an input of the program")
         return self._layer_inputs
@@ -69,7 +72,10 @@ class SymbolicStepInputs(StepInputs):
         return self._symbolic_rotations(of_output_rows=True)
 
     def _symbolic_rotations(self, of_output_rows: bool) -> dict[RopeConfig, Rotation]:
-        """Rotations by configuration, as program inputs. of_output_rows: those of the output rows, not of all rows."""
+        """Rotations as program inputs, by their configuration.
+
+        of_output_rows: whether they have the positions of the output rows only, or of all rows.
+        """
         rotations = {}
         for rope in self._config.ropes:
             own = inputs.rotation(rope)

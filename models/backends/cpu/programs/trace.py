@@ -154,9 +154,9 @@ def _supported(
 
 @dataclass(eq=False, repr=False)
 class RowCount(Symbol):
-    """Stands for a number of rows, which is not known before a run. No code can compute with it.
+    """Stands for a count of rows that differs between runs of a program. No code can compute with it.
 
-    input: the program input with the number; None for the number of rows of the program's input.
+    input: the program input that states the count; None if it is the row count of the program's input tensor.
     """
 
     trace: Trace
@@ -299,7 +299,7 @@ class SymbolicTensor(Symbol):
 
 
 def _are_sizes(sizes: tuple[object, ...], most_unknown: int = 0) -> bool:
-    """Whether these are numbers. most_unknown: how many of them may be -1."""
+    """Whether all sizes of a shape are integers. most_unknown: how many of them may be -1, a size to be derived."""
     numbers = [size for size in sizes if type(size) is int]
     return len(numbers) == len(sizes) and min(numbers, default=0) >= -1 and numbers.count(-1) <= most_unknown
 

@@ -1,4 +1,4 @@
-"""What a trace must know of the operations in `kernels/kernels.h`, declared for each of them."""
+"""Properties of the operations in `kernels/kernels.h` that traces use, declared for each operation by name."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Traits:
     of_experts: whether the product multiplies each row by the matrices of its experts.
     adds_residual: whether the operation adds the field `residual` to its result, if there is one. A sum that follows
         the operation becomes this field.
-    overwritten: fields whose numbers the operation reads just before it writes the result in the same place. The result
-        may take the memory of one of them.
+    overwritten: operand fields whose memory the result may take. The operation reads each value of such an operand just
+        before it writes the value of the result at the same index.
     """
 
     product_width: str | None = None

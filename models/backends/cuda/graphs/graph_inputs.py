@@ -27,8 +27,8 @@ class CacheRows(NamedTuple):
 class GraphInputs(NamedTuple):
     """Inputs of a captured step on the device: [bucket] each, int64.
 
-    token_places: places of the token ids in `StepInputMemory.on_device`.
-    caches: of the decoder, then of the source.
+    token_places: index of each row's token id in `StepInputMemory.on_device`.
+    caches: rows of the decoder's cache, then of the cross-attention cache if the model has one.
     """
 
     token_places: Tensor
@@ -38,7 +38,7 @@ class GraphInputs(NamedTuple):
 
 
 _COLUMNS = 4
-"""Numbers of a row besides those of caches: token id, its place, position, slot."""
+"""Columns of a row besides those of its caches: token id, index of the token id, position, slot."""
 
 
 class StepInputMemory:

@@ -22,8 +22,8 @@ class GraphSizes(NamedTuple):
 def why_not_captured(stack: Stack) -> str | None:
     """Why the decode steps of a stack cannot be captured; None where they can.
 
-    A captured step reads nothing on the host and depends on no number but those of its rows. A part of a layer that
-    breaks this rule says so in its attribute `not_captured`.
+    While a step is captured, nothing may be read on the host, and no number may influence it except the contents of its
+    input tensors. A module for which this does not hold has the reason in its attribute `not_captured`.
     """
     if stack.rotates_by_length:
         return "rotations that depend on the length of the text"

@@ -132,7 +132,7 @@ class StepGraphs:
         self._graphs = {bucket: _Graph(*runner.capture(self._step_of(bucket))) for bucket in reversed(buckets)}
 
     def takes(self, query_lens: Sequence[int], key_lens: Sequence[int], source_lens: Sequence[int]) -> bool:
-        """Whether a step with these rows fits a graph. Arguments as in `DecoderBatch`."""
+        """Whether a captured graph can run a step with these rows. The arguments are the fields of `DecoderBatch`."""
         return (
             len(query_lens) <= self._max_rows
             and max(query_lens) == 1
@@ -144,7 +144,10 @@ class StepGraphs:
         )
 
     def _has_room_for(self, key_lens: Sequence[int]) -> bool:
-        """Whether the partial results of attention to rows with these numbers of keys fit into their memory."""
+        """Whether the memory for partial results of attention is large enough for a step.
+
+        key_lens: number of keys of each row.
+        """
         bound = len(key_lens) * -(-max(key_lens, default=0) // KEY_CHUNK_TOKENS)
         return bound <= self._max_partials or partial_starts(key_lens)[-1] <= self._max_partials
 
@@ -197,7 +200,7 @@ class StepGraphs:
         return DecoderOutput(hidden[:rows], logits[:rows], top_k), columns
 
     def _step_of(self, bucket: int) -> Callable[[], DecoderOutput]:
-        """The work of a step with as many rows as a bucket."""
+        """A function that runs one step of `bucket` rows, for the capture of a graph."""
         inputs, stack, sizes = self._memory.inputs(bucket), self._stack, self._sizes
         encodings = stack.encodings(inputs.positions, sizes.context)
         cross = inputs.caches[1] if len(inputs.caches) > 1 else None

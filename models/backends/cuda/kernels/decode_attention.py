@@ -221,9 +221,9 @@ def _attention_kernel(
     CAP: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """Compute the partial results of some chunks of a row, for some query heads of a key-value head.
+    """Compute partial results of one row: for a range of its chunks, and for a tile of query heads with one key head.
 
-    Of the programs with the same row and heads, the one that finishes last merges the partial results.
+    Several programs share the chunks of a row and tile. The program that finishes last merges their partial results.
     """
     row = tl.program_id(0).to(tl.int64)
     PARTS: tl.constexpr = (GROUP + GROUP_TILE - 1) // GROUP_TILE

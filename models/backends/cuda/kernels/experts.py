@@ -23,9 +23,9 @@ class ExpertTiles(NamedTuple):
 
     Pair `token * choices + choice` consists of a token and its expert at index `choice`.
 
-    order: [tokens * choices], int32: pair at each place of the sorted order. The order is stable.
-    tile_experts, tile_starts, tile_ends: [tiles], int32: expert, first place and end of each tile. Unused tiles are
-        empty.
+    order: [tokens * choices], int32: the pair at each index of the sorted order. The order is stable.
+    tile_experts, tile_starts, tile_ends: [tiles], int32: expert of each tile, its first index in the sorted order, and
+        the index after its last. Unused tiles are empty.
     choices: number of experts of each token.
     tile: largest number of pairs of a tile.
     """
@@ -82,9 +82,9 @@ _CUT_TILE = 16
 
 @kernel(do_not_specialize=["pairs"])
 def _order_kernel(experts, order, spans, pairs, TILE: tl.constexpr):
-    """Write the pairs of one expert at their places in the sorted order.
+    """Write the pairs of one expert into the sorted order.
 
-    spans: [2, experts]: first place and end of each expert.
+    spans: [2, experts], written: first index of each expert in the sorted order, and the index after its last.
     """
     expert = tl.program_id(0)
     first = tl.zeros([], tl.int32)
@@ -112,9 +112,9 @@ def _cut_kernel(
     EXPERTS_TILE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Find the expert, the first place and the end of each tile, and write them to `columns`.
+    """Find the expert and the range of each tile, and write them to `columns`.
 
-    columns: [3, tiles], int32. Unused tiles get zeros.
+    columns: [3, tiles], int32: expert, first index in the sorted order, index after the last. Unused tiles get zeros.
     """
     expert = tl.arange(0, EXPERTS_TILE)
     first = tl.load(spans + expert, mask=expert < num_experts, other=0)
@@ -262,7 +262,10 @@ def _product_kernel(
     COLUMN_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
 ):
-    """Multiply a tile of pairs by some output features of its expert. With GATED, by those of the gate and of up."""
+    """Multiply a tile of pairs by a tile of output features of its expert.
+
+    With GATED, multiply by the same features of the gate matrix and of the up matrix, and combine both products.
+    """
     tile = tl.program_id(0)
     start = tl.load(tile_starts + tile)
     end = tl.load(tile_ends + tile)

@@ -118,8 +118,8 @@ def is_float32(dtype: torch.dtype) -> bool:
 def pipeline_stages(elements: int, dtype: torch.dtype, is_paged: bool) -> int:
     """Stages of the loop over tiles of keys. With two or more, the next tile is loaded while this one is computed.
 
-    elements: number of elements of a tile of keys. Tiles of more than 16 KB get one stage: two tiles of keys and two of
-        values would need more than 99 KB of shared memory.
+    elements: size of one key tile, in elements. Tiles of more than 16 KB get one stage: two key tiles and two value
+        tiles would need more than 99 KB of shared memory.
     is_paged: the loop also loads the addresses of the keys. Triton then needs one more stage; otherwise it pipelines
         nothing.
     """

@@ -56,7 +56,7 @@ CHUNK = 4096
 
 
 def top_k_of_chunks(logits: Tensor, k: int, with_sum: bool) -> tuple[Tensor, Tensor]:
-    """The k largest logits of each chunk of `CHUNK` logits of a row. The last chunk may have fewer logits.
+    """The k largest logits of each chunk. A chunk is `CHUNK` logits of one row; the last chunk may have fewer logits.
 
     logits: as for `logits_top_k`. with_sum: whether to compute maximum and sum of exponentials of each chunk.
     Returns two tensors:
@@ -102,7 +102,7 @@ def numbers_of(keys):
 def _chunk_kernel(logits, keys, numbers, stride, vocab, k, WITH_SUM: tl.constexpr, CHUNK: tl.constexpr):
     """Compute the results of `top_k_of_chunks` for one chunk of one row.
 
-    numbers: [3, rows, chunks], float32.
+    keys, numbers: memory for the two results of `top_k_of_chunks`.
     """
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)

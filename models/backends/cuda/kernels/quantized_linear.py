@@ -124,10 +124,10 @@ def _int4_tiles(rows: int, dtype: torch.dtype) -> Tiles:
 
 
 def _bytes_of_step(group: int, inputs: int) -> int:
-    """Number of bytes of each output feature that one step of the loop multiplies.
+    """Number of bytes that one step of the loop multiplies for each output feature.
 
-    These are the bytes of whole runs, and at most half of `inputs`, because a byte holds two codes. The lower codes of
-    these bytes have one scale, and so have the upper codes.
+    A step covers whole runs, and at most `inputs / 2` bytes, because a byte holds two codes. The lower codes of a step
+    share one scale, and so do its upper codes.
     """
     size = HALF_RUN
     while 4 * size <= inputs and group % (4 * size) == 0:
@@ -139,7 +139,7 @@ def _bytes_of_step(group: int, inputs: int) -> int:
 def _store(total, bias, out, row, column, rows, columns, HAS_BIAS: tl.constexpr):
     """Add the bias to a tile of the result and store it.
 
-    total: [columns, rows]: the tile. row, column: places of its rows and columns in the result.
+    total: [columns, rows]: the tile. row, column: indices of its rows and columns in the result.
     """
     is_column = column < columns
     if HAS_BIAS:

@@ -291,7 +291,7 @@ def _write_kernel(
     VALUE_TILE: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Store some heads of the key or of the value of one token."""
+    """Store a tile of heads of one token: of its key, or of its value."""
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * TILE + tl.arange(0, TILE)
     is_value = tl.program_id(2) == 1

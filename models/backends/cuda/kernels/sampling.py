@@ -110,8 +110,8 @@ def _threshold(logits, count, temperature, maximum, lowest, wanted, BY_WEIGHT: t
     """The largest threshold such that enough logits reach it.
 
     logits, count: see `_scaled`.
-    lowest: logits below this number are ignored.
-    wanted: int64, least number of the logits that reach the threshold; with BY_WEIGHT, least sum of their weights.
+    lowest: logits below this value are ignored.
+    wanted: int64, smallest number of logits that must reach the threshold; with BY_WEIGHT, smallest sum of weights.
     """
     # A sort key plus 2 ** 31, so that it is not negative.
     found = tl.zeros([], tl.int64)

@@ -25,7 +25,7 @@ class TileRows(NamedTuple):
     query_starts: [rows + 1], int32: index of each row's first query, and at the end the number of queries.
     key_lens: [rows], int32: number of keys of each row.
     first_positions: [rows], int32: position of each row's first query.
-    max_query_len: upper bound of the number of queries of a row.
+    max_query_len: no row has more queries than this.
     key_starts: [rows], int32: index of each row's first ragged key; None for a paged cache.
     block_tables: [rows, blocks], int32 or int64: blocks of each row in a paged cache; None for ragged keys.
     """
@@ -103,10 +103,12 @@ def tile_attention(
 
 
 def _tiles(width: int, dtype: torch.dtype, is_paged: bool, has_bias: bool) -> tuple[int, int, int, int]:
-    """Number of queries and of keys of a tile, number of warps, and stages of the loop.
+    """Launch settings: queries per tile, keys per tile, number of warps, and pipeline stages of the loop over keys.
 
-    The tiles fit in the registers and the shared memory of a program. Tuned on an H200 for heads of 64 and 128 numbers
-    in 16 bits (docs/gpu.md); for float32 they were only compiled.
+    A tile fits into the registers and the shared memory of a program. The settings were tuned on an H200 for 16-bit
+    heads of width 64 and 128 (docs/gpu.md). Those for float32 were compiled but not tuned.
+
+    width: width of a head.
     """
     if is_float32(dtype):
         queries, keys, num_warps = (32, 32, 4) if width <= 64 else (16, 32, 8) if width <= 128 else (16, 16, 8)
