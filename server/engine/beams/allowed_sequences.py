@@ -32,10 +32,10 @@ class AllowedSequences:
         return node >= 0 and bool(self._ends[node])
 
     def next_tokens(self, nodes: Ids) -> tuple[Ids, Ids]:
-        """The tokens that may follow texts.
+        """The tokens that may follow each text, as pairs of a text and a token.
 
-        nodes: [texts], int64.
-        Returns indices into `nodes` and tokens: [pairs], int64 each.
+        nodes: [texts], int64: node of each text.
+        Returns, for each pair, the index of the text in `nodes`, and the token: [pairs] and [pairs], int64.
         """
         starts, counts = self._children(nodes)
         texts = np.repeat(np.arange(len(nodes)), counts)

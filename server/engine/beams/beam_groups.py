@@ -123,5 +123,8 @@ class GroupSearch(BeamSearch):
 
 
 def _shifted(describe: Describe | None, first_row: int) -> Describe | None:
-    """`describe` for row indices that are counted from the first row of a group."""
+    """Wrap `describe` for one group: the new function takes row indices that count from the group's first row.
+
+    first_row: index of the group's first row among all rows.
+    """
     return describe and (lambda row, token: describe(first_row + row, token))

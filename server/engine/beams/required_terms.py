@@ -17,14 +17,14 @@ from server.word_bounds import are_joined
 
 
 class TermState(NamedTuple):
-    """What has to be remembered of a text.
+    """The state of one hypothesis text: everything that is needed to find terms after further tokens.
 
-    tail: its last characters: as many as may be the beginning of a term, and the one before them. A space stands before
-        the whole text.
-    pending: bytes of an incomplete character after them.
-    found: terms that the text contains, as bits.
-    at_end: terms of `found` at the very end of the text. The next character decides whether they count.
-    progress: number of tokens of terms that the text has, see `RequiredTerms`.
+    tail: last characters of the text: the longest end that may belong to a term, and the character before it. The text
+        counts as preceded by a space.
+    pending: bytes of an incomplete character after `tail`; empty if the last character is complete.
+    found: bit i is set if the text contains the term with index i.
+    at_end: the bits of `found` for terms at the very end of the text. Whether they stay depends on the next character.
+    progress: see `RequiredTerms`.
     """
 
     tail: str
@@ -50,24 +50,27 @@ class _TermTokens:
         self._ends = [len(whole[:size].decode("utf-8", "ignore")) for size in sizes]
 
     def missing(self, length: int) -> int:
-        """Number of tokens that are missing after `length` characters."""
+        """Number of tokens that the text still lacks if it ends with the first `length` characters of the term."""
         return sum(end > length for end in self._ends)
 
     def first(self, before: str, term: str) -> int | None:
-        """The token that begins the term after the character `before`; None inside a word."""
+        """The first token of the term after the character `before`; None if the term would begin inside a word.
+
+        term: text of the term.
+        """
         if not self.pieces[0] and before == " ":
             return self.ids[1]
         return self.ids[0] if self.opens_with_space or not are_joined(before, term[0]) else None
 
     def following(self, done: bytes) -> int | None:
-        """The token after the beginning `done` of the term; None if no token begins there."""
+        """The token that begins where `done` ends; None if no token begins there. done: first bytes of the term."""
         starts = accumulate(map(len, self.pieces), initial=0)
         return next((token for token, start in zip(self.ids, starts, strict=False) if start == len(done)), None)
 
 
 @dataclass(frozen=True)
 class _Spelling:
-    """A way to write a term. term: its index. text: what is written. tokens: token sequences for it."""
+    """A way to write a term. term: index of the term. text: the term in this spelling. tokens: its token sequences."""
 
     term: int
     text: str
@@ -92,9 +95,9 @@ class _Spelling:
 class RequiredTerms:
     """The terms that the hypotheses of one search must contain.
 
-    The progress of a text is the number of tokens of all terms, minus the number of missing tokens. A term in the text
-    has no missing tokens. If the text ends with the beginning of a term, the rest of the term is missing.
-    Otherwise all tokens of the term are missing.
+    The progress of a text is the total length of all terms in tokens, minus the number of missing tokens. A term that
+    the text contains has no missing tokens. If the text ends with the beginning of a term, only the tokens of the rest
+    are missing. Otherwise all tokens of the term are missing.
 
     terms: not empty.
     token_bytes: bytes of each token, by id; empty for special tokens.
@@ -179,9 +182,9 @@ def _end_of(text: str, term: str) -> int | None:
 
 
 def _partial(text: str, term: str) -> int:
-    """Length of the longest beginning of a term, shorter than it, with which a text ends.
+    """Length of the longest prefix of a term, shorter than the term, with which the text ends; 0 if there is none.
 
-    The beginning must not follow a letter of the same word.
+    The prefix must not begin inside a word of the text.
     """
     for length in range(min(len(term), len(text)) - 1, 0, -1):
         if text.endswith(term[:length]) and not are_joined(text[-length - 1], term[0]):

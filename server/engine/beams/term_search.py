@@ -45,7 +45,8 @@ class _Candidate:
 def divide_beams(num_beams: int, counts: Sequence[int]) -> list[int]:
     """The number of beams for each group of candidates.
 
-    counts: number of candidates by progress, from none of the terms to all of them.
+    counts: number of candidates in each group. Candidates of group i have the progress i, see `RequiredTerms`.
+
     Every group gets an equal share; the last group also gets the remainder. A group with too few candidates passes
     unused beams to the group before it. Beams that the first group cannot use go to groups with more candidates, the
     last group first.
@@ -66,9 +67,9 @@ def divide_beams(num_beams: int, counts: Sequence[int]) -> list[int]:
 
 
 class TermSearch(BeamSearch):
-    """One beam search with terms.
+    """One beam search whose hypotheses must contain the required terms.
 
-    terms: the terms, and the text before the first new token.
+    terms: the required terms, and the state of the text before the first new token.
     The other arguments are those of `BeamSearch`.
     """
 
@@ -175,7 +176,10 @@ class TermSearch(BeamSearch):
         self.finished = self._keep_best([*self.finished, *(beam for beam in newly if beam.score >= NEVER)])
 
     def _choose(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
-        """The candidates that continue, best first. candidates: those that do not end, best first."""
+        """Choose the candidates that become the running beams, best first.
+
+        candidates: all candidates that do not end their hypothesis, best first.
+        """
         groups: list[list[_Candidate]] = [[] for _ in range(self._terms.num_tokens + 1)]
         for candidate in candidates:
             groups[candidate.state.progress].append(candidate)
@@ -197,7 +201,7 @@ class TermSearch(BeamSearch):
         return Beam([*parent.tokens, candidate.token], total / penalty, logprobs, possible)
 
     def _may_improve(self) -> bool:
-        """As in `BeamSearch`, judged only by running beams that contain all terms: other beams cannot end yet."""
+        """See `BeamSearch._may_improve`. Only running beams with all terms count: other beams cannot end yet."""
         if len(self.finished) < self.num_beams:
             return True
         complete = [beam for beam, state in zip(self.running, self._states, strict=True) if self._is_complete(state)]

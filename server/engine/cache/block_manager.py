@@ -89,7 +89,7 @@ class BlockManager:
         return freed
 
     def publish(self, block: int, key: bytes) -> None:
-        """Make a full block in use findable by a key. Of blocks with the same key only the first is entered."""
+        """Enter a full block that is in use under a key, for `find`. No effect if the key or the block is entered."""
         assert self._references[block] > 0, f"block {block} is free and holds nothing"
         if key not in self._block_of and block not in self._key_of:
             self._block_of[key] = block

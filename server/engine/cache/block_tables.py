@@ -43,7 +43,7 @@ class BlockTables:
         return {"self": self.self_pool} | ({} if self.cross_pool is None else {"cross": self.cross_pool})
 
     def refusal(self, group: SequenceGroup) -> str | None:
-        """Why the pools could not hold a group even alone, or None if they can."""
+        """Why a group does not fit the pools even if no other group uses them; None if it fits."""
         tokens = group.num_prompt_tokens + group.max_new_tokens
         worst = group.max_rows * self.self_pool.blocks_for(tokens)
         if worst > self.self_pool.num_blocks:
@@ -99,7 +99,10 @@ class BlockTables:
         return self.cross_pool.blocks_for(group.num_source_tokens) <= self.cross_pool.free_blocks
 
     def take(self, group: SequenceGroup, found: list[int]) -> None:
-        """Allocate blocks for all present tokens of a group. found: cached blocks, which come first."""
+        """Allocate the blocks of a group that is admitted: for all tokens of its sequences, and for its source.
+
+        found: blocks of the prefix cache that hold the first tokens. They come first in the block tables.
+        """
         pool = self.self_pool
         first, *others = group.sequences
         blocks = pool.blocks_for(group.num_tokens)
@@ -154,7 +157,7 @@ class BlockTables:
         return copies
 
     def extend(self, row: CachedSequence, num_tokens: int) -> int:
-        """Allocate blocks for up to `num_tokens` draft tokens of a sequence. Returns the number that fits."""
+        """Allocate blocks for up to `num_tokens` draft tokens of a sequence. Returns how many of them have room."""
         pool = self.self_pool
         room = (len(row.block_table) + pool.free_blocks) * pool.block_size - len(row.tokens)
         count = max(min(num_tokens, room), 0)
@@ -181,13 +184,20 @@ class BlockTables:
         return self.self_pool.share([row.block_table[at // size] for row, at in zip(rows, positions, strict=True)])
 
     def release_held(self, blocks: Sequence[int], is_finite: bool) -> None:
-        """Remove the owner that `hold` has added. is_finite: the logits computed from what was written are finite."""
+        """Remove the owner that `hold` has added.
+
+        is_finite: the logits computed from the keys and values in the blocks are finite. Otherwise freed blocks are
+            cleared before their next use.
+        """
         freed = self.self_pool.release(blocks)
         if not is_finite:
             self._self_blocks_to_clear += freed
 
     def accept(self, row: CachedSequence, count: int) -> int:
-        """Keep the first `count` draft tokens of a computed row. Returns the number that need not be computed again."""
+        """Keep the first `count` draft tokens of a computed row.
+
+        Returns the number of these tokens whose results in the cache are kept, so that no step computes them again.
+        """
         return count
 
     def shorten(self, row: CachedSequence) -> None:
@@ -200,8 +210,8 @@ class BlockTables:
         """Replace the sequences of a group by its new beams: beam i continues the old sequence `parents[i]`.
 
         All tokens of the group are computed. The first child of a sequence is the sequence itself, with one more token.
-        Another child takes the place and the last block of a sequence without children, if possible; the slots that
-        differ are copied before the next step. Full blocks are shared.
+        Another child replaces a sequence without children, if there is one, and takes over its last block if possible:
+        only slots with different tokens are copied, before the next step. Full blocks are shared.
         """
         assert group.beams is not None
         old, claims = group.sequences, _claims_of(tuple(parents), len(group.sequences))
@@ -215,9 +225,10 @@ class BlockTables:
         group.sequences = children
 
     def _branch(self, group: SequenceGroup, row: CachedSequence, ended: CachedSequence | None) -> CachedSequence:
-        """One more child of a sequence, still without its own token.
+        """One more child of the sequence `row`. Its new token is not appended yet.
 
-        ended: a sequence without children, whose place and last block the child takes if the block can be reused.
+        ended: a sequence without children, which the child replaces; None if there is none. The child takes over its
+            last block if no other sequence shares the block.
         """
         pool, done, table = self.self_pool, row.num_computed_tokens, row.block_table
         full, used = divmod(done, pool.block_size)
@@ -293,18 +304,22 @@ class BlockTables:
         group.copies = []
 
     def take_blocks_to_clear(self) -> tuple[list[int], list[int]]:
-        """Freed `self` and `cross` blocks that were never verified. They must be cleared before use; returned once."""
+        """Take the lists of freed `self` and `cross` blocks that must be cleared before their next use.
+
+        Their contents were never verified. Each block is returned once.
+        """
         blocks = self._self_blocks_to_clear, self._cross_blocks_to_clear
         self._self_blocks_to_clear, self._cross_blocks_to_clear = [], []
         return blocks
 
 
 class _Claims(NamedTuple):
-    """Which sequences of a group its new beams take, by the index of the sequence.
+    """Which old sequence each new beam of a group becomes. All values are indices.
 
-    rows: for each beam a sequence: its parent for the first child of the parent; for others see `branches`.
-    branches: the other children: index of the beam, and of a sequence without children, or None if there is no more.
-    ended: sequences without children that no beam takes.
+    rows: for each new beam, its parent sequence. The first child of a parent is the parent itself.
+    branches: the further children of the parents: pairs of the new beam and a sequence without children that it
+        replaces, or None if no such sequence is left.
+    ended: sequences without children that no beam replaces.
     """
 
     rows: tuple[int, ...]
@@ -314,7 +329,10 @@ class _Claims(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _claims_of(parents: tuple[int, ...], num_rows: int) -> _Claims:
-    """The claims of beams with these parents. Few beams have few patterns, so that most are known."""
+    """Compute `_Claims` from the parent index of each new beam.
+
+    Results are cached: with few beams there are few patterns, so that most steps find theirs.
+    """
     ended = [row for row in range(num_rows) if row not in parents]
     others = [place for place, parent in enumerate(parents) if parent in parents[:place]]
     branches = tuple(zip_longest(others, ended[: len(others)]))

@@ -57,7 +57,10 @@ class StateBlockTables(BlockTables):
         return {**super().pools, "state": self.state_pool}
 
     def state_bytes(self) -> dict[str, int]:
-        """Memory of the slots of running sequences, and of all snapshots, in use or free."""
+        """Memory of state slots in bytes: of slots in use (`sequences`), and of snapshots in the prefix cache.
+
+        A snapshot that a running sequence uses counts in both.
+        """
         snapshots = self.state_pool.published_blocks
         return {"sequences": self.state_pool.used_blocks * self.slot_bytes, "snapshots": snapshots * self.slot_bytes}
 
@@ -144,7 +147,10 @@ class StateBlockTables(BlockTables):
         return len(blocks) * self.self_pool.block_size
 
     def _snapshot(self, keys: Sequence[bytes], position: int) -> int | None:
-        """Slot of the snapshot after `position` tokens of a text with these block keys, or None."""
+        """Slot of the cached snapshot after the first `position` tokens of a text, or None.
+
+        keys: keys of the full blocks of the text.
+        """
         size = self.self_pool.block_size
         found = self.state_pool.find(keys[position // size - 1 : position // size]) if position else []
         return found[0] if found else None
@@ -192,7 +198,7 @@ class StateBlockTables(BlockTables):
         state.divide(row.num_computed_tokens, num_tokens, len(row.draft), group.num_prompt_tokens)
 
     def computed(self, row: CachedSequence) -> None:
-        """Record that a step has computed the new tokens of a sequence. Its state is now that after these tokens."""
+        """Record that a step has computed the new tokens of a sequence: `source` is now the slot of their state."""
         state = _state(row)
         part = state.parts[-2 if row.draft else -1]
         if state.source not in (None, state.slot):

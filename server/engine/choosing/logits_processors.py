@@ -96,7 +96,7 @@ def process(logits: Tensor, rows: Sequence[ProcessorRow]) -> None:
 
 
 def runs_of(rows: Sequence[ProcessorRow]) -> Iterator[tuple[range, ProcessorRow]]:
-    """Consecutive rows that are one object: their indices, and the row."""
+    """Group consecutive entries of `rows` that are the same object. Yields their range of indices, and the row."""
     start = 0
     for _, run in groupby(rows, id):
         row, *others = run

@@ -77,9 +77,9 @@ def _probe(row: ScheduledRow, hidden: Tensor, model: TransformerProtocol) -> boo
 
 
 def _packed(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], top: int) -> PackedLogprobs:
-    """Log-probabilities of tokens, each with those of the `top` likeliest tokens at its place.
+    """Log-probabilities of one token of each row, and of the row's `top` likeliest tokens.
 
-    logits: [rows, vocab], float32. top_k: their top-k with log-sum-exp. tokens: one for each row.
+    logits: [rows, vocab], float32. top_k: their top-k with log-sum-exp. tokens: token id of each row.
     """
     places = torch.tensor(tokens, device=logits.device)[:, None]
     own = top_k.log_probs_of(logits.gather(1, places))

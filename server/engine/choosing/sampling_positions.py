@@ -1,4 +1,4 @@
-"""Sampling positions: places in the text of a single sequence where a token is chosen, with the settings for this."""
+"""Sampling positions: the indices in one sequence at which tokens are chosen, with the settings for choosing them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from server.engine.sequences.sequence import SequenceGroup
 
 
 class SamplingPosition(NamedTuple):
-    """A place where one token is chosen.
+    """An index in the text of a sequence at which one token is chosen.
 
-    text: tokens of the sequence, followed by its draft. end: number of tokens before the place.
+    text: tokens of the sequence, followed by its draft. end: the index, which is the number of tokens before it.
     """
 
     group: SequenceGroup
@@ -22,12 +22,12 @@ class SamplingPosition(NamedTuple):
 
     @property
     def tokens(self) -> Sequence[int]:
-        """All tokens before the place."""
+        """All tokens before the position."""
         return self.text if self.end == len(self.text) else self.text[: self.end]
 
     @property
     def num_generated(self) -> int:
-        """Number of generated tokens before the place."""
+        """Number of generated tokens before the position."""
         return self.end - self.group.num_prompt_tokens
 
     @property

@@ -73,7 +73,10 @@ def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[S
 def _logits_parts(
     output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]
 ) -> Iterator[tuple[Tensor, LogitsTopK, Sequence[SequenceGroup]]]:
-    """Logits of groups, with their top-k. The next part overwrites those of the last one."""
+    """Yield the logits of a part of the groups, their top-k, and the groups of the part.
+
+    The logits of the next part are in the same memory, so a part must be used before the next one is taken.
+    """
     if output.logits is not None and output.top_k is not None:
         yield output.logits, output.top_k, groups
         return
@@ -84,8 +87,9 @@ def _logits_parts(
 
 
 class _SearchBatch(NamedTuple):
-    """Beam searches of equal shape, with what `advance_together` needs.
+    """Beam searches of equal shape, and the arguments of `advance_together` for them.
 
+    groups: the groups of the searches, in the order of the other fields.
     log_probs, token_ids: [groups, rows, candidates], float32 and int64. describe: one for each group, or None.
     """
 
@@ -267,8 +271,9 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
     logits: [rows, vocab], float32, raw; overwritten by the processors. top_k: their top-k with log-sum-exp.
     Returns log-probabilities [rows, candidates], float32, the best ones in descending order, and token ids
         [rows, candidates], int64. Rows with fewer further tokens than others end with minus infinity.
-    Most processors give the same result if a constant is added to a row. For these rows the log-sum-exp is subtracted
-    from the few candidates only. For the others (`takes_log_probs`) it is subtracted from the whole row first.
+    Most processors give the same result if a constant is added to a row. After these, the log-sum-exp is subtracted
+    from the few candidates only. Other processors need log-probabilities (`takes_log_probs`): for their rows, the
+    log-sum-exp is first subtracted from the whole row.
     """
     further = _further_tokens(groups, logits.device)
     if not any(group.tables.change_logits for group in groups):
@@ -306,9 +311,9 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
 
 
 def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
-    """`BeamSearch.further_tokens` of each row, filled with -1: [rows, largest number of one row], int64.
+    """`BeamSearch.further_tokens` of each row: [rows, width], int64. None if no row has any.
 
-    None if no row has any.
+    width: the most further tokens of a row. Rows with fewer of them are filled up with -1.
     """
     if not any(group.beams is not None and group.beams.further_tokens for group in groups):
         return None
@@ -322,12 +327,19 @@ def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Te
 
 
 def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tensor:
-    """The best logits of each row followed by those of its further tokens."""
+    """Append the logits of each row's further tokens to its best logits. further: see `_further_tokens`.
+
+    best: [rows, k]. logits: [rows, vocab]. Returns [rows, k + width]. Fillers get the logit of token 0.
+    """
     return best if further is None else torch.cat([best, logits.gather(1, further.clamp(min=0))], 1)
 
 
 def _continuations(values: Tensor, ids: Tensor, further: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Values with the ids of their tokens: `ids`, then those of further tokens. Fillers have minus infinity."""
+    """Append the ids of further tokens to `ids`, and set the values of fillers to minus infinity.
+
+    values: [rows, k + width], of the tokens in both. ids: [rows, k]. further: see `_further_tokens`.
+    Returns values and token ids, both [rows, k + width].
+    """
     if further is None:
         return values, ids
     ids = torch.cat([ids, further], 1)

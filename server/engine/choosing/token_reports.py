@@ -52,8 +52,8 @@ def beam_reports(
     raw, processed: logits before and after processing, [rows, vocab], float32.
     top_k: top-k of the raw logits.
     candidates: token ids, [rows, candidates], int64; -1 where there is no candidate.
-    Returns ids and log-probabilities of the most likely tokens, and log-probabilities of the candidates. If a group
-    reports log-probabilities after processing, those of the candidates follow.
+    Returns three tensors: ids and log-probabilities of the most likely tokens, and log-probabilities of the candidates.
+    If a group reports log-probabilities after processing, a fourth tensor has those of the candidates.
     """
     places = candidates.clamp(min=0)
     reports = [top_k.ids, top_k.log_probs, top_k.log_probs_of(raw.gather(1, places))]

@@ -84,7 +84,7 @@ class BatchBuilder:
         self._has_sources, self._needs_rope_lengths = has_sources, needs_rope_lengths
 
     def build(self, rows: BatchRows) -> DecoderBatch:
-        """The batch of some rows, at least one."""
+        """Build the decoder batch of a step. rows: at least one."""
         size, counts, num_tokens = self._block_size, rows.counts, len(rows.token_ids)
         columns = np.empty((4 if self._needs_rope_lengths else 3, num_tokens), dtype=np.int64)
         columns[0] = rows.token_ids
@@ -133,5 +133,5 @@ class BatchBuilder:
 
 
 def _for_rows(values: Sequence[Value], group_rows: Sequence[int]) -> Iterator[Value]:
-    """The value of each row. values: one value for each group. group_rows: number of rows of each group."""
+    """Repeat the value of each group for its rows. values: one per group. group_rows: number of rows of each group."""
     return chain.from_iterable(map(repeat, values, group_rows))

@@ -22,7 +22,7 @@ def num_output_rows(group: SequenceGroup) -> int:
 
 
 def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
-    """The request for all rows of a step: the largest top-k of any group, and log-sum-exp if a group needs it."""
+    """One `LogitsRequest` for all rows of a step: the largest k of any group, with log-sum-exp if a group needs it."""
     counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
     counts += [group.beams.num_candidates for group in groups if group.beams is not None]
     return LogitsRequest(max(1, *counts) if counts else 1, bool(counts))
@@ -69,7 +69,7 @@ def output_of(
 def output_without(
     output: DecoderOutput, groups: Sequence[SequenceGroup], left_out: Sequence[SequenceGroup]
 ) -> DecoderOutput:
-    """The rows of a step except those of some groups.
+    """The output of a step without the rows of some groups.
 
     groups: all groups that get a token in this step. left_out: groups whose rows are removed.
     """

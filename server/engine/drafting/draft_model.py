@@ -33,7 +33,7 @@ class _DraftSequence(CachedSequence):
     confirmed: int = 0
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Replace the tokens by those of the target sequence. Accepted draft tokens stay computed."""
+        """Make the tokens equal to the tokens of the target sequence. Draft tokens that were accepted stay computed."""
         equal = self.confirmed
         while equal < min(len(tokens), len(self.tokens)) and self.tokens[equal] == tokens[equal]:
             equal += 1

@@ -41,7 +41,7 @@ class AcceptanceRates:
         self._all = [0.0] * len(_PRIOR_RATES)
 
     def observe(self, match_tokens: int, is_right: bool) -> None:
-        """Learn from one prediction after a match of some length."""
+        """Learn from one predicted token. match_tokens: length of the match before it, in tokens."""
         group = _CLASS_OF[min(match_tokens, MAX_MATCH_TOKENS)]
         self._right[group] = self._decay * self._right[group] + is_right
         self._all[group] = self._decay * self._all[group] + 1
@@ -68,7 +68,7 @@ class NgramText:
     """The text of one sequence, its n-grams, and the last prediction.
 
     predicted: predicted next tokens, or empty if the last n-gram has no earlier occurrence.
-    source: token ids before those of the sequence.
+    source: token ids that come before the tokens of the sequence and may be predicted too, such as a source text.
     """
 
     def __init__(self, source: Sequence[int], model_rates: ModelRates) -> None:

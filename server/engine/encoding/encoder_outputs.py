@@ -98,10 +98,10 @@ def _output_positions(output_groups: Iterable[_OutputGroup], batch: EncoderBatch
 
 @dataclass(frozen=True, slots=True)
 class _OutputGroup:
-    """The texts of a batch with equal settings.
+    """The texts of a batch whose messages have equal settings. Their results are computed together.
 
-    message: a message with these settings.
-    items: all items of the batch. mine: indices of the items with these settings.
+    message: any of these messages.
+    items: all items of the batch. mine: indices, in `items`, of the texts of this group.
     """
 
     model: TransformerProtocol
@@ -187,7 +187,9 @@ class _OutputGroup:
         return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
 
     def _span_vectors(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
-        """Mean of each span of each text of this group, then the dense layers of the checkpoint's own pooling.
+        """One vector per span of the group's texts: the mean of the span's hidden states, then the dense layers.
+
+        Dense layers and normalization belong to the checkpoint's own pooling.
 
         Source: Guenther et al. 2024, arXiv:2409.04701 (late chunking).
         """

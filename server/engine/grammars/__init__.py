@@ -1,1 +1,1 @@
-"""Grammars of answers: masks of allowed tokens, the threads that compute them, and who waits for them."""
+"""Grammars of answers: masks of allowed tokens, the threads that compute masks, and the groups that wait for them."""

@@ -188,9 +188,10 @@ class GrammarMasks:
         return mask
 
     def _store_mask(self, grammar_state: GrammarState, ends: Sequence[int], other_ends: Sequence[int]) -> bool:
-        """Store a mask, with end tokens allowed exactly if the grammar accepts the text. Returns whether it allows any.
+        """Store the mask that the matcher computes for the next token. Returns whether it allows any token.
 
-        The mask is that of the matcher.
+        ends: end tokens that are allowed exactly if the grammar accepts the text.
+        other_ends: end tokens that are allowed in addition if the grammar accepts the text.
         """
         assert grammar_state.matcher is not None
         mask: Bits = np.zeros(self._all_words, dtype=np.uint32)

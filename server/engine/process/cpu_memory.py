@@ -57,9 +57,11 @@ def warn_of_too_much(
     infos: Iterable[ModelInfo],
     options: EngineOptions,
 ) -> None:
-    """Warn of KV caches that the operator has made larger than the free memory, because the start succeeds.
+    """Log a warning if the KV caches are larger than the memory that the weights leave free.
 
-    infos: descriptions of the models.
+    The operator has set their size. The start succeeds nevertheless, because caches take memory only as they fill up.
+
+    loaded, drafts: the models and the draft models. infos: descriptions of the models.
     """
     if not options.free_memory_bytes or options.worker_index:
         return

@@ -37,8 +37,10 @@ def die_with_parent() -> None:
 def end_before_the_server(adjustment: Path = Path("/proc/self/oom_score_adj")) -> None:
     """Let Linux kill this process rather than the HTTP process when the memory of the machine or container is used up.
 
-    A worker is replaced in seconds; with the HTTP process, all connections end. adjustment: file of the kernel, from
-    -1000 to 1000. The operator's value for the whole server stays below that of the worker.
+    A worker is replaced in seconds. The end of the HTTP process would end all connections.
+
+    adjustment: file of the kernel with a value from -1000 to 1000. A process with a higher value is killed first. The
+        worker adds to the value that the operator has set for the whole server.
     """
     with contextlib.suppress(OSError, ValueError):
         adjustment.write_text(str(min(int(adjustment.read_text()) + ADDED_OOM_SCORE, 1000)))

@@ -1,14 +1,14 @@
 """Divides the memory for keys, values and states: among models, and among the pools of one model, by need.
 
-The need of a pool is the memory of one sequence of full length, with the default beams of the checkpoint. A long
-context needs more than most conversations have, so that each pool first gets the memory of a sequence of `AGENT_TOKENS`
-tokens. Needs are satisfied next, the smallest ones before the others; what is left is divided in proportion to the
-needs, so that the models can run equally many long sequences.
+The need of a pool is the memory for one sequence as long as the context, with the default number of beams. Most
+conversations are much shorter than a long context. So each pool first gets the memory for one sequence of
+`AGENT_TOKENS` tokens. Then the needs are satisfied, the smallest need first. The rest is divided in proportion to the
+needs, so that all models can run the same number of long sequences.
 
-The states of mixers are divided differently. A sequence of any length needs one state. A division by the need of a
-sequence of full length would give a model with a long context hardly more than one slot. States therefore get up to
-half of their model's memory. Sequences whose keys and values are as large as their state and a snapshot use both
-halves fully.
+The memory for states of mixers is divided differently, because a sequence of any length needs one state. In proportion
+to the needs, a model with a long context would get hardly more than one slot. States therefore get up to half of their
+model's memory. Both halves are used fully by sequences whose keys and values take as much memory as one state and one
+snapshot.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ def state_need(mixers: Iterable[MixerConfig], beams: int, max_rows: int, has_dra
 
 
 def pool_blocks(needs: Mapping[str, PoolNeed], memory_bytes: int) -> dict[str, int]:
-    """Number of blocks of each pool of a model."""
+    """Divide the memory of one model among its pools. Returns the number of blocks per pool, by the pool's name.
+
+    needs: need of each pool, by its name. memory_bytes: memory of the model.
+    """
     if "state" in needs:
         states, rest = needs["state"], {name: need for name, need in needs.items() if name != "state"}
         limit = memory_bytes // 2 if any(need.bytes for need in rest.values()) else memory_bytes
@@ -110,9 +113,12 @@ def agent_bytes(needs: Mapping[str, PoolNeed]) -> int:
 def divide_by_need(
     total: int, needs: Sequence[int], maxima: Sequence[int], firsts: Sequence[int] | None = None
 ) -> list[int]:
-    """Divide `total`: first `firsts`, then the needs, then the rest in proportion to them, at most `maxima[i]` to each.
+    """Divide a number of bytes among receivers. Returns the share of each.
 
-    firsts, needs: at most the maxima.
+    First each receiver gets `firsts[i]`, then `needs[i]` in total. The rest is divided in proportion to the needs, up
+    to `maxima[i]` in total. If there is too little for all firsts, or for all needs, the smallest ones are met first.
+
+    needs, maxima, firsts: bytes of each receiver. Firsts and needs are at most the maxima.
     """
     equal = [1] * len(needs)
     shares = [0] * len(needs)
@@ -124,7 +130,7 @@ def divide_by_need(
 
 
 def _fill(total: int, weights: Sequence[int], limits: Sequence[int]) -> list[int]:
-    """Divide `total` in proportion to the weights. The part above a limit is divided among the others."""
+    """Divide `total` in proportion to the weights, up to the limits. The excess over a limit goes to the others."""
     given = [0] * len(weights)
     left, left_weight = total, sum(weights)
     for index in sorted(range(len(weights)), key=lambda place: limits[place] / max(weights[place], 1)):

@@ -96,7 +96,7 @@ class LoadedCheckpoint:
     is_from_cache: bool = False
 
     def kv_cache_dtype(self, options: EngineOptions) -> KVCacheDType:
-        """The option `--kv-cache-dtype` that applies to this checkpoint: its own, or that of the whole worker."""
+        """The setting `--kv-cache-dtype` for this checkpoint: the one of the model, else the one of the worker."""
         return self.spec.kv_cache_dtype or options.kv_cache_dtype
 
     def kv_dtype(self, options: EngineOptions) -> torch.dtype:
@@ -159,7 +159,7 @@ class LoadedCheckpoint:
         return limit or UNLIMITED_TOKENS
 
     def step_tokens(self, options: EngineOptions) -> StepTokens:
-        """Largest number of tokens of a step on the device of this model."""
+        """Limits of the tokens in a step, for the kind of device that this model is on."""
         return options.step_tokens("cuda" if self.device.type == "cuda" else "cpu")
 
     def pool_needs(self, options: EngineOptions) -> dict[str, PoolNeed]:
@@ -184,7 +184,7 @@ class LoadedCheckpoint:
 
 
 def unexpected(error: Exception) -> str:
-    """The words for an exception that no loader foresees. It will come again, so that a restart would not help."""
+    """Message for an exception that no loader expects. A restart would not help, because the files stay the same."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
     return f"its files are damaged, or contradict each other ({type(error).__name__}{at})"
@@ -404,7 +404,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
 
 
 def _head_infos(model: LoadedModel) -> dict[str, Any]:
-    """The fields of `ModelInfo` about heads other than that of the architecture."""
+    """The fields of `ModelInfo` about the heads that the checkpoint has besides the head of its architecture."""
     settings = model.head_settings
     found: dict[str, Any] = {}
     if settings.late_interaction is not None:

@@ -148,9 +148,9 @@ def _largest_prefill(model: LoadedCheckpoint, generation: GenerationEngine, opti
 
 
 def _streams(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
-    """As many sampled rows as a step may have, which grow until they fill the cache together.
+    """A message with the largest number of sampled rows that a step may have. The rows grow until the cache is full.
 
-    Their prompts are short, so that all of them run before the first one ends.
+    The prompts are short, so that all rows are running before the first one ends.
     """
     pools = generation.scheduler.blocks.pools
     rows = max(min(options.max_batch_rows, *(pool.num_blocks for pool in pools.values())), 1)
@@ -162,14 +162,20 @@ def _streams(model: LoadedCheckpoint, generation: GenerationEngine, options: Eng
 
 
 def _row_tokens(generation: GenerationEngine, name: str, rows: int) -> int:
-    """Tokens that each of some rows has room for in a pool."""
+    """Largest number of tokens per row for which a pool has blocks if `rows` rows share it equally.
+
+    name: name of the pool.
+    """
     pool = generation.scheduler.blocks.pools[name]
     longest = generation.limits.source_tokens if name == "cross" else generation.limits.context_tokens
     return min(pool.num_blocks // rows * pool.block_size, longest)
 
 
 def _generate(model: LoadedCheckpoint, generation: GenerationEngine, lengths: list[int], new: int) -> Generate:
-    """Rows with prompts or sources of some lengths. They differ from their first token on, so they share no blocks."""
+    """A message with one row for each length of a prompt or source. Prompts differ from their first token on.
+
+    So the rows share no blocks. new: number of tokens to generate per row.
+    """
     limits = generation.limits
     starts = list(model.model.generation.decoder_start_token_ids) if generation.is_encoder_decoder else []
     if generation.is_encoder_decoder and not starts:

@@ -101,7 +101,7 @@ class ModelLoader:
         return self._warming is not None
 
     def add(self, message: MeasureModel | LoadModel | UnloadModel) -> None:
-        """Begin the work of a message, or let it wait for the work before it."""
+        """Begin the work of a message. If earlier work goes on, the message waits until that is done."""
         if isinstance(message, UnloadModel):
             self._unload(message.model)
         else:
@@ -208,7 +208,7 @@ class ModelLoader:
         self._start()
 
     def _unload(self, name: str) -> None:
-        """Drop a model. A load that waits is forgotten, and one that goes on is dropped at its end."""
+        """Drop a model. Also cancels a waiting load of it; a load in progress is dropped when it has finished."""
         self._waiting = deque(message for message in self._waiting if message.model.name != name)
         if name == self._reading or (self._warming is not None and self._warming.model.name == name):
             self._dropped.add(name)
@@ -217,7 +217,7 @@ class ModelLoader:
         self._give_back(name)
 
     def _give_back(self, name: str) -> None:
-        """Give the memory of dropped models back to the system, and say so."""
+        """Return the memory of dropped models to the system, and report this with `ModelUnloaded`."""
         gc.collect()
         reuse_large_blocks()
         self._send(ModelUnloaded(self._engine.epoch, name))
@@ -225,7 +225,12 @@ class ModelLoader:
 
 @contextlib.contextmanager
 def _in_background(threads: int) -> Iterator[None]:
-    """Context manager of the loading thread: its torch threads of its own, low priority, quick changes."""
+    """Context manager in the loading thread: low priority, its own number of torch threads, a short switch interval.
+
+    A short switch interval lets the main thread run soon while this thread runs Python code.
+
+    threads: number of torch threads; 0 for torch's default.
+    """
     torch.set_num_threads(threads or torch.get_num_threads())
     if hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):

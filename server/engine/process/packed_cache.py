@@ -48,7 +48,7 @@ class _CachedFile(NamedTuple):
 
 
 class PackedCacheReport(NamedTuple):
-    """What `PackedCache.check` found. damaged: files that were removed."""
+    """Result of `PackedCache.check`. files: number of files. damaged: number of them that were damaged and removed."""
 
     files: int
     damaged: int
@@ -57,8 +57,9 @@ class PackedCacheReport(NamedTuple):
 class PackedCache:
     """The packed weights in a directory, which is created if it is missing.
 
-    max_bytes: most bytes of all its files. A larger model is not kept.
-    A directory or file that cannot be used costs time and a warning: the model is packed as without a cache.
+    If the directory or a file cannot be used, a warning is logged and the model is packed as without a cache.
+
+    max_bytes: limit for the total size of the files. A model that is larger than this is not kept.
     """
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
@@ -137,7 +138,10 @@ class PackedCache:
 
     @contextlib.contextmanager
     def _find(self, directory: int, key: str, model: str) -> Iterator[PackedFile | None]:
-        """The file of a key, marked as used; None if there is none that can be used."""
+        """Context manager: the open file of a key, marked as used now; None if there is no usable file.
+
+        An unusable file is removed. directory: descriptor of the directory. model: name of the model, for warnings.
+        """
         with contextlib.ExitStack() as stack:
             file = None
             try:
@@ -220,10 +224,10 @@ def packed_cache(options: EngineOptions) -> PackedCache | None:
 
 
 def packed_key(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str:
-    """Everything that determines the packed tensors of a model, as one text.
+    """A text that is equal only for loads that give the same packed tensors.
 
-    It has the names, sizes and times of the checkpoint's files, the settings, the sources and the compiled kernels of
-    this version, the version of torch, and the instructions of the processor.
+    It depends on the names, sizes and times of the checkpoint's files, on the settings of the model, on the sources and
+    compiled kernels of this version, on the version of torch, and on the instructions of the processor.
     """
     directory = str(Path(spec.directory).resolve())
     same = replace(spec, name="", directory=directory, speculation=None, kv_cache_dtype=None)
@@ -308,7 +312,7 @@ def _is_being_written(directory: int, name: str) -> bool:
 
 
 def _why_unsafe(status: os.stat_result) -> str | None:
-    """Why a file or directory may have been written by another user; None if that is not possible."""
+    """Why another user could have written a file or directory, as a clause for a log line; None if none could."""
     if status.st_uid != os.geteuid():
         return "it belongs to another user"
     if status.st_mode & 0o077:

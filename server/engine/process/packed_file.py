@@ -43,7 +43,11 @@ class _StoredTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _StoredIndex(msgspec.Struct, frozen=True):
-    """key: what the tensors were made from. sha256: of all bytes between the header and the index."""
+    """Index at the end of the file.
+
+    key: see `packed_key`: the files and the code from which the tensors were made.
+    sha256: digest of all bytes between the header and the index.
+    """
 
     key: str
     sha256: bytes
@@ -110,7 +114,7 @@ class PackingMemory:
 class PackedFile:
     """A file that `PackingMemory` has finished. Its header, index and sizes are checked; its tensors are not.
 
-    descriptor: the file, which stays the caller's. key: what the tensors must have been made from.
+    descriptor: the file, which the caller closes. key: the key that the file must have, see `packed_key`.
     Raises PackedFileError.
     """
 

@@ -35,10 +35,12 @@ class PlanningTooLong(BaseException):
 
 @contextmanager
 def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: bool) -> Iterator[Progress]:
-    """Limit the block until the progress callback that it yields is called for the first time.
+    """Context manager that limits the time, and the memory, of the planning at the beginning of a load.
 
-    sources: directories and files from which the model is loaded. progress: called by that callback.
-    limits_memory: whether memory that is added is limited too. Drivers of a device reserve more than they use.
+    It yields a callback for progress, to be used in place of `progress`. The limits end at its first call.
+
+    sources: directories and files from which the model is loaded. progress: called by the callback.
+    limits_memory: whether added memory is limited too. False for devices whose drivers reserve more than they use.
     Raises PlanningTooLong in the block, and MemoryError or RuntimeError where memory runs out. Threads other than the
     main one have no limit.
     """

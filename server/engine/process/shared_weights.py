@@ -45,7 +45,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Index(msgspec.Struct, frozen=True):
-    """fingerprint: see `fingerprint`. tensors: in the order in which loading keeps them."""
+    """Index at the end of the memory. fingerprint: see `fingerprint`. tensors: in the order of the calls of `keep`."""
 
     fingerprint: str
     tensors: list[_Entry]
@@ -66,7 +66,7 @@ class WritingMemory:
         os.ftruncate(descriptor, 0)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Write a tensor, and return one of its shape and dtype without contents."""
+        """Write a tensor. Returns a tensor of the same shape and dtype on the meta device, which has no contents."""
         tensor = tensor.detach()
         self._entries.append(_Entry(_name(tensor.dtype), list(tensor.shape), self._end))
         self._write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
@@ -105,7 +105,7 @@ class MappedMemory:
         self._entries = iter(index.tensors)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The next tensor of the memory, in place of the given one."""
+        """The next tensor of the memory. `tensor` has its shape and dtype, and its contents are not used."""
         entry = next(self._entries, None)
         found = None if entry is None else (entry.dtype, entry.shape)
         assert entry is not None and found == (_name(tensor.dtype), list(tensor.shape)), (
@@ -149,7 +149,7 @@ def map_weights(
 
 
 def fingerprint(models: Sequence[ModelSpec]) -> str:
-    """Everything that determines the tensors of models: their files, and the versions of the kernels and of torch."""
+    """A text that is equal only for equal tensors. It depends on the models' files and on kernel and torch versions."""
     return f"{files_fingerprint(models)} {choice.kernels_version()} {torch.__version__}"
 
 

@@ -136,7 +136,7 @@ def kv_shares(
 def agent_shares(
     loaded: Sequence[LoadedCheckpoint], drafts: Mapping[str, LoadedCheckpoint], options: EngineOptions
 ) -> list[int]:
-    """Bytes with which each model, and its draft model, runs one sequence of `AGENT_TOKENS` tokens."""
+    """KV memory in bytes that each model, with its draft model, needs for one sequence of `AGENT_TOKENS` tokens."""
     shares = []
     for model in loaded:
         needs = model.pool_needs(options)

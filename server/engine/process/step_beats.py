@@ -23,7 +23,7 @@ from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 BEAT_SECONDS = 0.5
 """Time between two beats. Shorter than `--stale-seconds`, so that a worker in a long step stays ready."""
 MIN_PROCESSOR_SHARE = 0.01
-"""Part of the time that a main thread that computes uses at least. It may share its core with many others."""
+"""A main thread that computes uses at least this part of the time. It may share its core with many other threads."""
 MAX_STEP_SECONDS = NO_PROGRESS_SECONDS
 """Longest time of beats without a message, for a step that can be cut."""
 
@@ -65,7 +65,10 @@ class StepBeats:
 
 
 class Watch:
-    """Judges from time to time whether the main thread computes a step. now: seconds of the monotonic clock."""
+    """Tells from periodic measurements whether the main thread is computing a step.
+
+    now: time of the first measurement, in seconds of `time.monotonic()`.
+    """
 
     def __init__(self, now: float) -> None:
         self._seen_at = self._sent_at = now
@@ -75,10 +78,12 @@ class Watch:
     def is_computing(
         self, now: float, processor_seconds: float, num_sent: int, max_seconds: float = MAX_STEP_SECONDS
     ) -> bool:
-        """Whether a beat is due: the main thread has sent nothing since the last call, and has computed meanwhile.
+        """Whether to send a beat: since the last call, the main thread has sent no message but has used processor time.
 
-        processor_seconds: processor time of the main thread. num_sent: number of messages that it has sent.
-        max_seconds: longest time without a message.
+        now: seconds of `time.monotonic()`.
+        processor_seconds: processor time of the main thread so far.
+        num_sent: number of messages that the main thread has sent so far.
+        max_seconds: longest time without a message. After it, the result is False.
         """
         used, passed = processor_seconds - self._processor_seconds, now - self._seen_at
         self._processor_seconds, self._seen_at = processor_seconds, now

@@ -25,22 +25,22 @@ parameters takes on two slow cores. A text cannot be cut, and attention to a lon
 
 
 def delayed_seconds(decode_seconds: Iterable[float | None], has_prefill: bool) -> float | None:
-    """Duration of the decode steps that an encoder step is measured by; None if no duration is known.
+    """Duration of a decode step, from which the budget of an encoder step is derived; None if none is known.
 
-    decode_seconds: expected duration of a decode step of each model with streams; the shortest one counts.
-    has_prefill: prompts wait, or are partly computed. Only a part of the duration counts then.
+    decode_seconds: expected duration of a decode step of each model with streams. The shortest one is used.
+    has_prefill: prompts wait, or are partly computed. Then only a part of the duration is used.
     """
     shortest = min((seconds for seconds in decode_seconds if seconds is not None), default=None)
     return shortest if shortest is None or not has_prefill else PREFILL_SHARE * shortest
 
 
 def max_encoder_tokens(costs: TokenCosts, decode_seconds: float | None, unmeasured: int, most: int) -> int:
-    """Tokens of an encoder step beside streams.
+    """Largest number of tokens in an encoder step that delays running streams.
 
     costs: measured cost of encoder tokens.
-    decode_seconds: see `delayed_seconds`.
-    unmeasured: tokens of the step as long as one of the two is not measured.
-    most: tokens of the largest step.
+    decode_seconds: result of `delayed_seconds`.
+    unmeasured: the result as long as `costs` or `decode_seconds` has no measurement.
+    most: upper bound of the result.
     """
     if decode_seconds is None or not costs.are_measured:
         return unmeasured
@@ -64,7 +64,7 @@ class LongSteps:
         self._token_seconds = seconds / tokens
 
     def tokens(self, most: int) -> int:
-        """Tokens of a step without streams beside it, see `tokens_of_long_steps`."""
+        """Largest number of tokens in a step that delays no streams, see `tokens_of_long_steps`."""
         return tokens_of_long_steps(self._token_seconds or 0.0, most)
 
     def is_long(self, tokens: int) -> bool:

@@ -1,9 +1,9 @@
 """Which running group gives its rows to a waiting one: rows are shared between API keys, then between calls.
 
-A group is preempted for another one only if its key (or, of one key, its call) keeps at least as many rows as that of
-the other one then has. Two groups therefore never take rows from each other in turns. Where all calls have few rows, a
-short group takes the row of one that is not, for the moment that it needs. See
-docs/decisions/0137-fair-shares.md.
+A running group is preempted for a waiting one only if afterwards its key keeps at least as many rows as the key of the
+waiting group then has. If both groups have the same key, the rule holds for their calls. Two groups therefore never
+take rows from each other in turns. If all calls have few rows, a short group takes the row of a group that is not
+short, for the moment that it needs. See docs/decisions/0137-fair-shares.md.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_STARTS = 8
 class FairRows:
     """The running rows after the preemptions and starts that are planned.
 
-    rows: rows of the running groups. running: these groups, the oldest first.
-    max_short: number of short groups that may run in place of others.
+    rows: number of rows of the running groups, by key and by call. running: the running groups, the oldest first.
+    max_short: number of short groups that may run in place of preempted groups.
     """
 
     def __init__(self, rows: RunningRows, running: Sequence[SequenceGroup], max_short: int = 0) -> None:
@@ -31,9 +31,10 @@ class FairRows:
         self._running = list(running)
 
     def victim(self, group: SequenceGroup) -> SequenceGroup | None:
-        """The running group that makes room for a waiting one; None if the shares are fair as they are.
+        """The running group to preempt for a waiting group; None if no running group may be preempted for it.
 
-        The newest group of the call with the most rows, of the key with the most rows.
+        It belongs to the key with the most rows, and there to the call with the most rows. Of that call it is the group
+        that started last.
         """
         if not self._running:
             return None

@@ -17,7 +17,7 @@ from server.ipc.wire.params import GenerationParams, SpeechAlignment
 class MessageChecks:
     """The checks of one model.
 
-    cross_attention_layers: called for the cross-attention of each layer.
+    cross_attention_layers: returns the cross-attention configuration of each decoder layer.
     """
 
     def __init__(

@@ -24,9 +24,11 @@ _SHARED_DIVISOR = 8
 
 
 def tokens_of_long_steps(token_seconds: float, most: int) -> int:
-    """Tokens of a step that delays no stream: `most`, or as many as take `MAX_PREFILL_SECONDS`.
+    """Largest number of tokens in a step that delays no stream.
 
-    token_seconds: time that a token took in the step before; 0 if none was measured.
+    It is `most`, or the number that takes `MAX_PREFILL_SECONDS` if that is smaller.
+
+    token_seconds: time per token in the previous step; 0 if no step was measured.
     """
     if token_seconds * most <= MAX_PREFILL_SECONDS:
         return most
@@ -39,7 +41,7 @@ def shared_tokens(max_batch_tokens: int) -> int:
 
 
 class PrefillBudget(StepTime):
-    """Step times of one model, and the prefill work that they allow beside its streams."""
+    """Limits the prefill work in steps that delay the streams of one model, from measured step times."""
 
     def tokens_of_long_steps(self, most: int) -> int:
         """Prefill tokens of a step without decoding rows, see `tokens_of_long_steps`."""

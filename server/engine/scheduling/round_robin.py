@@ -13,9 +13,12 @@ Item = TypeVar("Item")
 
 
 class RoundRobinQueue(Generic[Item]):
-    """Items by key and call. Those with the fewest running rows come first, and equal ones take turns.
+    """Waiting items by key and call. The key with the fewest running rows comes first, then its call with the fewest.
 
-    rows_by_key, rows_by_call: number of running rows; missing ones have none. Without them, all are equal.
+    Keys with equal numbers of rows take turns, and so do calls.
+
+    rows_by_key, rows_by_call: number of running rows; a key or call that is missing has none. Without these arguments,
+        all keys and calls are equal.
 
     A key is an opaque text that stands for the API key of a call; see `Generate.key`.
     """
@@ -41,7 +44,10 @@ class RoundRobinQueue(Generic[Item]):
         self._length += 1
 
     def add_first(self, key: str, call_id: int, item: Item) -> None:
-        """Queue an item before all others of its call. The call comes before its equals, and so does its key."""
+        """Queue an item before all others of its call.
+
+        The call comes first among the calls of its key with equally many rows, and the key among such keys.
+        """
         calls = self._keys.setdefault(key, OrderedDict())
         calls.setdefault(call_id, deque()).appendleft(item)
         calls.move_to_end(call_id, last=False)
@@ -63,14 +69,17 @@ class RoundRobinQueue(Generic[Item]):
         ]
 
     def end_turn(self, keep: bool = False) -> None:
-        """End the turn of the current call. keep: its first item stays in the queue, for the next turn of the call."""
+        """End the turn of the current call: remove its first item, and put the call behind its equals.
+
+        keep: the first item stays in the queue, for the next turn of the call.
+        """
         key, call_id = self._turn()
         if not keep:
             self.remove(key, call_id, self._keys[key][call_id][0])
         self._come_last(key, call_id)
 
     def take(self, key: str, call_id: int, item: Item) -> None:
-        """Remove an item, and let its call and its key come after their equals."""
+        """Remove an item. Its call and its key then come last among calls and keys with equally many rows."""
         self.remove(key, call_id, item)
         self._come_last(key, call_id)
 
@@ -109,7 +118,7 @@ def _fewest(names: Iterable[Name], rows: Mapping[Name, int]) -> Name:
 
 
 class RunningRows:
-    """Number of rows of the running groups: of each key and call, and together. num_short: number of short groups."""
+    """Counts the rows of running groups: by key, by call, and in total. num_short: number of short running groups."""
 
     def __init__(self) -> None:
         self.by_key: Counter[str] = Counter()
@@ -160,7 +169,7 @@ class WaitingGroups:
         self._round_robin(group).add(group.key, group.call_id, group)
 
     def resume_first(self, group: SequenceGroup) -> None:
-        """Queue a group that was preempted before the others of its call, and its call before its equals."""
+        """Queue a preempted group before all other groups of its call. See `RoundRobinQueue.add_first`."""
         self._round_robin(group).add_first(group.key, group.call_id, group)
 
     def next(self) -> SequenceGroup:
@@ -173,7 +182,7 @@ class WaitingGroups:
         return [*short[:left], *self._others.heads(), *short[left:]]
 
     def take(self, group: SequenceGroup) -> None:
-        """Remove a group that starts. Its call comes after its equals."""
+        """Remove a group that starts. See `RoundRobinQueue.take`."""
         self._round_robin(group).take(group.key, group.call_id, group)
 
     def remove(self, group: SequenceGroup) -> None:

@@ -80,7 +80,7 @@ class Schedule:
 
     @property
     def ready(self) -> list[SequenceGroup]:
-        """Groups whose last tokens are computed, so that they get their next ones, in the order of their rows."""
+        """Groups that get their next tokens in this step, because it computes their last ones. In the order of rows."""
         return [*self.decoding, *dict.fromkeys([row.group for row in self.chunks if row.needs_logits])]
 
     @property
@@ -131,6 +131,9 @@ class Schedule:
 
 
 def _further_tokens(group: SequenceGroup) -> int:
-    """Tokens that a decoding group computes besides the last ones of its sequences. Beams have none."""
+    """Number of tokens in a decoding group's rows besides the last token of each sequence: repeated and draft tokens.
+
+    0 for a group with beams.
+    """
     first = group.sequences[0]
     return first.repeated_tokens + len(first.draft)

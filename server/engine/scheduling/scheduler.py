@@ -220,7 +220,10 @@ class Scheduler:
         return used
 
     def _make_room(self) -> None:
-        """Preempt groups of keys and calls with many rows for the next groups of those with few, if these lack room."""
+        """Make room for waiting groups whose keys or calls have few running rows, if rows or blocks are lacking.
+
+        Preempts groups of keys and calls that have more rows, see `fair_rows`.
+        """
         group = self._next()
         if group is None or (self._has_rows(group) and self._fits(group)):
             return
@@ -263,10 +266,12 @@ class Scheduler:
         return self.blocks.fits(group, self.blocks.find(group))
 
     def _admit_shorter(self, behind: list[SequenceGroup]) -> list[SequenceGroup]:
-        """Admit the next groups of other calls whose prompts are shorter than the longest rest of a running prompt.
+        """Admit waiting groups with a short prompt before a long running prompt is computed. Returns them.
 
-        behind: running groups with unfinished prompts. Without this, a short prompt would wait until a long one that
-        came before it is computed.
+        A prompt is short if it has fewer tokens than the running prompt with the most uncomputed tokens. Only the first
+        group of each call is considered, and no call of a group in `behind`.
+
+        behind: running groups with unfinished prompts.
         """
         if not behind or not self.waiting:
             return []
@@ -285,9 +290,12 @@ class Scheduler:
         return admitted
 
     def _prefill_in_shares(self, behind: list[SequenceGroup], schedule: Schedule, budget: int) -> int:
-        """Schedule uncomputed tokens of running groups, in equal shares of the budget for their calls.
+        """Schedule uncomputed tokens of running groups. Each call gets an equal share of the budget.
 
-        What a call does not need is divided among the others. Returns the part of the budget that is used up.
+        If a call needs less than its share, the rest is divided among the other calls.
+
+        behind: running groups with unfinished prompts. budget: in tokens.
+        Returns the number of tokens that are scheduled.
         """
         by_call: dict[int, list[SequenceGroup]] = {}
         for group in behind:
@@ -330,7 +338,7 @@ class Scheduler:
             prefills = True
 
     def _start(self, group: SequenceGroup, found: list[int]) -> None:
-        """Let a waiting group run. found: its blocks in the prefix cache."""
+        """Move a waiting group to the running groups, with its blocks. found: its blocks in the prefix cache."""
         self.waiting.take(group)
         self._waits_no_longer(group)
         group.status = SequenceStatus.RUNNING

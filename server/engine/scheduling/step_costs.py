@@ -39,7 +39,10 @@ class _Size:
 
 
 class StepCosts:
-    """Seconds of decode steps of one model, by their exact number of tokens, and by its power of two."""
+    """Measured durations of one model's decode steps.
+
+    They are kept twice: by the exact number of tokens in the step, and by the number's bit length.
+    """
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
@@ -52,7 +55,7 @@ class StepCosts:
         return len(self._sizes)
 
     def clear(self) -> None:
-        """Forget all steps: later ones have other durations."""
+        """Forget all measured steps, because later steps will have other durations."""
         self._sizes, self._powers, self._sorted, self._num_steps = {}, {}, [], 0
 
     def observe(self, tokens: int, seconds: float) -> None:

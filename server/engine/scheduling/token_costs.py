@@ -40,7 +40,7 @@ class TokenCost(NamedTuple):
 
     @property
     def least_seconds(self) -> float:
-        """Time that the tokens of a step may always take."""
+        """Lower bound of the time budget for the tokens of a step, in seconds: they may always take this long."""
         return MIN_STRETCH * self.fixed_seconds
 
     def tokens_within(self, seconds: float) -> int:

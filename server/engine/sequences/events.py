@@ -43,7 +43,7 @@ class EngineEvents:
     def starts(self, requests: Sequence[tuple[int, float | None]], now: float) -> None:
         """Report requests that the next step starts, given as (request id, start deadline), if they cannot wait for it.
 
-        The HTTP process ends a request of which it has not heard at its start deadline.
+        The HTTP process ends a request that was not reported to it before its start deadline.
         """
         urgent = [
             sequence_id

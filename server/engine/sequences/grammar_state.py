@@ -43,8 +43,9 @@ class GrammarState:
         `GrammarMasks.prepare`.
     matcher: position in the section's grammar, or None before the first use.
     tokens: the tokens that are being read, of which `num_consumed` have been read.
-    section_start, section_bytes: where the section's text begins: the place in `tokens`, and the tokens of single bytes
-        that come before, which spell the end of the token that ended the section before.
+    section_start: index, in `tokens`, of the first whole token of the section.
+    section_bytes: byte tokens that the section's text begins with, before that token. They spell the rest of the token
+        in which the previous section ended.
     uses_fallback: the matcher follows the section's fallback.
     bits: mask of the next token: [words], uint32, or None if every token is allowed. Token i is allowed if bit i % 32
         of word i // 32 is set.
@@ -69,7 +70,7 @@ class GrammarState:
         self.enter(0, start)
 
     def enter(self, index: int, start: int) -> None:
-        """Begin a section. start: place of its first token."""
+        """Begin a section. index: index of the section. start: index of its first token in `tokens`."""
         self.index = index
         self.section_start = start
         self.section_bytes: list[int] = []

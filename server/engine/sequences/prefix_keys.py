@@ -15,7 +15,7 @@ _KEY_BYTES = 16
 
 
 def root_key(salt: str) -> bytes:
-    """Root key of a chain. salt: everything besides the tokens that distinguishes two texts."""
+    """Root key of a chain. salt: text that differs for sequences that must not share blocks, whatever their tokens."""
     return blake2b(salt.encode(), digest_size=_KEY_BYTES).digest()
 
 

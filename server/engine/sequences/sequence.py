@@ -93,12 +93,13 @@ class SequenceGroup:
     shared_tokens: after a preemption, number of leading tokens that the beams share again. Only the first beam computes
         them.
     copies: block copies to do before the next step, see `Schedule.copies`.
-    writable_tokens: all sequences own the blocks of their uncomputed positions below this number alone.
+    writable_tokens: no block with an uncomputed position below this one is shared. So steps can write to these
+        positions without copying blocks.
     rope_length: minimum text length for rotary embeddings that depend on the length: the length of the prompt, or of
         the text at the last restart.
     arrival, first_scheduled, first_token: seconds of time.monotonic(), or None if not reached yet.
     start_deadline: as in `Generate`.
-    report_due: when the HTTP process is to be told next that the group is computed, see `StepOutput.computing`.
+    report_due: seconds of time.monotonic() from which the next `StepOutput.computing` reports the group.
     """
 
     def __init__(

@@ -25,12 +25,13 @@ class RowPart(NamedTuple):
 class SequenceState:
     """Slots of one sequence. The sequence holds a reference of its own to each of them.
 
-    source: slot with the state after the computed tokens, None before the first token. It is `slot`, or a slot that
-        other sequences or the prefix cache share and that nobody writes.
+    source: slot with the state after the computed tokens, None before the first token. It is `slot`, or a slot that is
+        shared with other sequences or the prefix cache and is never written.
     slot: slot that the next step writes; None after a fork, until the next step.
     draft_slot: slot that the next step writes after the draft; None without a draft.
-    wanted: numbers of prompt tokens after which a snapshot is to be taken.
-    snapshots: slots of snapshots by number of tokens. The prefix cache gets them when later logits are finite.
+    wanted: positions in the prompt at which to take a snapshot: numbers of tokens before it.
+    snapshots: slot of each snapshot, by the number of tokens before it. The prefix cache gets a snapshot as soon as
+        later logits are finite.
     parts: parts of the row in the current step.
     """
 

@@ -28,7 +28,7 @@ def is_needed(params: GenerationParams) -> bool:
 
 
 def _changes_otherwise(params: GenerationParams) -> bool:
-    """Whether settings can change logits in other ways than to ban or force tokens that do not depend on the text."""
+    """Whether settings change logits in other ways than by bans and forced tokens that are the same for every text."""
     return bool(
         params.repetition_penalty != 1.0
         or params.presence_penalty

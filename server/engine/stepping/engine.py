@@ -71,7 +71,7 @@ class ModelEngine:
 class Engine:
     """The models of one device and their requests.
 
-    epoch: number of the worker start, see `Configure`.
+    epoch: see `Configure`.
     send: sends messages that cannot wait for the end of a step; None if there is no HTTP process.
     """
 
@@ -211,7 +211,10 @@ class Engine:
         return timing
 
     def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
-        """One encoder step, shorter than a step of the decoders that it delays."""
+        """Run one encoder step. If it delays running streams, it is limited by `max_encoder_tokens`.
+
+        name: name of the model. encoding: its engine.
+        """
         self._encoded_last.add(name)
         self._has_encoded = True
         generations = [model.generation for model in self.models.values() if self._is_generating(model)]
@@ -275,7 +278,7 @@ class Engine:
         )
 
     def _report(self, sequence_ids: list[int]) -> None:
-        """Tell the HTTP process that requests start, before the step that computes them."""
+        """Report to the HTTP process that requests start. Sent before the step that computes them."""
         if self.send is not None:
             self.send(StepOutput(self.epoch, computing=sequence_ids))
 

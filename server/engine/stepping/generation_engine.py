@@ -257,7 +257,7 @@ class GenerationEngine:
             self._append(group, [token], (), events)
 
     def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
-        """Choose the next tokens of groups, and record their events. output: the rows of these groups."""
+        """Choose the next tokens of groups, and record their events. output: the decoder's output for their rows."""
         if not ready:
             return
         self._fail_without_grammar_token(ready, events)

@@ -67,7 +67,7 @@ class StepsAhead:
         return step
 
     def read(self, step: LaunchedStep) -> list[int]:
-        """Launch the step after a launched one, if possible, and wait for that one.
+        """Launch the next step, if possible, and then wait for the results of `step`.
 
         Returns the token of each row; -1 where a logit of the row is not finite.
         """
@@ -89,7 +89,7 @@ class StepsAhead:
         self._scheduler.blocks.release_held(step.held, is_finite)
 
     def _after(self, step: LaunchedStep) -> LaunchedStep | None:
-        """Launch the step after a launched one. None where its plan needs the tokens of that one."""
+        """Launch the step after `step`. None if its schedule needs the tokens of `step`, which are not read yet."""
         scheduler, captured = self._scheduler, self._runner.captured
         assert captured is not None, "a step was launched"
         running = [row for row in step.schedule.rows if row.group.status is SequenceStatus.RUNNING]
@@ -117,7 +117,10 @@ class StepsAhead:
 
 
 def _choices(rows: Sequence[ScheduledRow], ahead: bool) -> RowChoices:
-    """How the tokens of the rows are chosen. ahead: one more token of each row is not read yet."""
+    """Sampling settings and random numbers for the next token of each row.
+
+    ahead: whether each row has one more token, which the host has not read yet.
+    """
     groups = [row.group for row in rows]
     filters = [SamplerRow.of(group.params, group.seed, group.num_generated + ahead) for group in groups]
     sampled = [place for place, choice in enumerate(filters) if not choice.is_greedy]

@@ -79,7 +79,7 @@ class Call:
     key: name and limits of the request's API key; None if the server requires no key.
     queue_seconds: longest wait, from now on, until the engine computes the first row; None for no limit.
     limits: the time limits, from `deadline` and `queue_seconds`.
-    truncated_inputs: places, in the request, of the inputs that lost tokens. The operation sets them.
+    truncated_inputs: indices, in the request, of the inputs that lost tokens. The operation sets them.
     ignored: names of the parameters that were sent and dropped.
     model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
@@ -157,7 +157,10 @@ class Call:
         self._close_callbacks.pop(callback, None)
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Report parameters that were sent and dropped. names: from our own tables, and indices; no client's key."""
+        """Record parameters that were sent and dropped, for the answer's headers.
+
+        names: built from field names of this server and indices, never from keys that the client chose.
+        """
         self.ignored += names
 
     def next_id(self) -> int:

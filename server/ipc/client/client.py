@@ -146,7 +146,7 @@ class EngineClient:
         return submission.sequence_ids
 
     def _send_entered(self) -> None:
-        """Send the next part of a request with many rows that has entered the queue as a whole."""
+        """Send the next part of a large request. All of its parts are already counted in the queue."""
         call = next(iter(self._entered), None)
         if call is None:
             return
@@ -163,7 +163,7 @@ class EngineClient:
         return bool(self._dispatcher.serving(submission.model))
 
     def _send(self, submission: Submission) -> None:
-        """Send the next part, which has entered the queue."""
+        """Send the next part of a submission. The part is already counted in the queue."""
         part = submission.parts.popleft()
         limits = submission.call.limits
         message = msgspec.structs.replace(
@@ -232,7 +232,7 @@ class EngineClient:
             self._dropped += dropped
 
     def _drop_next(self) -> None:
-        """Drop the next of many sequences, which get no events any more."""
+        """Tell the workers to drop the next sequences of `abort_all`. Events of these are ignored already."""
         self._drop([self._dropped.popleft() for _ in range(min(ROWS_PER_TURN, len(self._dropped)))])
         if self._dropped:
             asyncio.get_running_loop().call_soon(self._drop_next)
@@ -269,9 +269,9 @@ class EngineClient:
         self._observer.on_progress(progress)
 
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send, epoch: int = 1) -> None:
-        """A worker is ready. Sequences of lost workers that wait for one are sent.
+        """A worker is ready. Sequences of lost workers, which wait for a worker, are sent to it.
 
-        send: sends messages to it. epoch: number of its process.
+        send: sends messages to the worker. epoch: see `Configure`.
         """
         self.device = device
         worker = self._dispatcher.add(epoch, send, [info.name for info in models])
@@ -345,7 +345,7 @@ class EngineClient:
         self._repeat()
 
     def _repeat(self) -> None:
-        """Send the sequences that no worker has, if a worker has their model."""
+        """Send sequences whose worker was lost to another worker, if one has their model."""
         if self.connected:
             lost = [
                 (sequence_id, sequence)

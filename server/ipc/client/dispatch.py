@@ -35,8 +35,9 @@ class Dispatcher:
         return [worker for worker in self.accepting if model in worker.models]
 
     def add(self, epoch: int, send: Send, models: Iterable[str]) -> WorkerState:
-        """Add a worker that has become ready. epoch: number of its process. send: sends messages to it. models: names
-        of the models that it has.
+        """Add a worker that has become ready.
+
+        epoch: see `Configure`. send: sends messages to the worker. models: names of the models that it has.
         """
         worker = self.workers[epoch] = WorkerState(epoch, MessageCoalescer(send, self._coalesce_seconds))
         worker.models.update(models)
@@ -44,13 +45,13 @@ class Dispatcher:
         return worker
 
     def send_vocabularies(self, worker: WorkerState, models: Iterable[str]) -> None:
-        """Send the bytes of the tokens of models, as far as they are known, to a worker that has loaded them."""
+        """Send the known `Vocabulary` messages of some models to a worker that has loaded the models."""
         for model in models:
             if model in self._vocabularies:
                 worker.outbox.post(self._vocabularies[model], idle=False)
 
     def forget_vocabulary(self, model: str) -> None:
-        """Forget the bytes of the tokens of a model that is unloaded."""
+        """Forget the `Vocabulary` message of a model that is unloaded."""
         self._vocabularies.pop(model, None)
 
     def add_vocabulary(self, vocabulary: Vocabulary) -> None:

@@ -1,7 +1,8 @@
 """Ask the workers to measure, load and unload models, and remember which of them every worker should have.
 
-A worker that becomes ready, for example after a crash, gets a `LoadModel` for each wanted model. A worker carries out
-loads one after the other. If it ends meanwhile, the model that it was loading is not wanted any more.
+A model is wanted from the end of `load` until `unload`. A worker that becomes ready, for example after a crash, gets a
+`LoadModel` for each wanted model. A worker carries out loads one after the other. If a worker ends while it loads a
+model, that model is no longer wanted, because it may have caused the end.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class WorkerLost(ModelLoadFailed):
 
 
 class _Pending(NamedTuple):
-    """A message whose answer has not arrived. answer: gets it, or the reason why none comes."""
+    """A message whose answer has not arrived. answer: future of the answer, or of the error if none will arrive."""
 
     message: MeasureModel | LoadModel | UnloadModel
     answer: asyncio.Future[ModelAnswer]
 
 
 class ModelLoads:
-    """The models that workers load while they run. All methods must be called on one event loop.
+    """Loads and unloads models in all workers while they run. All methods must be called on one event loop.
 
-    dispatcher: the workers.
-    loaded: called when a worker has loaded a model.
+    dispatcher: lists the workers, and the models that each has.
+    loaded: called with the descriptions of the models of each `ModelLoaded` message.
     """
 
     def __init__(self, dispatcher: Dispatcher, loaded: Callable[[list[ModelInfo]], None]) -> None:
@@ -134,7 +135,11 @@ class ModelLoads:
         self.changed()
 
     def on_lost(self, epoch: int) -> None:
-        """A worker has ended. Only the first of its unanswered loads had begun; the others are not to blame."""
+        """A worker has ended. Its first unanswered message had begun and fails with WorkerLost.
+
+        So do messages about models that are not wanted. The others, which load wanted models again, are cancelled: they
+        had not begun, so their models did not cause the end and stay wanted.
+        """
         lost = [key for key in self._answers if key[0] == epoch]
         for index, key in enumerate(lost):
             future, name = self._answers.pop(key).answer, key[1]
@@ -187,7 +192,10 @@ class ModelLoads:
     def _send(
         self, worker: WorkerState, name: str, message: MeasureModel | LoadModel | UnloadModel
     ) -> asyncio.Future[ModelAnswer]:
-        """Send a message. Returns its answer; that of an earlier message about the same model is cancelled."""
+        """Send a message about a model. Returns the future of the answer.
+
+        The future of an earlier message to this worker about the same model is cancelled.
+        """
         future: asyncio.Future[ModelAnswer] = asyncio.get_running_loop().create_future()
         earlier = self._answers.pop((worker.epoch, name), None)
         if earlier is not None:

@@ -15,7 +15,7 @@ class Observer(Protocol):
 
     on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
     on_finished: event is None for a sequence that a stop string ended in this process.
-    on_cancelled: the client of so many sequences disconnected; may be none.
+    on_cancelled: a client disconnected, which cancelled `sequences` sequences in this stage; the number may be 0.
     """
 
     def on_progress(self, progress: Progress) -> None: ...

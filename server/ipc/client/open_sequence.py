@@ -21,7 +21,7 @@ class OpenSequence:
     message: the message that was sent. None as soon as an event of a row was delivered: it cannot be sent again.
     places: index of the row, or of each item, in the whole request.
     sizes: tokens of the row, or of each item.
-    unanswered: items whose results have not arrived, by their index in `message`; for a row, one entry until the row
+    unanswered: indices, in `message`, of the items whose results have not arrived; for a row, one entry until the row
         ends.
     waiting_sequences, waiting_tokens: sequences and tokens that are counted in the queue: a row until it starts, an
         item until it is answered.
@@ -59,8 +59,9 @@ Sequences = dict[int, OpenSequence]
 
 
 def open_sequences(submission: Submission, part: Part, message: Generate | Encode) -> Sequences:
-    """The sequences of a part that is about to be sent: one per row, or one for all items. message: the message that
-    sends the part.
+    """Create the open sequences of a part that is about to be sent: one per row, or one for all items of an `Encode`.
+
+    message: the message of the part.
     """
     if isinstance(message, Encode):
         count, tokens = len(part.sizes), sum(part.sizes)
@@ -77,9 +78,11 @@ def open_sequences(submission: Submission, part: Part, message: Generate | Encod
 
 
 def messages_to_repeat(sequences: Iterable[tuple[int, OpenSequence]]) -> Iterator[tuple[Generate | Encode, Sequences]]:
-    """The messages that send sequences again, each with its sequences. Answered items are left out.
+    """Build messages that send sequences of a lost worker again. Returns each message with its sequences.
 
-    sequences: request ids and sequences that no worker has any more.
+    Items that were answered are left out.
+
+    sequences: sequences without a worker, by their ids in messages.
     """
     rows: dict[int, Sequences] = {}
     for sequence_id, sequence in sequences:

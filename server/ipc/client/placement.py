@@ -37,8 +37,9 @@ class Placement:
         self._homes: OrderedDict[bytes, int] = OrderedDict()
 
     def choose(self, workers: Sequence[WorkerState], message: Generate | Encode, block_size: int) -> WorkerState:
-        """The worker for a message. workers: those that accept requests, at least one. block_size: tokens of a KV
-        block.
+        """Choose the worker for a message.
+
+        workers: the workers that accept requests, at least one. block_size: number of tokens in a KV block.
         """
         if len(workers) == 1:
             return workers[0]
@@ -72,9 +73,9 @@ def num_pieces(num_workers: int, message: Generate | Encode, sizes: Sequence[int
 
 
 def _prefix_keys(message: Generate, block_size: int) -> Iterator[tuple[bytes, int]]:
-    """Hashes of the beginnings of the first prompt with their numbers of blocks, shortest first.
+    """Hashes of prefixes of the first prompt, shortest first: pairs of the hash and the prefix's length in blocks.
 
-    Prompts shorter than a block have none.
+    The lengths are powers of two. A prompt shorter than a block has none.
     """
     if not message.prompts or not block_size:
         return

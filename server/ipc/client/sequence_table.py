@@ -37,7 +37,7 @@ class SequenceTable:
         self._observer = observer
 
     def on_computing(self, worker: WorkerState) -> None:
-        """A worker computes a long step. The requests that it reported before the step make progress."""
+        """A worker is computing a long step. Counts as progress of the requests that it reported before the step."""
         now = worker.last_message_seconds = time.monotonic()
         for sequence_id in worker.computing:
             sequence = self._of(worker, sequence_id)
@@ -122,7 +122,7 @@ class SequenceTable:
             self._observer.on_first_output(sequence.model, now - sequence.call.submitted)
 
     def _leave_queue(self, sequence: OpenSequence, sequences: int, tokens: int) -> None:
-        """Count rows or items of a sequence that wait no longer."""
+        """Subtract rows or items of a sequence, and their tokens, from the queue, because they no longer wait."""
         sequences, tokens = min(sequences, sequence.waiting_sequences), min(tokens, sequence.waiting_tokens)
         if sequences:
             sequence.waiting_sequences -= sequences

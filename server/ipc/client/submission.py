@@ -56,7 +56,7 @@ class Submission:
 
 
 def fits(sizes: list[int], share: tuple[int, int]) -> bool:
-    """Whether sequences of these numbers of tokens may all wait at once. share: as for `split`."""
+    """Whether all sequences of a request may wait at once. sizes: tokens of each sequence. share: see `split`."""
     return len(sizes) <= share[0] and sum(sizes) <= share[1]
 
 

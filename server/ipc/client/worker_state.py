@@ -15,7 +15,7 @@ WAITING_LOAD, RUNNING_LOAD = 4, 1
 class WorkerState:
     """One ready worker.
 
-    epoch: number of its process.
+    epoch: see `Configure`.
     outbox: sends messages to it.
     is_retired: it gets no further requests.
     models: names of the models and adapters that it has.

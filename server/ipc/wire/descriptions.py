@@ -79,7 +79,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     speculation: source of draft tokens, or None.
     adapters: low-rank adapters by the name that clients use as model name, with their directories.
     answers: serve a language model as a reranker, by the logits of its answer.
-    kv_cache_dtype: dtype of its KV cache; None for that of `EngineOptions`.
+    kv_cache_dtype: dtype of its KV cache; None for `EngineOptions.kv_cache_dtype`.
     """
 
     name: str

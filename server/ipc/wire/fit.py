@@ -51,9 +51,9 @@ def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> st
 
 
 def room(info: ModelInfo) -> str | None:
-    """How many tokens, and how many long sequences, the KV cache of a worker holds; None for a model without one.
+    """A text for the operator: how many tokens, and how many long sequences, a worker's KV cache holds.
 
-    An adapter uses the cache of its model.
+    None for a model without a KV cache, and for an adapter, which uses the cache of its model.
     """
     if not info.kv_tokens or info.adapter_of:
         return None

@@ -85,7 +85,7 @@ class Logprobs(Sequence[TokenLogprob]):
         return len(self._values)
 
     def own(self) -> Sequence[float]:
-        """The log-probability of each token of the text, without those of the likeliest tokens at its place."""
+        """The log-probabilities of the text's own tokens, without those of the likeliest alternatives."""
         return self._values[:: self._width]
 
     def __len__(self) -> int:

@@ -56,7 +56,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class Configure(Message, frozen=True):
     """First message to a new worker.
 
-    epoch: number of the worker process, which no other one of this server has. Every message of the worker carries it.
+    epoch: unique number of the worker process, counted up at each start. Every message of the worker contains it.
     weights_descriptor: descriptor of the memory for weights that the workers share, inherited by the worker; None if
         each worker has its own weights. Workers on CUDA ignore it. See `server.ipc.workers.weight_memory`.
     """
@@ -191,7 +191,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     prompt_tokens: number of leading tokens that the vector of the text leaves out, or that get no vector.
     spans: (first token, end) of each span, for `embed_spans`; of each word, for `labelled_spans`.
     label_indices: index of the token before each label, for `labelled_spans`.
-    attended_tokens: number of first tokens that all tokens attend to; 0 for all.
+    attended_tokens: number of leading tokens to which every token attends; 0 if every token attends to all tokens.
     """
 
     token_ids: list[int]

@@ -21,11 +21,11 @@ class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptProbe(msgspec.Struct, frozen=True, array_like=True):
-    """A token whose probability after a part of the decoder's prompt is reported, see `Finished.probe_logprob`.
+    """Asks for the log-probability of one token after a prefix of the decoder's prompt, see `Finished.probe_logprob`.
 
-    position: index of the last token of that part of the prompt.
-    token_id: the token that could follow it. For a speech model it gives the probability that a
-        window has no speech.
+    position: index of the last token of the prefix.
+    token_id: the token after the prefix. A speech model has a token whose probability is that of a window without
+        speech.
     """
 
     position: int

@@ -109,7 +109,7 @@ class MarkerScanner:
         return None
 
     def _partial(self, text: str) -> int:
-        """Length of the longest end of a text that is the beginning of a marker."""
+        """Length of the longest suffix of a text with which a marker begins; 0 if there is none."""
         longest = max((len(marker.text) for marker in self._anywhere), default=1) - 1
         ends = (text[start:] for start in range(max(0, len(text) - longest), len(text)))
         return next((len(end) for end in ends if any(marker.text.startswith(end) for marker in self._anywhere)), 0)

@@ -99,7 +99,7 @@ class Supervisor:
     limits: time limits and number of restarts.
     command: command that starts a worker process.
     weights: memory for weights that the workers share, or None if each worker has its own weights.
-    epochs: numbers of the worker processes, shared by all supervisors of a pool.
+    epochs: yields the epoch of each new worker process; shared by all supervisors of a pool.
     has_others: whether other workers answer requests. The supervisor then never gives up.
     clock: current time in seconds, for the restart policy.
     """

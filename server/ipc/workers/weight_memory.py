@@ -58,7 +58,7 @@ class WeightMemory:
 
 
 def files_fingerprint(models: Sequence[ModelSpec]) -> str:
-    """Digest of the specifications of models, and of the size and time of their files."""
+    """Digest that changes with the specifications of the models, and with the names, sizes and times of their files."""
     digest = hashlib.sha256(msgspec.json.encode(list(models)))
     for model in models:
         draft = "" if model.speculation is None else model.speculation.draft_directory
