@@ -195,7 +195,10 @@ def text_parts(
 
 
 def text_bytes(spec: ModelSpec) -> int:
-    """Memory of the tokenizer of a model, from the sizes of its files."""
+    """Estimated memory of a model's tokenizer in bytes, from the sizes of the tokenizer files.
+
+    A constant for a GGUF file.
+    """
     directory = Path(spec.directory)
     if is_gguf(directory):
         return 16 * MIN_TEXT_BYTES

@@ -163,9 +163,9 @@ def find_translation_prompts(settings: Settings, models: Sequence[str]) -> dict[
 
 
 def resolved(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
-    """The directory of a checkpoint: a path, or that of a model of the hub. Raises CheckpointError.
+    """The directory of a checkpoint. Raises CheckpointError.
 
-    weights: patterns of the names of its weights.
+    source: a path, or the id of a model of the hub. weights: patterns for the names of its weight files.
     """
     try:
         return resolve(source, weights)
@@ -174,9 +174,10 @@ def resolved(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
 
 
 def by_model(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Values of `NAME=VALUE` entries by the name of the model, and of an entry without a name by an empty name.
+    """Read entries of the form `NAME=VALUE` or `VALUE`. Returns the values by model name; `VALUE` has an empty name.
 
-    Raises StartError for a model that is not served.
+    setting: name of the setting, for errors. names: names of the models.
+    Raises StartError for the name of a model that is not served.
     """
     found: dict[str, str] = {}
     for entry in entries:

@@ -35,5 +35,8 @@ def unknown_model(name: str, names: Sequence[str]) -> str:
 
 
 def with_name(message: str, name: object) -> str:
-    """The message of `unknown_model` with the wrong name, for the one who wrote it. Other messages stay as they are."""
+    """Put the wrong name into a message of `unknown_model`. Other messages stay as they are.
+
+    The server's message does not repeat the name. The client that has sent the name calls this.
+    """
     return message.replace(_UNNAMED, f"no model is named {name}", 1)

@@ -134,7 +134,7 @@ class Endpoints:
             yield cls(api, metrics, tls, metrics_tls, connection_limit(settings.max_connections))
 
     def read_certificates_again(self, settings: Settings) -> None:
-        """Give new connections the certificate that the files have now, if there is one."""
+        """Use the current content of the certificate files for new connections. Does nothing without TLS."""
         if self.tls is not None:
             read_certificates_again(self.tls, settings)
 

@@ -28,8 +28,9 @@ Frames = NDArray[np.float32]
 def split_samples(samples: Samples, window_frames: int) -> list[Samples]:
     """Split a recording into inputs of the log-mel computation.
 
-    Each part yields `window_frames` frames, the last one fewer, and includes half an analysis window on both sides.
-    A recording shorter than a window is padded with silence. Both ends are extended by their mirror image.
+    The computation makes `window_frames` frames of each part, and fewer of the last one. A part includes half an
+    analysis window of samples on both sides; at the ends of the recording, these are the mirror image of its samples.
+    A recording of fewer than `window_frames` frames is first padded with silence.
     """
     min_samples = window_frames * HOP_SAMPLES
     if len(samples) < min_samples:
@@ -71,5 +72,5 @@ def second_bytes(num_mels: int) -> int:
 
 
 def num_frames(num_samples: int) -> int:
-    """Number of frames of a recording of this many samples, without the padding of `split_samples`."""
+    """Number of frames that `num_samples` samples have, without the padding of `split_samples`."""
     return -(-num_samples // HOP_SAMPLES)

@@ -3,7 +3,7 @@
 The ratio of the rates is `up / down` in lowest terms. In principle, `up - 1` zeros are inserted after each sample, a
 low-pass filter removes everything above the lower Nyquist frequency, and every `down`-th sample is kept. Only the
 filter taps that fall on a sample are computed: each of the `up` phases uses its own short filter. Sources: Crochiere
-    and Rabiner 1983, Multirate Digital Signal Processing, chapter 2; Kaiser 1974 for the window.
+and Rabiner 1983, Multirate Digital Signal Processing, chapter 2; Kaiser 1974 for the window.
 """
 
 from __future__ import annotations
@@ -71,8 +71,11 @@ def _phases(up: int, down: int) -> Iterator[tuple[int, NDArray[np.float64]]]:
 
 
 def _shape(times: NDArray[np.int64], spacing: int) -> NDArray[np.float64]:
-    """A sinc under a Kaiser window, 0 outside of the window. times: distances from its centre, in steps of the rate
-    with zeros inserted.
+    """A sinc multiplied by a Kaiser window; 0 outside of the window.
+
+    times: distances from the centre of the window, in samples of the signal with inserted zeros.
+    spacing: distance between two zero crossings of the sinc, in the same unit.
+    Returns an array like `times`, float64.
     """
     inside = 1 - (times / (ZERO_CROSSINGS * spacing)) ** 2
     window = np.where(inside >= 0, np.i0(KAISER_BETA * np.sqrt(np.maximum(inside, 0))) / np.i0(KAISER_BETA), 0)

@@ -31,8 +31,8 @@ def token_times(weights: bytes, source_tokens: int, num_tokens: int) -> list[flo
 def first_positions(costs: NDArray[np.float64]) -> NDArray[np.int64]:
     """The first column that the cheapest path visits in each row.
 
-    costs: [rows, columns], float64, both at least 1. The path leads from the first cell to the last, one step right,
-    down or both at a time. Among equally good steps, the one to the right is preferred, then the one down.
+    costs: [rows, columns], float64, both at least 1. The path leads from the first cell to the last. Each step goes one
+    cell to the right, down, or both. Among equally good steps, a step to the right is preferred, then a step down.
     """
     steps = _steps(costs)
     row, column = costs.shape

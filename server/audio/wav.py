@@ -43,9 +43,10 @@ class _WavFormat:
 
 
 def max_size(data: bytes) -> tuple[int, float]:
-    """Upper bounds of the samples per channel and of the seconds of a file, from its format alone.
+    """Upper bounds of the size of a WAV file: samples per channel, and duration in seconds.
 
-    A file whose format is not among its first chunks counts as one of 8 bits and `MIN_RATE`.
+    They are computed from the length and the format of the file. If its first chunks do not state the format, the file
+    is assumed to have one channel, 8 bits and the rate `MIN_RATE`.
     """
     try:
         found = _format(_first_format(data))

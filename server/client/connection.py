@@ -47,7 +47,7 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class Answer:
-    """The JSON value of an answer. truncated: places of the inputs that were cut to fit the model."""
+    """The JSON value of an answer. truncated: indices, in the request, of the inputs that were cut to fit the model."""
 
     value: Any
     truncated: frozenset[int] = frozenset()
@@ -126,12 +126,15 @@ class Connection:
             return (await response.aread()).decode(errors="replace")
 
     async def upload(self, path: str, fields: Mapping[str, str], name: str, data: bytes) -> Any:
-        """Send a form with a file and return the JSON answer. Raises RequestFailed, Unreachable."""
+        """Send a form with a file and return the JSON answer. Arguments and errors are those of `upload_for_text`."""
         async with self._answer(path, None, data=fields, files={"file": (name, data)}) as response:
             return await _json(response)
 
     async def upload_for_text(self, path: str, fields: Mapping[str, str], name: str, data: bytes) -> str:
-        """Send a form with a file and return the answer as text. Raises RequestFailed, Unreachable."""
+        """Send a form with a file and return the answer as text. Raises RequestFailed, Unreachable.
+
+        path: path of the route. fields: the other fields of the form. name, data: name and content of the file.
+        """
         async with self._answer(path, None, data=fields, files={"file": (name, data)}) as response:
             return (await response.aread()).decode(errors="replace")
 

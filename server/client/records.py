@@ -1,7 +1,7 @@
 """Inputs and outputs of a batch: texts, lines, or JSON lines.
 
-A line of JSON is a text in quotes, or an object with the text and any fields of the request. These fields replace
-those of the flags. `id` names the line in the output.
+A line of JSON is a text in quotes, or an object with the text and any fields of the request. Such a field replaces the
+flag of the command for the same field. `id` names the line in the output.
 
 The output has one object per line: `line`, `id` if there was one, `answer` or `error`, and `truncated` if the text was
 cut to fit the model. An answer that its time limit has cut has the finish reason `timeout`.
@@ -28,10 +28,10 @@ NOT_IN_BATCHES = ("stream",)
 class Record:
     """One input.
 
-    line: number of its line, from 1.
+    line: line number in the input, from 1.
     item: a text, or another value that the request accepts (token ids, a pair of texts).
     id: value of the field `id`, or None.
-    fields: fields of the request that replace those of the flags.
+    fields: fields of the request, which replace the flags of the command for the same fields.
     """
 
     line: int
@@ -180,7 +180,7 @@ class JsonLines:
 def remaining(records: Sequence[Record], output: Path) -> list[Record]:
     """The inputs without a complete answer in the output of an earlier run.
 
-    Removes from that output what the next run writes again: errors, answers that a time limit has cut, and the
+    Removes lines from that output which the next run writes again: errors, answers that a time limit has cut, and the
     unfinished last line of a run that was killed. Raises CommandError for a file that is not the output of these
     inputs.
     """

@@ -36,7 +36,7 @@ class Downloads:
     """Fetches models, one after another, and reports the progress.
 
     sources: the models. bars: whether a bar may be drawn on a terminal; otherwise there are log lines.
-    planned: what has to be fetched, if it is known already.
+    planned: the downloads that are needed, if they are known already; else None.
     """
 
     def __init__(self, sources: Sequence[HubSource], bars: bool, planned: Sequence[Download] | None = None) -> None:

@@ -154,7 +154,7 @@ def _commit(directory: Path) -> str:
 
 
 def _state(found: Path) -> str:
-    """What the model is, and whether this server can run it. Reads no weights."""
+    """One line about a downloaded model: its kind, and whether this server can run it. Reads no weights."""
     from models.checkpoint.checkpoint_heads import read_files
     from models.config import ConfigError
     from weights.errors import ResolveError

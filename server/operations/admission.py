@@ -88,7 +88,7 @@ class _Reserved:
 
 @dataclass
 class _Reservation(_Reserved):
-    """What is reserved for one call. requests: 1 as soon as something is reserved."""
+    """The amounts that are reserved for one call. requests: 1 as soon as anything is reserved, else 0."""
 
     model: str = ""
     key: str | None = None
@@ -193,7 +193,7 @@ class Admission:
         held.add(1 - held.requests, tokens, memory_bytes)
 
     def _take_from_rates(self, call: Call, held: _Reservation, prompt_tokens: int) -> None:
-        """Take a request and its prompt from what its API key may use in a minute. Raises Overloaded."""
+        """Count a request and its prompt tokens against the limits per minute of its API key. Raises Overloaded."""
         key = call.key
         if key is None:
             return
@@ -244,12 +244,13 @@ class Admission:
         )
 
     def _check_room(self, held: _Reservation, memory: int, param: str | None = None) -> None:
-        """Check the memory of all requests, and of one of several models.
+        """Raise Overloaded if too little memory for requests is left, in total or for the model of the request.
 
-        held: the reservation of the request. memory: what it needs in addition.
+        With several models, the requests of one model may take a share of the memory. The only request of a model may
+        take more than the share.
+
+        held: the reservation of the request. memory: bytes that the request needs in addition.
         param: the field that needs more memory during a request, for errors.
-
-        The only request of a model may take the share of the other models.
         """
         limit = self.memory_bytes
         if self.total.memory_bytes + memory > limit:

@@ -38,7 +38,7 @@ class Cost:
     scored_tokens: log-probabilities of tokens in the result, each with its token. Those of generated tokens are not
         counted: they are reserved as they arrive (`server.operations.generating.logprob_memory`).
     scored_param: the field that asks for them, for errors; empty for the field that errors name otherwise.
-    placed_tokens: tokens whose places in the text are kept.
+    placed_tokens: tokens for which (start, end) in the text is kept in memory.
     recording_bytes: memory of a recording.
     """
 

@@ -24,7 +24,7 @@ Numbers = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class InputItems:
-    """Engine items of texts, in their order. truncated: places of the texts that lost tokens."""
+    """Message items of texts, in the order of the texts. truncated: indices of the texts that lost tokens."""
 
     items: list[EncodeItem]
     truncated: list[int]
@@ -43,7 +43,7 @@ async def text_items(
 
     truncation: side on which a long text loses tokens, or None to refuse it.
     param: the field that an error names.
-    max_tokens: a lower limit than that of the model, or None.
+    max_tokens: longest text in tokens if it is below the limit of the model, or None.
     Raises the errors of `encode_item`.
     """
 
@@ -102,7 +102,7 @@ async def pair_items(
 
 
 def _input_items(found: Sequence[tuple[EncodeItem, bool]]) -> InputItems:
-    """The items with the places of truncated texts. found: each item, and whether its text was too long."""
+    """Collect the items, and the indices of the truncated ones. found: each item, and whether its text was too long."""
     return InputItems([item for item, _ in found], [place for place, (_, long) in enumerate(found) if long])
 
 
@@ -113,8 +113,12 @@ def encode_item(
     param: str,
     max_tokens: int | None = None,
 ) -> EncodeItem:
-    """The engine item of an encoded text. max_tokens: the limit, or None for that of the model.
+    """The message item that asks the engine to encode one tokenized text.
 
+    truncation: the side that loses tokens if the text is too long; None to refuse a text that the model cannot read.
+    param: name of the request's field with the text, for errors.
+    max_tokens: length to which the text is truncated; None for the longest input of the model. Without `truncation` it
+        has no effect.
     Raises the errors of `check_tokens`.
     """
     if truncation is not None:
@@ -137,9 +141,9 @@ def type_ids_or_none(type_ids: list[int]) -> list[int] | None:
 
 
 def check_tokens(token_ids: list[int], model: ServedModel, param: str, max_tokens: int | None = None) -> list[int]:
-    """Return the ids of one input.
+    """Check the token ids of one input, and return them.
 
-    max_tokens: a lower limit than that of the model, or None.
+    max_tokens: longest input in tokens if it is below the limit of the model, or None.
 
     Raises:
         InvalidRequest: no tokens, or an id outside the vocabulary.

@@ -114,7 +114,7 @@ class GrammarCompiler:
         return self._compile({"pattern": pattern}, budget)
 
     def check_grammar(self, grammar: str, budget: CompileBudget) -> CompiledFormat:
-        """Compile a whole grammar, of which the result has no copy."""
+        """Compile a whole grammar, to see whether it can be used. The `source` of the result is empty."""
         return self._compile({"grammar": grammar}, budget)
 
     def close(self) -> None:

@@ -337,7 +337,11 @@ class Runtime:
 
 
 def _pieces(token_bounds: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
-    """Places of texts that are tokenized together: pieces of several small texts, and single large texts."""
+    """Divide texts into pieces that are tokenized together. A piece is a list of indices of texts.
+
+    token_bounds: upper bound of each text's tokens.
+    Returns the pieces of small texts, and the pieces of one large text each.
+    """
     small: list[list[int]] = []
     large: list[list[int]] = []
     tokens = 0

@@ -19,7 +19,7 @@ class NoSuchToken(ValueError):
 class MadeTokens:
     """The tokens of one text.
 
-    attended: number of first tokens that all tokens attend to; 0 for all.
+    attended: number of leading tokens to which every token attends; 0 if every token attends to all tokens.
     is_shorter: whether the text has lost tokens.
     """
 

@@ -13,7 +13,10 @@ from server.operations.waiting import Waiting
 
 
 class Turnstile:
-    """Requests wait for their turn as long as their time limits allow. A request that waits holds no memory for it."""
+    """Lets one request at a time pass, in the order of arrival.
+
+    A request waits as long as its time limits allow. While it waits, it holds no memory for the work.
+    """
 
     def __init__(self) -> None:
         self._is_taken = False
@@ -21,7 +24,10 @@ class Turnstile:
 
     @asynccontextmanager
     async def turn(self, call: Call | None, limits: TimeLimits, need: str) -> AsyncIterator[None]:
-        """Context manager of one turn. The arguments and errors are those of `Waiting`."""
+        """Context manager: wait until no other request is inside, and admit the next one at the end.
+
+        call, limits, need: see `Waiting`. Raises the errors of `Waiting.result`.
+        """
         if self._is_taken:
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(mine)
@@ -38,7 +44,7 @@ class Turnstile:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give the turn to the request that has waited longest."""
+        """Admit the request that has waited longest; without one, the next to arrive passes at once."""
         while self._waiting:
             next_one = self._waiting.popleft()
             if not next_one.done():

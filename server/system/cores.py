@@ -64,7 +64,7 @@ def steps_uninterrupted() -> Iterator[None]:
 
 
 def interrupt_others() -> None:
-    """Undo `steps_uninterrupted` in a process that the server has started meanwhile: it inherits the policy."""
+    """Undo `steps_uninterrupted` in a process that was started inside of that context and has inherited its policy."""
     _change_policy("SCHED_BATCH", "SCHED_OTHER")
 
 

@@ -59,7 +59,11 @@ def unused_limit_bytes(status: Path = Path("/proc/self/status")) -> int | None:
 
 
 def _field(file: Path, name: str) -> int | None:
-    """The number after a name at the beginning of a line of a file, or None."""
+    """The integer in the line that begins with a name, in the unit of the file; None if there is no such line.
+
+    file: a file of the system, for example `/proc/meminfo` with the line `MemAvailable: 1024 kB`.
+    name: first word of the line, for example `MemAvailable:`.
+    """
     try:
         lines = file.read_text().splitlines()
     except OSError:

@@ -79,7 +79,7 @@ class CheckpointText:
     similarity: how two vectors of it are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
     tasks: settings of its tasks, by the names in `config.json`.
-    sides: names of roles of a text, `query` and `document`, that the checkpoint treats differently; empty for none.
+    sides: `query` and `document` if the checkpoint treats queries and documents differently; else empty.
     query_weights: weights of the tokens of a query that goes through no model; None for other checkpoints.
     """
 

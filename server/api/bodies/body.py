@@ -80,7 +80,7 @@ def keep(request: Request, value: Any, num_bytes: int) -> None:
 
 
 def add_bytes(request: Request, num_bytes: int) -> None:
-    """Count stored text that the body, which was read before, refers to as if it were a part of the body."""
+    """Count stored text, to which the body of a request refers, as a part of the body. The body must have been read."""
     request.scope[_BODY_BYTES] += num_bytes
 
 

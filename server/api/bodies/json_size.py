@@ -36,7 +36,7 @@ CHAT_VALUES = ValueLimits(values=1 << 18, strings=1 << 16, keys=1 << 15, contain
 def check_size(raw: bytes, limits: ValueLimits = BODY_VALUES, what: str = "the body") -> None:
     """Raise InvalidRequest for too many values. Invalid JSON may pass; the parser refuses it later.
 
-    what: what the error says the JSON is.
+    what: name of the JSON in the error, such as `the body`.
     """
     # Most bodies are within the limits even if the characters inside strings are counted.
     commas, keys = raw.count(b","), raw.count(b":")

@@ -1,11 +1,11 @@
-"""Limit of requests in progress and of the bytes of their bodies, checked before a body is read.
+"""Limits the number of requests in progress and the total bytes of their bodies, before a body is read.
 
 These limits are the first ones. Admission by cost follows when the body is known (`server.operations.admission`), and
 the queue of the engine when the texts are tokenized (`server.ipc.client.queue`). `server.limits.refusals` lists
 all limits.
 
-The body of a recording is large, and the memory for bodies holds few of them. It waits for room, unread
-(`Door.wait_for_body`), instead of being refused.
+A recording is a large body, and the memory for bodies has room for few of them. A request with a recording is therefore
+not refused: its body stays unread until there is room (`Door.wait_for_body`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Door:
             self.body_bytes += size
 
     def drop_body(self, scope: Scope) -> None:
-        """Count the body of a request no longer: it was read and dropped, or the request has ended."""
+        """Stop counting the body of a request, because it was read and dropped, or because the request has ended."""
         self.body_bytes -= scope.get(HELD_BYTES, 0)
         scope[HELD_BYTES] = 0
         while self._waiting:

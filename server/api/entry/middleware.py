@@ -131,7 +131,7 @@ class RequestMiddleware:
             record(self.state, scope, status or 499, time.monotonic() - started)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Check the headers, the API key and the drain state; store the limits and the cache salt of the key.
+        """Check host, origin, API key and drain state of a request. Stores the limits and the cache salt of the key.
 
         If the headers have no key and the path takes keys in a field, the route checks the key before anything else
         (`keys.authorize`).

@@ -117,9 +117,9 @@ def tool_choice(named: type[BaseModel], form: str, *others: type[BaseModel]) -> 
 
 
 def tool_kind(*functions: str) -> Callable[[Any], str]:
-    """The discriminator of a list of tools: `function tool` for those of the client, else `built-in tool`.
+    """The discriminator of a list of tools: `function tool` for a function of the client, else `built-in tool`.
 
-    functions: the values of `type` for functions of the client; without a type, a tool is one too.
+    functions: the values of `type` that mark a function of the client. A tool without a type is one too.
     """
 
     def kind(value: Any) -> str:

@@ -20,23 +20,24 @@ class Place:
     """A location of an error.
 
     fields: the parts that are fields and indices of the body.
-    unions: for each union without a discriminator on the way, the number of such parts before it, and the member.
+    unions: for each union without a discriminator that the location passes: the number of `fields` before it, and the
+        member.
     """
 
     fields: tuple[Part, ...] = ()
     unions: tuple[tuple[int, Part], ...] = ()
 
     def after(self, *parts: Part) -> Place:
-        """This place, inside a value with these parts before it."""
+        """The same place, seen from an outer value. parts: the fields and indices that lead to the inner value."""
         return Place((*parts, *self.fields), tuple((len(parts) + count, member) for count, member in self.unions))
 
     def inside(self, member: Part) -> Place:
-        """This place, inside a member of a union."""
+        """The same place, with the union member that it is in. member: label of the member in pydantic's location."""
         return Place(self.fields, ((0, member), *self.unions))
 
 
 def place_of(schema: Mapping[str, Any], location: Sequence[Part]) -> Place:
-    """The place that a location of an error means. Locations that the schema does not have are returned as they are.
+    """Convert the location of a pydantic error to a place. A location that the schema does not have stays as it is.
 
     schema: pydantic's core schema of the body.
     """
@@ -84,7 +85,10 @@ def _field(fields: Mapping[str, Any], name: Part) -> Any:
 def _members(
     schema: Mapping[str, Any], label: Part, rest: tuple[Part, ...], definitions: Mapping[str, Any]
 ) -> Iterator[Place]:
-    """The place inside each member of a union that has it; those whose class has the label come first."""
+    """Places for a location inside a union: one per member whose schema has the location.
+
+    Members whose class has the name `label` come first. rest: the location after the label.
+    """
     members = [choice[0] if isinstance(choice, tuple) else choice for choice in schema["choices"]]
     members.sort(key=lambda choice: getattr(choice.get("cls"), "__name__", None) != label)
     for member in members:

@@ -316,7 +316,10 @@ def describe_fields(schemas: dict[str, Any], bodies: list[str]) -> None:
 
 
 def _parameters_text(name: str, field: str) -> str | None:
-    """Description of the fields `parameters` and `options` of a request body; None for those of a function."""
+    """Description of a field `parameters` or `options` of a request body; None for other fields and schemas.
+
+    `parameters` of a function is another thing, so the name of the schema decides.
+    """
     if field == "parameters" and name.endswith("Body"):
         return "further fields of the task"
     return "settings of the hosted service" if field == "options" and name.startswith("Hub") else None

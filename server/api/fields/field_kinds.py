@@ -34,7 +34,7 @@ def _spelled(values: tuple[Any, ...]) -> str:
 
 
 def _marked(schema: JsonSchemaValue, kind: Kind, text: str) -> JsonSchemaValue:
-    """The JSON schema of a field with its kind. text: description of a field that has no other one."""
+    """Add the kind of a field to its JSON schema. text: description, unless the schema has one already."""
     return {"description": text} | schema | {KIND: kind}
 
 

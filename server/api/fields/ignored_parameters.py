@@ -31,7 +31,7 @@ def ignored_parameters(body: BaseModel) -> list[str]:
 
 
 def header_value(names: Sequence[str]) -> str:
-    """The value of the header: each name once, as many as fit, then the number of the others."""
+    """The value of the header: each name once. If not all names fit, the number of the remaining names follows."""
     unique = list(dict.fromkeys(names))
     room = MAX_HEADER_BYTES
     for index, name in enumerate(unique):

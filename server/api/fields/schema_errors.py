@@ -100,10 +100,11 @@ def _error(body: Mapping[str, Any], error: Any, schema: type[BaseModel]) -> _Err
 
 
 def _in_member(errors: Sequence[_Error]) -> _Error:
-    """The first error; in a union without a discriminator, the first one of the member that the value fits best.
+    """Choose the error to report: the first one, or for a union without a discriminator, the first of the best member.
 
-    A value has the type of a member if an error of the member is about a part of the value. Of several such members,
-    the one with the fewest errors fits best.
+    Pydantic tries all members of such a union and reports the errors of each. A member is a candidate if one of its
+    errors is about a part of the value, because then the value as a whole has the type of the member. The candidate
+    with the fewest errors is the best member.
     """
     chosen, depth = errors[0], 0
     while depth < len(chosen.place.unions):

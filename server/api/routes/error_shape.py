@@ -68,7 +68,7 @@ class ErrorShape:
         return self.codes.get(error.code) or self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
-        """The JSON body of an error. That of a refusal has `reason` beside the message, in every dialect."""
+        """The JSON body of an error. In every dialect, the body of a refusal has `reason` beside the message."""
         body = self.body(error, request_id)
         if isinstance(error, Overloaded):
             holder = body["error"] if isinstance(body.get("error"), dict) else body

@@ -96,10 +96,10 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
 
 
 class HeldRecording:
-    """The place of one recording among those in memory, from its request on until `release`.
+    """One of the limited places for recordings in memory, taken at once and held until `release`.
 
     is_streaming: the place is held until the stream ends.
-    Raises Overloaded if there are as many recordings as there may be.
+    Raises Overloaded if all places are taken.
     """
 
     def __init__(self, state: State) -> None:

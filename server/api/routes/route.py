@@ -127,7 +127,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         return self.with_default_model(state, spec)
 
     def with_default_model(self, state: State, spec: SpecT) -> SpecT:
-        """The specification; one without a model gets the default model of the path, if the operator has set one."""
+        """Add the default model of the path to a specification without a model, if the operator has set one."""
         default = state.runtime.names.defaults.get(self.path)
         if default is not None and getattr(spec, "model", default) is None:
             spec = replace(spec, model=default)  # type: ignore[type-var]
@@ -139,7 +139,10 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         return await self.run(state.runtime, call, spec)
 
     async def prepare(self, state: State, call: Call, spec: SpecT, is_stream: bool) -> asyncio.Task[None] | None:
-        """Load the model. Returns the task that still loads it after `COMMIT_SECONDS`, for a stream only."""
+        """Load the model that a request needs, and wait until it is loaded.
+
+        For a stream, the wait ends after `COMMIT_SECONDS`. The result is then the task that goes on loading; else None.
+        """
         if state.runtime.registry is None:
             return None
         preparing = asyncio.create_task(state.runtime.prepare(call, self.operation, spec), name="prepare")

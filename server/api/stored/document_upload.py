@@ -47,7 +47,7 @@ class DocumentOptions:
     """How a document is translated.
 
     source_lang: None to detect it. glossary_ids: stored glossaries.
-    name: of the file, in place of that of the form. output_format: wanted end of the name of the translated file.
+    name: file name that replaces the one in the form. output_format: file extension asked for the translated file.
     formality: as for `TranslateSpec`.
     """
 

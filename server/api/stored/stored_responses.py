@@ -167,21 +167,21 @@ class Shelf:
         self._num_holders: dict[bytes, int] = {}
 
     def get(self, record_id: str) -> StoredResponse | None:
-        """A record; None for one that is not there. It counts as a use of it and of the records that it continues."""
+        """The record with this id; None if it is not stored. Counts as a use of it and of the records it continues."""
         with self._lock:
             found = self._lineage(record_id)
             self._use(found)
             return self._unpack(record_id) if found else None
 
     def find(self, record_ids: Iterable[str]) -> list[StoredResponse]:
-        """Those of several records that are there. It counts as a use of them."""
+        """The records with these ids that are still stored. Counts as a use of them."""
         with self._lock:
             found = [record_id for record_id in record_ids if self._is_current(record_id)]
             self._use(found)
             return [self._unpack(found_id) for found_id in found]
 
     def chain(self, record_id: str) -> list[StoredResponse] | None:
-        """A record after all records that it continues, the oldest one first; None if any of them is not there."""
+        """All records that a record continues, the oldest first, then the record itself; None if one is not stored."""
         with self._lock:
             found = self._lineage(record_id)
             if not found or self._parents[found[0]] is not None:
@@ -231,7 +231,7 @@ class Shelf:
         return next((record_id for record_id in self._packed if record_id not in kept), None)
 
     def _lineage(self, record_id: str | None) -> list[str]:
-        """A record after the records that it continues, back to the first one that is not there."""
+        """The records that a record continues, then the record itself. Begins after the last one that is not stored."""
         found: list[str] = []
         while record_id is not None and self._is_current(record_id):
             found.append(record_id)
@@ -245,7 +245,7 @@ class Shelf:
             self._used_at[record_id] = now
 
     def _insert(self, record: StoredResponse) -> None:
-        """Add a record, and its parts where no equal ones are held."""
+        """Add a record. A part that is equal to a stored part is stored once for both."""
         self._remove(record.id)
         for part in record.parts:
             if part.digest not in self._texts:
@@ -280,7 +280,7 @@ class Shelf:
         )
 
     def _remove(self, record_id: str) -> bool:
-        """Drop a record and the parts that no other one holds. Returns whether it was there."""
+        """Drop a record, and the parts that no other record has. Returns whether the record was stored."""
         packed = self._packed.pop(record_id, None)
         if packed is None:
             return False

@@ -30,7 +30,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCallDelta:
-    """New text of one call. index: place of the call in the answer. id, name: only in the call's first delta."""
+    """New text of one call. index: index of the call in the answer. id, name: only in the call's first delta."""
 
     index: int
     id: str | None = None
@@ -57,8 +57,8 @@ class AnswerParser:
     """The parser of one answer.
 
     parts: everything that `push` and `finish` have returned, with one entry per call.
-    spans: places in the text where each part begins and ends, without the markers. The end of the last part is
-        infinite.
+    spans: (start, end) of each part in the text, as indices of characters, without the markers. The end of the last
+        part is infinite.
     """
 
     def __init__(self, plan: AnswerPlan) -> None:
@@ -94,11 +94,14 @@ class AnswerParser:
 
     @property
     def settled_place(self) -> int:
-        """Place in the text up to which it is known what part each character belongs to."""
+        """Number of leading characters of the text whose part is known. Later characters may belong to a marker."""
         return self._place if self._is_finished else self._place - len(self._scanner.held)
 
     def push(self, text: str, marks: Sequence[tuple[int, int]] = ()) -> AnswerParts:
-        """Read the next piece of the text. marks: (place in the piece, token id) of each special token in it."""
+        """Read the next piece of the text.
+
+        marks: (index, token id) of each special token. The token stands before the character of the piece at the index.
+        """
         start = 0
         for place, token_id in marks:
             self._read(text[start:place])

@@ -53,7 +53,7 @@ __all__ = [
 class ChatDelta:
     """New parts of one answer. Deltas concatenate to the answer.
 
-    index: place of the answer among the choices.
+    index: index of the answer among the choices.
     logprobs: of all tokens, if requested. content_logprobs: of the tokens of the content.
     """
 
@@ -146,7 +146,7 @@ class ChatRun:
         return ChatResult(result.model, choices, usage, result.seed, result.timings)
 
     def _tokens_of(self, part: SectionKind, text: GeneratedText) -> list[int]:
-        """Indices of the tokens of a part of an answer."""
+        """Indices of the answer's tokens that belong to one part, for example the reasoning."""
         span = self._parsers[text.index].spans.get(part)
         return [] if span is None else text.tokens_within(*span, self._special_ids)
 
@@ -191,7 +191,7 @@ class ChatRun:
 
 
 class _ContentLogprobs:
-    """Finds the log-probabilities of the content of one answer, as soon as it is known which tokens belong to it."""
+    """Selects the log-probabilities of the content's tokens in one answer, as soon as the tokens' part is known."""
 
     def __init__(self, special_ids: frozenset[int]) -> None:
         self._special_ids = special_ids
@@ -239,7 +239,10 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
 
 
 async def count_prompt_tokens(runtime: Runtime, call: Call, spec: ChatSpec) -> tuple[str, int]:
-    """Name of the model and number of tokens of the prompt, without generating. Raises InvalidRequest as `chat`."""
+    """Count the tokens of a chat's prompt without generating. Returns the name of the model, and the number of tokens.
+
+    Raises the errors of `chat` for a request that is not valid.
+    """
     model = _model(runtime, spec)
     check_characters(runtime, model, spec)
     runtime.admission.admit(call, model, spec.cost(model), "messages")

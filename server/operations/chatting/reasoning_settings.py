@@ -52,9 +52,10 @@ def _words(source: str) -> list[str]:
 
 
 def _nearest(words: list[str], level: int | None, switch: bool | None) -> str | None:
-    """The word of a template for an effort, given as its index. None: the template's own default.
+    """Choose the word for an effort that a template understands. None for the template's own default.
 
-    switch: whether the model should reason; it decides where the template has the word `none`.
+    words: the words of the template. level: index of the effort in `EFFORTS`.
+    switch: whether the model should reason. If it is False and the template has the word `none`, that is the result.
     """
     if switch is False and "none" in words:
         return "none"
@@ -65,7 +66,10 @@ def _nearest(words: list[str], level: int | None, switch: bool | None) -> str | 
 
 
 def _is_default(source: str, thinking: bool) -> bool:
-    """Whether answers of a template without a switch reason, or do not, as the request asks."""
+    """Whether a template that has no switch for reasoning behaves as the request asks anyway.
+
+    thinking: whether the request asks for reasoning.
+    """
     if thinking:
         return reasoning_markers(source) is not None or "reasoning_effort" in source
     return "think" not in source and "reasoning" not in source

@@ -83,8 +83,8 @@ class GenerateSpec:
 class GeneratedChoice:
     """One answer.
 
-    prompt_index: place of its prompt in the request.
-    index: place of the answer among all generated ones, as in `TextDelta.answer.index`.
+    prompt_index: index of its prompt in the request.
+    index: index of the answer among all generated ones, as in `TextDelta.answer.index`.
     stop_reason: the stop string or stop token that ended it, or None.
     score: length-penalized sum of log-probabilities, with beam search.
     logprobs: one entry per generated token, if requested.

@@ -66,7 +66,7 @@ class ScoredToken(SpelledToken):
 
 @dataclass(frozen=True)
 class AttentionMatrix:
-    """Cross-attention weights. matrix: one row per target token, one number per source token."""
+    """Cross-attention weights. matrix: [target tokens, source tokens]."""
 
     source_tokens: list[str]
     target_tokens: list[str]
@@ -77,7 +77,7 @@ class AttentionMatrix:
 class TextDelta:
     """New text and tokens of one answer. The text is final: later tokens cannot change it.
 
-    marks: reported special tokens, each with its place in `text`.
+    marks: (index in `text`, token id) of each reported special token.
     pieces: text that each token adds. The text may begin with an echo and end with text that tokens held back.
     """
 
@@ -109,10 +109,10 @@ def tokens_within(
 ) -> list[int]:
     """Indices of the tokens whose text begins within a part of an answer's text.
 
-    pieces: text that each token adds. place: place of the first of them in the text.
-    begin, end: places in the text; `end` is outside of the part.
-    marker_ids: special tokens that are reported as marks, after their piece. Those at the beginning and the end of the
-        part are not within it.
+    pieces: text that each token adds. place: index, in the answer's text, of the first character of the first piece.
+    begin, end: the part of the text, as indices of characters; `end` is exclusive.
+    marker_ids: special tokens that are reported as marks after their piece. Marks at the boundaries of the part are not
+        within it.
     """
     found = []
     for index, (token_id, piece) in enumerate(zip(token_ids, pieces, strict=True)):
@@ -126,8 +126,8 @@ def tokens_within(
 class GeneratedText:
     """One answer of a sequence, growing while its tokens arrive.
 
-    row: index of the sequence in the call. rank: place among the hypotheses of the sequence, best first.
-    index: place of the answer in the request's result.
+    row: index of the sequence in the call. rank: index among the hypotheses of the sequence, best first.
+    index: index of the answer in the request's result.
     continues: token ids that the answer continues (a decoder's prompt, a forced prefix), if any.
     echo: text that is put before the generated text.
     is_empty: drop all tokens. The engine generates at least one, even if the request asks for none.
@@ -261,7 +261,7 @@ class GeneratedText:
         return token_id, token, by_id[token_id] if token_id < len(by_id) else b""
 
     def token_spans(self) -> list[tuple[int, int]]:
-        """Place of each token in the text. Tokens that add no text have an empty place."""
+        """(start, end) of each token in the text, in characters. Tokens that add no text have equal start and end."""
         detokenizer = self._new_detokenizer()
         ends = [0]
         for token_id in self.token_ids:

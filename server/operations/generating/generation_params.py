@@ -115,9 +115,12 @@ def resolve(
 
 
 def _sampling(options: GenerationOptions, info: ModelInfo, beams: bool) -> dict[str, Any]:
-    """The fields of `GenerationParams` for sampling. Without it, they are neutral. beams: whether beam search is used.
+    """The fields of `GenerationParams` for sampling; empty if tokens are not drawn at random.
 
-    Each field is looked up by itself. The dialect's defaults apply to decoders only.
+    Each field comes from the request, else from the checkpoint, else from the defaults of the dialect. The defaults of
+    the dialect apply to decoders only.
+
+    beams: whether beam search is used.
     """
     defaults = info.generation
     dialect = SamplingDefaults() if info.is_encoder_decoder else options.sampling_defaults

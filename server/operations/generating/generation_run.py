@@ -33,7 +33,7 @@ class Run(Protocol[Delta, ResultOut]):
 
     @property
     def answer_size(self) -> int:
-        """About how many numbers and strings the result has."""
+        """Estimated number of numbers and strings in the result."""
 
     async def begin(self) -> list[Delta]:
         """Wait for the first deltas. Raises the request's error if a sequence fails before."""
@@ -54,7 +54,7 @@ class Run(Protocol[Delta, ResultOut]):
         """Whether the deadline has ended a part of the result before it was complete."""
 
     def result(self) -> ResultOut:
-        """The whole result, after the run has ended."""
+        """The complete result. Call it when the run has ended."""
 
 
 def check_complete(run: Run[Any, Any] | TextRun) -> None:
@@ -110,7 +110,7 @@ class PhaseSeconds:
     total_seconds: float
 
     def then(self, later: PhaseSeconds) -> PhaseSeconds:
-        """The times of two runs of one request, of which the second began after the first."""
+        """Add the times of a later run of the same request. A time that either run lacks is None."""
 
         def both(one: float | None, other: float | None) -> float | None:
             return None if one is None or other is None else one + other

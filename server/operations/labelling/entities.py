@@ -27,8 +27,8 @@ class ScoredTextToken(Struct, frozen=True, gc=False):
     """A token of the text.
 
     scores: [labels], adding up to 1.
-    start, end: characters of the text.
-    index: place among the tokens of the text.
+    start, end: range of the token in the text, in characters; `end` is exclusive.
+    index: index among the tokens of the text.
     continues_word: the token continues the word of the token before it.
     """
 
@@ -43,8 +43,8 @@ class ScoredTextToken(Struct, frozen=True, gc=False):
 class NamedEntity(Struct, frozen=True, gc=False):
     """An entity, or with aggregation `none` a single token.
 
-    start, end: characters of the text.
-    index: place of a single token among the tokens of the text; None for an entity.
+    start, end: range of the entity in the text, in characters; `end` is exclusive.
+    index: index of a single token among the tokens of the text; None for an entity.
     """
 
     label: str
@@ -86,8 +86,9 @@ def entities(
 ) -> list[NamedEntity]:
     """The entities of one window, in the order of the text, without those of ignored labels.
 
-    aggregation: `none` returns single tokens; `simple` joins neighbours of the same label. The others first give each
-    word one label: that of its `first` token, of the `average` of its tokens, or of its highest-scoring token (`max`).
+    aggregation: `none` returns single tokens; `simple` joins neighbours with the same label. The other values first
+        choose one label per word and then join words: the label of its `first` token, the label with the best `average`
+        score of its tokens, or the label of its highest-scoring token (`max`).
     """
     if aggregation in ("none", "simple"):
         labelled = [_labelled(token, token.scores, labels) for token in tokens]

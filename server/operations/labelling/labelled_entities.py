@@ -68,7 +68,7 @@ class LabelledEntitiesSpec:
 
 @dataclass(frozen=True)
 class _TextWords:
-    """The words of a text. places: (start, end) of each in characters. ids: its tokens, at least one."""
+    """The words of a text. places: (start, end) of each word in characters. ids: at least one token id of each word."""
 
     places: list[tuple[int, int]]
     ids: list[list[int]]
@@ -76,7 +76,7 @@ class _TextWords:
 
 @dataclass(frozen=True)
 class _Frame:
-    """The tokens of a window around its words. label_indices: index of the token before each label."""
+    """The tokens that surround the words in each window. label_indices: index of the marker token before each label."""
 
     before: list[int]
     after: list[int]
@@ -224,10 +224,12 @@ def _overlap(max_words: int, stated: int | None) -> int:
 
 
 def _most_windows(about: LabelledSpansInfo, room: int, tokens: int, step_words: int) -> int:
-    """Upper bound of the number of windows over a text of this many tokens.
+    """Upper bound of the number of windows for a text of `tokens` tokens.
 
-    A window that reaches the limit of words is followed by a window with `step_words` new words. Of two consecutive
-    windows that reach the limit of tokens, at least one has a quarter of its tokens in no earlier window.
+    After a window that reaches the limit of words, the next window has `step_words` new words. Of two consecutive
+    windows that reach the limit of tokens, at least one has a quarter of new tokens, which are in no earlier window.
+
+    room: tokens of a window for the words of the text. step_words: words from one window's start to the next.
     """
     if tokens <= min(room, about.max_words):
         return 1

@@ -38,7 +38,7 @@ def best_spans(
     top_k: int,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[AnswerSpan]:
-    """The likeliest answers over all windows, each place once, by descending score. Answers are whole words.
+    """The likeliest answers over all windows, by descending score. Answers are whole words, each span once.
 
     run: (start, end) of the context's tokens in the encoding.
     parts: indices of the tokens of each window, with its logits [tokens of the window, 2].
@@ -66,14 +66,17 @@ def _likeliest(spans: Iterable[AnswerSpan], count: int) -> list[AnswerSpan]:
 
 
 class _WordPlaces:
-    """Places of the words of a context, found when they are asked for. run: (start, end) of the context's tokens."""
+    """Finds the characters of the words of a context, and keeps them. run: (start, end) of the context's tokens."""
 
     def __init__(self, encoding: Encoding, run: tuple[int, int]) -> None:
         self._encoding, self._run = encoding, run
         self._places: dict[int, tuple[int, int]] = {}
 
     def place(self, token: int) -> tuple[int, int]:
-        """(start, end) in characters of the word of a token, or of a token that belongs to no word."""
+        """(start, end), in characters, of the word that contains a token; of the token itself if it is in no word.
+
+        token: index of the token in the encoding.
+        """
         words, offsets = self._encoding.words, self._encoding.offsets
         word = words[token] if words else None
         if word is None:
@@ -96,7 +99,7 @@ def _token_spans(
     cls_id: int | None,
     max_answer_tokens: int,
 ) -> Iterator[tuple[float, int, int]]:
-    """(score, first token, last token) by descending score. Tokens are indices of the encoding."""
+    """Possible answers as (score, first token, last token), by descending score. Tokens are indices in the encoding."""
     in_context = np.array([run[0] <= index < run[1] for index in window])
     counted = in_context | np.array([encoding.special[i] and encoding.ids[i] == cls_id for i in window])
     begins, ends = (_softmax(logits[:, side], counted)[in_context] for side in (0, 1))

@@ -35,7 +35,7 @@ class TokenClassifySpec:
 
     aggregation: how token scores become entities; see `entities`.
     ignored_labels: labels whose entities are left out.
-    stride_tokens: text tokens that a window has in common with the one before it; None for 64, or half of a window.
+    stride_tokens: number of text tokens that neighbouring windows share; None for 64, or half of a window if smaller.
     """
 
     inputs: Sequence[str]

@@ -18,7 +18,7 @@ FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 300.0
 
 @dataclass(frozen=True)
 class Description:
-    """What requests without `model` need to know of a model that is not loaded.
+    """Properties of a model that is not loaded, by which requests without `model` choose it.
 
     operations: names, as in `ServedModel.operations`. languages: translations that it offers.
     """
@@ -45,7 +45,7 @@ class DeclaredModel:
     loads, load_seconds: number of loads, and duration of the last one.
     description: None until it was needed. is_unreadable: it could not be described.
     next_spec: replaces `spec` when the model has left; None for no change.
-    is_suspect: a worker has ended while it loaded the model. The next time, the load has failed.
+    is_suspect: a worker has ended while it loaded the model. If this happens again, the load counts as failed.
     is_in_directory: it was found in `--models-dir`, and no setting names it.
     is_gone: it was in that directory, and is not there any more.
     """

@@ -75,7 +75,7 @@ class ModelEvents(Protocol):
 
 
 class Changes:
-    """Wakes those who wait for a change of any declared model."""
+    """Wakes all requests that wait until the state of any declared model changes."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()

@@ -64,7 +64,7 @@ class EmbedSpec(EmbedAllSpec):
     """Ask for one vector per input.
 
     pooling: how token vectors become one vector; None: as the checkpoint does.
-    max_tokens: inputs are truncated to this many tokens; None for as many as the model reads.
+    max_tokens: length in tokens to which inputs are truncated; None for the longest input of the model.
     """
 
     pooling: Literal["mean", "cls", "last", "max"] | None = None
@@ -157,7 +157,7 @@ async def input_items(
 ) -> InputItems:
     """One item per input. A text follows the named prompt; token ids are used as they are.
 
-    max_tokens: a lower limit of an input than that of the model, or None.
+    max_tokens: longest input in tokens if it is below the limit of the model, or None.
     """
     limit = min(max_tokens or model.max_input_tokens, model.max_input_tokens)
     prompt = model.text.prompt(spec.prompt_name)

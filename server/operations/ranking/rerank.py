@@ -45,7 +45,7 @@ class RerankSpec:
 
 @dataclass(frozen=True)
 class RankedText:
-    """A text with its score. index: its place in the request."""
+    """A text with its score. index: index of the text in the request."""
 
     index: int
     score: float

@@ -38,9 +38,9 @@ class _AnswerPrompt:
 
     One part of the prompt contains the document, which differs from text to text.
 
-    before, after: token ids before and after that part. query_tokens: number of tokens of that part, the document
-        excluded.
-    positive, negative: ids of the answers; the second is None where the first logit alone is the score.
+    before, after: token ids of the prompt before and after that part.
+    query_tokens: number of tokens in that part besides the document's.
+    positive, negative: token ids of the two answers. negative: None if the logit of `positive` alone is the score.
     """
 
     before: list[int]
@@ -125,7 +125,7 @@ def takes_instruction(model: ServedModel) -> bool:
 async def _cut_texts(
     runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts
 ) -> tuple[Sequence[str], set[int]]:
-    """The texts up to their first `max_text_tokens` tokens, and the places of those that were longer."""
+    """Cut texts to their first `max_text_tokens` tokens. Returns the texts, and the indices of those that were cut."""
     most = asked.max_text_tokens
     if most is None:
         return asked.texts, set()

@@ -33,7 +33,7 @@ class RerankScores(NamedTuple):
 
     raw: what the model computes: logits, or the sum of cosines. scores: from 0 to 1, in the same order of relevance.
     tokens: number of tokens that the model has read.
-    truncated: places of the texts that lost tokens.
+    truncated: indices of the texts that lost tokens.
     """
 
     raw: Numbers

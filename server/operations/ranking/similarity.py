@@ -38,10 +38,10 @@ class SimilaritySpec:
 
 
 async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list[float]:
-    """The similarity of the source and each sentence, in the order of the sentences: the cosine, from -1 to 1, unless
-    the checkpoint names a dot product or a distance, which is negative.
+    """The similarity of the source and each sentence, in the order of the sentences.
 
-    In `Call.truncated_inputs`, place 0 is the source, and the sentences follow.
+    It is the cosine, from -1 to 1, unless the checkpoint names a dot product or a distance. A distance is negated.
+    In `Call.truncated_inputs`, index 0 stands for the source, and the sentences follow.
     """
     model = runtime.candidates(spec.model, "similarity")[0]
     prompt = model.text.prompt(spec.prompt_name)

@@ -70,7 +70,10 @@ class Subschema:
 
 @dataclass
 class ReducedSchema:
-    """definitions: the subschemas to which references in `#/$defs/` point, by name."""
+    """A schema of which only the enforceable keywords are left.
+
+    definitions: the subschemas to which references in `#/$defs/` point, by name. losses: the other keywords.
+    """
 
     root: Subschema
     definitions: dict[str, Subschema]
@@ -96,7 +99,10 @@ def reduce_schema(schema: Mapping[str, Any], lenient: bool) -> ReducedSchema:
 
 
 class _Reducer:
-    """pending: definitions to reduce, as (schema, path, name). The list grows while it is read."""
+    """Reduces one schema, see `reduce_schema`.
+
+    pending: definitions that are still to be reduced, as (schema, path, name). The list grows while it is read.
+    """
 
     def __init__(self, root: Mapping[str, Any], lenient: bool) -> None:
         self.pending: list[tuple[Mapping[str, Any], str, str]] = []

@@ -27,10 +27,11 @@ CONDITION_TEMPERATURE = 0.5
 class FallbackRules:
     """Temperatures to try in order, and the thresholds that reject a window. None: no threshold.
 
-    compression_ratio: most repetitive token ids that are accepted, see `compression_ratio`; as in `transformers`.
+    compression_ratio: largest accepted result of `compression_ratio` for the token ids, as in `transformers`.
     logprob: lowest mean log-probability of the tokens that is accepted.
-    no_speech: with a mean log-probability below `logprob`, a window with a higher probability of no speech is silent.
-    text_compression_ratio: most repetitive text that is accepted, see `text_compression_ratio`.
+    no_speech: a window is silent if its probability of no speech is above this and its mean log-probability is below
+        `logprob`.
+    text_compression_ratio: largest accepted result of `text_compression_ratio` for the text.
     """
 
     temperatures: tuple[float, ...] = (0.0,)

@@ -273,7 +273,7 @@ async def _frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[
 
 
 def _waves(runtime: Runtime, spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
-    """The parts of the recording for the log-mel computation, and the number of its samples."""
+    """Cut the recording into parts for the log-mel computation. Returns the parts and the number of samples."""
     try:
         samples = read_audio(spec.file.data, spec.max_seconds, runtime.audio_decoder)
     except AudioError as error:

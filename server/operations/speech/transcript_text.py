@@ -128,7 +128,7 @@ def _words(
     ids = [part.tokens[place - part.first] for place in places]
 
     def time(place: int) -> float:
-        """Time at which the token at a place of the window ends.
+        """Time at which a token of the window ends. place: index of the token.
 
         Before the first token, it is the start of the window.
         """

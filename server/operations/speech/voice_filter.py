@@ -1,4 +1,4 @@
-"""Leave out the parts of a recording without speech, and restore the times of the whole recording afterwards."""
+"""Remove the silent parts of a recording before transcription, and then convert times back to the whole recording."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class VoiceFilter:
 
 
 class KeptFrames:
-    """The frames of a recording without silence, and the times that they had.
+    """The frames of a recording without its silent parts. Converts their times to times in the whole recording.
 
-    frames: the frames that remain, at the beginning of the array of the whole recording.
+    frames: the frames that remain. They are moved to the beginning of the recording's own array.
     """
 
     def __init__(self, frames: Frames, spans: Sequence[Span]) -> None:
@@ -46,7 +46,7 @@ class KeptFrames:
         self.frames = frames[:total]
 
     def restored(self, line: SubtitleLine) -> SubtitleLine:
-        """A line with the times of the whole recording."""
+        """A line of the transcript with its times converted to times in the whole recording."""
         return replace(
             line,
             start=self._start(line.start),
@@ -58,11 +58,14 @@ class KeptFrames:
         )
 
     def _start(self, seconds: float) -> float:
-        """The time at which something begins. At a cut, it begins after the silence."""
+        """Convert the time at which a line or a word begins. At a removed part, it begins after this part."""
         return self._restored(seconds, bisect_right(self._starts, seconds * FRAMES_PER_SECOND + 1e-6) - 1)
 
     def _end(self, seconds: float, start: float) -> float:
-        """The time at which something ends. At a cut, it ends before the silence, unless it begins after it."""
+        """Convert the time at which a line or a word ends. At a removed part, it ends before this part.
+
+        start: the time at which it begins. If it does not end after `start`, both are converted to the same time.
+        """
         if seconds <= start:
             return self._start(seconds)
         return self._restored(seconds, max(bisect_left(self._starts, seconds * FRAMES_PER_SECOND - 1e-6) - 1, 0))

@@ -107,7 +107,7 @@ def _with_common_languages(languages: frozenset[str]) -> frozenset[str]:
 
 
 def _of_the_request(ranked: Sequence[DetectedLanguage], sources: frozenset[str], target: str) -> list[DetectedLanguage]:
-    """The target language alone if a text is most likely in it, else the source languages.
+    """The target language alone if a text is most likely written in it, else the possible source languages.
 
     Shares are those among the source languages. A single source language is taken as it is.
     """

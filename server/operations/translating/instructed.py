@@ -30,7 +30,7 @@ Formality = Literal["more", "less", "prefer_more", "prefer_less"]
 
 
 def longest_frame(model: ServedModel, context: str) -> str:
-    """A text that is at least as long as the prompt of a language model around a text. For bounds only."""
+    """A text at least as long as the part of a language model's prompt that surrounds a text. For bounds only."""
     instruction = model.instruction
     assert instruction is not None, "only a language model has a prompt"
     longest = max(instruction.text, instruction.chinese, instruction.with_context, instruction.with_formality, key=len)

@@ -58,7 +58,7 @@ async def second_attempt(
     A row whose second attempt fails, or is a loop too, keeps its first answers.
 
     run: the first attempt. Gets the new answers, and the tokens of both attempts.
-    new_answers: creates the answers to a row of the first message; its second argument is the row in the new one.
+    new_answers: creates empty answers. Arguments: index of the row in the first message, and in the new message.
     Returns the rows with new answers. Raises ClientGone.
     """
     sources = [message.prompts[row.prompt] for row in message.rows]

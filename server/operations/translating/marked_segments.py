@@ -29,7 +29,7 @@ from server.text.markup.tag_placement import Span, TokenAlignment, proportional_
 class MarkedSegment(Segment):
     """One sentence of a document. The separator is the markup that follows it.
 
-    source_spans: place of each source token in the sentence; empty without inline tags.
+    source_spans: (start, end) of each source token in the sentence, in characters; empty without inline tags.
     """
 
     sentence: MarkedSentence

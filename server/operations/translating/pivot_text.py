@@ -24,7 +24,7 @@ class PivotText:
 
     is_instructed: the first model is a language model. White space around its answer is dropped.
     ids: token ids of its text, as the second model reads it.
-    spans: place of each of them in the text.
+    spans: (start, end) of each of these tokens in the text, in characters.
     is_cut: the text was too long for the second model and lost its end.
     """
 
@@ -57,10 +57,11 @@ class PivotText:
 
 
 def linked_tokens(read: Sequence[Span], written: Sequence[Span]) -> npt.NDArray[np.float32]:
-    """[tokens read, tokens written]: for each token read, its shares of characters in the tokens written.
+    """How the tokens that the second model reads correspond to the tokens that the first model wrote, for one text.
 
-    read, written: places, in the same text, of the tokens of the model that reads and of the one that wrote it. Each
-    row adds up to 1. A token without characters (a special token) belongs to the last token written.
+    read, written: (start, end) of these tokens in the text, in characters.
+    Returns [tokens read, tokens written], float32: the share of a read token's characters that lies in each written
+    token. Each row adds up to 1. A read token without characters (a special token) belongs to the last written token.
     """
     starts, ends = (np.array([span[side] for span in written], np.int64) for side in (0, 1))
     links = np.zeros((len(read), len(written)), np.float32)
@@ -75,7 +76,10 @@ def linked_tokens(read: Sequence[Span], written: Sequence[Span]) -> npt.NDArray[
 async def token_spans(
     runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str], language_prompt: TranslationPrompt
 ) -> list[list[Span]]:
-    """Place of each token in each text, as the model reads it; (0, 0) for special tokens and those of languages."""
+    """(start, end), in characters, of each token that the model reads of each text.
+
+    (0, 0) for special tokens and for tokens that name a language.
+    """
     if not texts:
         return []
     prefix = language_prompt.prefix

@@ -68,12 +68,12 @@ class Segment:
 
     @property
     def needs_model(self) -> bool:
-        """Whether there is something to translate: a text without letters, such as a number or a dash, is copied."""
+        """Whether a model translates the text. A text without letters, such as a number or a dash, is copied."""
         return any(map(str.isalpha, self.text))
 
     @property
     def is_whole(self) -> bool:
-        """Whether the result is known at the end only, so that it is streamed as one piece."""
+        """Whether the result is only known when the translation is complete, so that it is streamed as one piece."""
         return self.is_instructed
 
     @property
@@ -87,7 +87,10 @@ class Segment:
         return own if self.pivot is None else [*own, self.pivot.finish_reason]
 
     def score(self, rank: int) -> float | None:
-        """Log-probability of a translation, with that of the text in the pivot language; None without beam search."""
+        """Log-probability of a translation; None without beam search. rank: index of the translation, best first.
+
+        With a pivot language, the log-probability of the text in the pivot language is added.
+        """
         pivots = [self.pivot.answer] if self.pivot is not None else []
         scores = [part.score for part in (self.answers[rank], *pivots)]
         known = [score for score in scores if score is not None]
@@ -95,7 +98,7 @@ class Segment:
 
     @property
     def flags(self) -> list[Flag]:
-        """What a reader should check in the best translation. See `Translation` of the native dialect."""
+        """Signs of mistakes in the best translation, see `Translation.flags` of the native dialect."""
         if not self.answers:
             return []
         read = self.source_ids if self.pivot is None else self.pivot.ids
@@ -128,7 +131,7 @@ class Segment:
 
 @dataclass
 class SegmentDelta:
-    """New text and tokens of one segment. input: place of the text in the request."""
+    """New text and tokens of one segment. input: index of the text in the request."""
 
     input: int
     segment: int
@@ -140,7 +143,7 @@ class SegmentDelta:
 class SegmentedText:
     """All segments of one input.
 
-    index: place of the input in the request.
+    index: index of the input in the request.
     released: all text that `release` has returned.
     failed: a segment has failed, so nothing more is released.
     """

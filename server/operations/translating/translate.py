@@ -90,7 +90,10 @@ class TranslateSpec:
         return Protection(patterns=self._whole_text_option() is None)
 
     def _whole_text_option(self) -> str | None:
-        """An option that excludes protected parts, which are placed at the end of a segment."""
+        """Name of an option in the request that cannot be combined with protected parts; None if there is none.
+
+        Protected parts are inserted into a translation after it is complete. These options act on it before that.
+        """
         options = self.options
         given = {
             "stop": options.stop,
@@ -106,7 +109,7 @@ class TranslateSpec:
 
     @property
     def shaping_option(self) -> str | None:
-        """An option that describes the whole answer, so that a text is not split."""
+        """Name of an option in the request that describes the whole answer, so that texts are not split; else None."""
         given = {"response_format": self.options.text_format, "allowed_sequences": self.options.allowed_sequences}
         return next((name for name, value in given.items() if value), None)
 
@@ -285,7 +288,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
 
 
 async def _cost(runtime: Runtime, call: Call, spec: TranslateSpec, model: ServedModel) -> Cost:
-    """The cost of a request. That of many texts takes 50 microseconds each, so it is computed in a thread."""
+    """The cost of a request. It takes 50 microseconds per text, so the cost of many texts is computed in a thread."""
     if len(spec.inputs) <= COSTS_AT_ONCE and characters_of(spec.inputs) <= COST_CHARACTERS:
         return spec.cost(model)
     return await runtime.pools.parse.run(partial(spec.cost, model), call)

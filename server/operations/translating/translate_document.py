@@ -160,7 +160,7 @@ async def _translated(
 
 
 async def _patiently(attempt: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """The result of an attempt, which is repeated while the server is overloaded or replaces a worker."""
+    """Run an attempt, and repeat it while the server is overloaded or a worker is replaced. Returns its result."""
     waited, pause = 0.0, FIRST_PAUSE_SECONDS
     while True:
         try:

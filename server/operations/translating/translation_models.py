@@ -63,7 +63,10 @@ class TranslationStep:
         return replace(self.options, source_lang=None, target_lang=None, fill_context=True)
 
     def answer_tokens(self, source: Sequence[int]) -> int | None:
-        """Maximum number of tokens of an answer without a limit of the request; None for that of the checkpoint."""
+        """Longest answer to a source text, in tokens; None if the request or the checkpoint has the limit.
+
+        source: token ids of the source text with its prompt.
+        """
         if self.frame is None or self.options.max_new_tokens is not None:
             return None
         return longest_answer(len(source) - self.frame.num_tokens)

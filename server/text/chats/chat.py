@@ -49,10 +49,12 @@ class ChatStopped(ChatError):
 
 @dataclass(frozen=True)
 class ContentForms:
-    """The forms of message contents that a template reads.
+    """The form that a chat template needs for the content of a message, by the role of the message.
 
-    parts: roles whose text must be given as a list of parts.
-    lost: roles whose text is left out in both forms.
+    The content is a string or a list of parts. Roles that are in neither set need a string.
+
+    parts: roles whose content must be a list of parts.
+    lost: roles whose text the template leaves out, whether it is a string or a list of parts.
     """
 
     parts: frozenset[str] = frozenset()
@@ -63,7 +65,7 @@ _TEXTS = ContentForms()
 
 
 def as_parts(text: str) -> list[dict[str, str]]:
-    """A text as the content of a message in the form of a list of parts."""
+    """The content of a message with this text, in the form of a list of parts."""
     return [{"type": "text", "text": text}]
 
 

@@ -43,7 +43,7 @@ Reads = Callable[[Messages], bool | None]
 
 
 def with_forms(templates: ChatTemplates, renderer: ChatRenderer, seconds: float = PROBE_SECONDS) -> ChatTemplates:
-    """The templates of a checkpoint, with the forms that they read."""
+    """Fill in `ChatTemplates.forms`: render a sample conversation with each template. Stops after `seconds`."""
     deadline = time.monotonic() + seconds
     forms: dict[str, ContentForms] = {}
     for name in _NAMES:

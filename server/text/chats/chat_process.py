@@ -84,8 +84,8 @@ class _SentNumber(float):
 class SentArguments(dict[str, Any]):
     """Arguments of a call that a client sent as text, for templates that take an object.
 
-    `tojson` writes the text as it was sent, with its white space and numbers. A text that is no JSON object, such as
-    that of a call that was cut, is the value of the only member, `arguments`.
+    `tojson` writes the text as it was sent, with its white space and numbers. If the text is no JSON object, for
+    example because the call was cut, the object has one member, `arguments`, with the text.
     """
 
     def __init__(self, sent: str) -> None:

@@ -81,7 +81,7 @@ class TextMarks:
         ]
 
     def read(self, rendered: str) -> MarkedText:
-        """A rendered prompt without its marks, and their places."""
+        """A rendered prompt without its marks, and the indices in it at which the marks stood."""
         if not self._num_marks:
             return MarkedText(rendered)
         first, *others = rendered.replace(_escaped(self.mark), self.mark).split(self.mark)

@@ -16,7 +16,7 @@ from server.text.documents.web import read_epub, read_html
 
 
 class DocumentFormat(NamedTuple):
-    """One format. read: raises DocumentError. package: what it needs to be installed; empty for nothing."""
+    """One document format. read: reads a file; raises DocumentError. package: Python package that it needs, if any."""
 
     read: Callable[[bytes], Document]
     media_type: str

@@ -25,9 +25,9 @@ _CHARACTERS = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&#160;": "\xa0"}
 
 @dataclass
 class Inline:
-    """Formatted text, or something without text that stays.
+    """Formatted text, or an object without text that stays as it is, such as an image.
 
-    original: what the format has put there. children: None without text.
+    original: the object of the document format that is written back. children: None for an object without text.
     """
 
     original: Any

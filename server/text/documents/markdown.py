@@ -33,7 +33,7 @@ _INLINE = re.compile(
 
 @dataclass
 class MarkdownDocument(TextDocument):
-    """A Markdown file. fragments: by place of the unit; None for a part of embedded HTML."""
+    """A Markdown file. fragments: fragment of each unit, by its index; None for a part of embedded HTML."""
 
     fragments: list[Fragment | None] = field(default_factory=list)
 

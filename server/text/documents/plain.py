@@ -75,7 +75,7 @@ class _Cue:
 
 @dataclass
 class SubtitleDocument(TextDocument):
-    """Subtitles. newline: the line break of the file. cues: by place of the unit."""
+    """Subtitles. newline: the line break of the file. cues: cue of each unit, by the unit's index."""
 
     newline: str = "\n"
     cues: list[_Cue] = field(default_factory=list)

@@ -64,7 +64,7 @@ SHEET = RunFormat(
 
 
 class _Style(NamedTuple):
-    """Properties of a run. key: equal for properties that look the same."""
+    """Formatting properties of a run of text. key: equal for properties with the same appearance."""
 
     key: bytes
     properties: Element | None
@@ -133,7 +133,10 @@ class RunParagraph:
                 yield _Event("atom", original=_Kept([child]))
 
     def _run(self, run: Element) -> Iterator[_Event]:
-        """The texts of a run. Its other content stays, each in a run of its own; a run without text stays whole."""
+        """Events for the texts of a run. Its other content stays, each in a run of its own.
+
+        A run without text stays whole.
+        """
         properties = run.find(self._names.namespace + "rPr")
         contents = [child for child in run if child is not properties and local_name(child) not in _DROPPED]
         if not any(local_name(child) in ("t", "noBreakHyphen") for child in contents):
@@ -293,7 +296,10 @@ def _has_whole_fields(element: Element) -> bool:
 
 
 def _end(events: Sequence[_Event], at: int) -> int:
-    """Place of the event that closes the wrapper whose content begins at `at`; the number of events without one."""
+    """Index of the event that closes a wrapper, or the number of events if there is none.
+
+    at: index of the first event inside the wrapper.
+    """
     depth = 0
     for place in range(at, len(events)):
         depth += (events[place].kind == "open") - (events[place].kind == "close")

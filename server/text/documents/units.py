@@ -31,7 +31,7 @@ class Document(ABC):
     units: list[TextUnit] = field(default_factory=list)
 
     def add(self, unit: TextUnit) -> int:
-        """Add a text. Returns its place in `units`. Raises DocumentError for too many."""
+        """Add a text. Returns its index in `units`. Raises DocumentError for too many."""
         if len(self.units) == MAX_UNITS:
             raise DocumentError(f"the document has more than {MAX_UNITS:,} texts")
         self.units.append(unit)
@@ -47,9 +47,9 @@ class Document(ABC):
 
 @dataclass
 class TextDocument(Document):
-    """A document that is a text: literal parts, and places of units.
+    """A document that is a text. It consists of literal parts and units.
 
-    parts: text that stays, or the place of a unit. encoding: of the file.
+    parts: in order, text that stays, or the index of a unit in `units`. encoding: encoding of the file.
     """
 
     parts: list[str | int] = field(default_factory=list)
@@ -60,7 +60,7 @@ class TextDocument(Document):
         return "".join(found).encode(self.encoding, "replace")
 
     def shown(self, place: int, translation: str) -> str:
-        """The characters of a translated unit in the file."""
+        """The characters to write for a translated unit. place: index of the unit."""
         return translation
 
 

@@ -53,7 +53,7 @@ def _add_page(document: Document, parts: list[str | int], text: str, options: Ma
 
 @dataclass
 class EpubDocument(Document):
-    """An e-book. pages: literal parts and places of units, by name of the member."""
+    """An e-book. pages: literal parts and indices of units, by the name of the page in the archive."""
 
     archive: Archive | None = None
     pages: dict[str, list[str | int]] = field(default_factory=dict)

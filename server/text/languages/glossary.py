@@ -55,7 +55,7 @@ class Glossary:
         return list(found)
 
     def _longest(self, text: str, start: int) -> tuple[int | None, int]:
-        """The longest term that begins at a place, and its end. None and the place if there is none.
+        """The longest term that begins at index `start` of a text, and its end; (None, start) if there is none.
 
         All spellings that begin the text are prefixes of the last one that sorts before it.
         """
@@ -70,7 +70,7 @@ class Glossary:
 
 
 def _prefixes(texts: Sequence[str]) -> list[int]:
-    """For each of the sorted texts, the place of the longest other one that it begins with, or -1."""
+    """For each text, the index of the longest other text that it begins with, or -1. texts: sorted."""
     found: list[int] = []
     open_places: list[int] = []
     for place, text in enumerate(texts):
@@ -89,8 +89,8 @@ def normalized(text: str) -> str:
 def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tuple[str, list[int]]]:
     """The spellings of a term as text and tokens. Empty if the vocabulary cannot spell it as it is written.
 
-    A text is spelled as the tokenizer splits it, and in the fewest tokens. The two differ where the tokenizer splits
-    texts of another language than that of the vocabulary (Marian).
+    A text has two spellings: the tokens into which the tokenizer splits it, and the fewest possible tokens. They can
+    differ if the tokenizer was made for another language than the vocabulary (Marian).
     """
     found: list[tuple[str, list[int]]] = []
     for text in spellings(term):

@@ -108,7 +108,7 @@ def named_languages() -> list[str]:
 
 
 def is_collective(code: str) -> bool:
-    """Whether a code is that of a group of languages (ISO 639-5, or a group name of OPUS-MT)."""
+    """Whether a code stands for a group of languages (ISO 639-5, or a group name of OPUS-MT)."""
     return code in _OPUS_GROUPS or code.lower() in _ISO_639_5.split()
 
 

@@ -47,7 +47,7 @@ def connecting_languages(checkpoints: Sequence[TranslationLanguages], source: st
 def translations(
     checkpoints: Sequence[TranslationLanguages], source: str, target: str
 ) -> Iterable[tuple[int, TranslationPrompt]]:
-    """(place, prompt) of each checkpoint that translates between two different languages."""
+    """(index, prompt) of each checkpoint that translates between two different languages."""
     for place, languages in enumerate(checkpoints):
         try:
             prompt = languages.match(source, target)

@@ -22,7 +22,7 @@ class PromptFrame:
     num_tokens: int = 0
 
     def around(self, text: str, places: Sequence[int] = ()) -> MarkedText:
-        """The prompt for a text. places: marks of its special tokens, see `MarkedText`."""
+        """The prompt with the text in it. places: indices of marks in the text, see `MarkedText`."""
         start = len(self.before.text)
         marks = [*self.before.marks, *(start + place for place in places)]
         marks += [start + len(text) + mark for mark in self.after.marks]

@@ -106,7 +106,7 @@ class _Around(NamedTuple):
 
 
 def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
-    """Places where a further sentence begins, after `start`. Each has a character that is not white space before it."""
+    """Indices in a text, after `start`, at which a sentence begins. The character before each is not white space."""
     at = 0
     line_start = None
     for line in text.split("\n"):
@@ -122,7 +122,7 @@ def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
 
 
 def _in_line(line: str, language: str) -> Iterator[int]:
-    """Places in a line where a further sentence begins."""
+    """Indices in a line at which a sentence begins, without the start of the line."""
     start = 0
     for place in [*_accepted(line, _proposed(line, language), language), len(line)]:
         if place - start > _MAX_QUOTE and _PAIRED.search(line, start, place):

@@ -107,7 +107,7 @@ class Piece:
 class InlineElement:
     """An inline element of a run, or an atom: markup that is kept as it is.
 
-    start, end: place in the text of the run.
+    start, end: range of its text in the text of the run, as indices of characters.
     opening, closing: tags as they are written; for an atom, all of it and an empty string.
     space_before, space_after: whether white space, or an end of the run, is next to it.
     """
@@ -399,7 +399,10 @@ def _is_space(piece: Piece) -> bool:
 
 
 def _has_space(neighbours: Iterable[Piece], last: bool) -> bool:
-    """Whether white space is next to a piece. last: its end of the neighbours is meant."""
+    """Whether white space is next to a piece, on one of its sides.
+
+    neighbours: the pieces on that side, the nearest one first. last: whether they are before the piece.
+    """
     for piece in neighbours:
         if piece.text:
             return piece.kind == "text" and piece.text[-1 if last else 0].isspace()

@@ -147,7 +147,7 @@ class _RunSentences:
         return 2 * before - 1 if before and at < self._ends[before - 1] else 2 * before
 
     def _cut(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """(start, end, slot) of the parts of a text piece."""
+        """Cut a piece of text at the boundaries of slots: (start, end, slot) of each part. See the class."""
         while start < end:
             slot = self._slot(start)
             edges = self._ends if slot % 2 else self._starts
@@ -174,7 +174,10 @@ class _RunSentences:
             self._assign(child)
 
     def _inline_tag(self, element: InlineElement, sentence: int) -> InlineTag:
-        """An element of a sentence, with all its children, by its place in the sentence's text."""
+        """An element with all its children, with indices in the text of the sentence.
+
+        sentence: index of the sentence in the run.
+        """
         self._slots[id(element)] = 2 * sentence + 1
         places = self._places[sentence]
         start, end = (places[at - self._starts[sentence]] for at in (element.start, element.end))
@@ -193,7 +196,7 @@ class _RunSentences:
 
 @dataclass(frozen=True)
 class _SentenceSpan:
-    """Place of a sentence in its run. separator: see `MarkedSentence`."""
+    """A sentence of a run. start, end: range in the run's text, in characters. separator: see `MarkedSentence`."""
 
     start: int
     end: int
@@ -201,7 +204,10 @@ class _SentenceSpan:
 
 
 def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSpan]:
-    """Places of sentences in the text that was split. Between them is white space only."""
+    """Find the sentences in the text that was split into them. Between them is white space only.
+
+    split: (sentence, separator) of each part, in order.
+    """
     at = 0
     for sentence, separator in split:
         if sentence:
@@ -263,8 +269,9 @@ def _collapse(
 ) -> tuple[str, list[int]]:
     """A part of a text without white space around it, with one space for each sequence of `spaces` inside.
 
-    atoms: places of markup without text. White space before one is left out if a mark such as a comma follows it.
-    Also returns the new place of each place in the part.
+    atoms: indices, in the text, at which markup without text stands. White space before it is left out if a mark such
+        as a comma follows.
+    Returns the collapsed text, and for each index in the part the index in the collapsed text.
     """
     found: list[str] = []
     places: list[int] = []

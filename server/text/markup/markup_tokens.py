@@ -94,7 +94,7 @@ def _html(document: str) -> Iterator[MarkupToken]:
 
 
 def _places(document: str) -> list[int]:
-    """Place in the document of each character after line breaks became `\\n`; empty if nothing changes."""
+    """Index in the document of each character after line breaks became `\\n`; empty if nothing changes."""
     if "\r" not in document:
         return []
     kept = [i for i, character in enumerate(document) if not (character == "\n" and i and document[i - 1] == "\r")]

@@ -66,7 +66,7 @@ _NUMBER = re.compile(r"\d+(?:[.,\s'’\u066b\u066c\u00a0\u202f]\d+)*")
 
 @dataclass(frozen=True)
 class Protection:
-    """What is protected.
+    """Parts of texts that stay as they are in translations.
 
     patterns: the parts that this module knows.
     terms: further words or phrases, as they are written.

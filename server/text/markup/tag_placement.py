@@ -37,10 +37,10 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class TokenAlignment:
-    """Attention of the tokens of a translation over the tokens of its source.
+    """Attention weights from each token of a translation to each token of its source.
 
-    source, target: place of each token in its text; (0, 0) for special tokens.
-    weights: [target tokens, source tokens].
+    source, target: (start, end) of each token in its text, in characters; (0, 0) for special tokens.
+    weights: [target tokens, source tokens], float32.
     """
 
     source: Sequence[Span]
@@ -52,7 +52,7 @@ class TokenAlignment:
 class InlineTag:
     """An inline element of a sentence, or an atom: markup that is kept as it is.
 
-    start, end: place in the sentence.
+    start, end: range of its text in the sentence, as indices of characters.
     opening, closing: tags as they are written; for an atom, all of it and an empty string.
     space_before, space_after: whether white space, or an end of the sentence, is next to an atom.
     """
@@ -186,7 +186,7 @@ class _Placement:
         return best
 
     def _neighbour(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """The free word that stands where an element without a counterpart stood; None if there is none."""
+        """The free word next to the gap that `_gap` finds for an element without a counterpart; None without one."""
         gaps = sorted({gap for first, last in free for gap in range(first, last + 1)} - self._inner_gaps)
         if not self._is_aligned or not gaps:
             return None
@@ -208,7 +208,7 @@ class _Placement:
         return InlineTag(tag.start, tag.end, written, "", True, [], *spaces)
 
     def _occurrence(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """Find where the text inside a tag stands unchanged in the translation, such as a name.
+        """Find the text inside a tag in the translation, if it is unchanged there, as a name often is.
 
         Returns the units (words and punctuation marks) that spell it; None where it does not occur.
 
@@ -276,7 +276,7 @@ def _units(text: str, token_starts: Sequence[int]) -> Iterator[Span]:
 def _cumulative_mass(
     units: Sequence[Span], characters: int, alignment: TokenAlignment | None
 ) -> npt.NDArray[np.float64]:
-    """[units, characters + 1]: share of a unit's attention on the characters of the source before each place."""
+    """Cumulative attention: [units, characters + 1]. Column i: share of each unit on the first i source characters."""
     mass = np.zeros((len(units), characters + 1))
     if alignment is None or not units:
         return mass

@@ -20,7 +20,10 @@ DEFAULT_DELIMITER = "|"
 
 @dataclass(frozen=True)
 class CtcToken:
-    """One token of a transcript. first, end: index of its first label in the recording, and after its last one."""
+    """One token of a transcript.
+
+    first: index of its first label among the labels of the recording. end: index after its last label.
+    """
 
     token_id: int
     first: int
@@ -29,10 +32,12 @@ class CtcToken:
 
 @dataclass(frozen=True)
 class CtcTokens:
-    """What a checkpoint says about its labels and its input.
+    """Token ids and settings of a checkpoint with a CTC head.
 
-    blank: label of no token. delimiter: token between two words; None for a vocabulary without words.
-    special: tokens that are no text. normalizes: samples get a mean of zero and a variance of one.
+    blank: token id of the blank, the label of audio without a token.
+    delimiter: token id of the delimiter between two words; None for a vocabulary without words.
+    special: token ids of the special tokens, which are no text.
+    normalizes: whether the model expects samples with mean 0 and variance 1.
     """
 
     blank: int

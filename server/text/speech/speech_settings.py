@@ -16,10 +16,10 @@ _DEFAULT_LAYERS, _DEFAULT_HEADS, _DEFAULT_MEDIAN_WIDTH = 4, 6, 7
 class SpeechSettings:
     """Settings that transformers reads from `generation_config.json` and `config.json`.
 
-    alignment_heads: (layer, head) of the cross-attention heads that follow the recording. Where a checkpoint names
-        none, or heads that its decoder lacks (distil-whisper), these are all heads of the last half of the layers, as
-        in the code published with Radford et al. 2022.
-    median_width: width of the filter that smooths their weights.
+    alignment_heads: (layer, head) of the cross-attention heads whose weights give the times of tokens. If a checkpoint
+        names none, or heads that its decoder lacks (distil-whisper), these are all heads of the last half of the
+        layers, as in the code published with Radford et al. 2022.
+    median_width: width of the median filter that smooths the weights of these heads.
     compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`.
     condition_on_previous_text: the text so far precedes each window.
     """

@@ -59,7 +59,7 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
         self._clean_up = files.clean_up
 
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
-        """The pieces of each text. A piece has the place of its whole word."""
+        """The pieces of each text. `start` and `end` of a piece are those of its whole word."""
         for text in group:
             for part, start, is_added in self._splitter.split(text):
                 if is_added:

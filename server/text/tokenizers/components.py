@@ -146,12 +146,12 @@ def _measured_size(vocabulary: bytes) -> int | None:
 
 
 def _quotes(text: bytes | msgspec.Raw) -> npt.NDArray[np.intp]:
-    """Places of the quotation marks in a text."""
+    """Indices of the quotation marks in a text."""
     return np.flatnonzero(np.frombuffer(text, np.uint8) == ord('"'))
 
 
 def _steps(component: Any) -> Iterator[Mapping[str, Any]]:
-    """The parts of a component that is none itself. Stops after one more than `MAX_STEPS`."""
+    """Yield a component, or the parts of a sequence of components, at any depth. Stops after `MAX_STEPS` + 1."""
     waiting, seen = [component], 0
     while waiting and seen <= MAX_STEPS:
         step = waiting.pop()
@@ -166,7 +166,12 @@ def _steps(component: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_growth(name: str, component: Any) -> None:
-    """Check by how much the replacements of a normalizer or a decoder may lengthen a text together."""
+    """Check that a normalizer or a decoder cannot lengthen a text too much. Raises TokenizerError.
+
+    Each pattern, prefix and suffix has a limit. All replacements in a row make at most `MAX_GROWTH` characters of one.
+
+    name: `normalizer` or `decoder`, for errors. component: its JSON object.
+    """
     steps = list(_steps(component))
     for step in steps:
         _check_pattern(name, step)

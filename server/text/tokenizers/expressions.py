@@ -110,7 +110,7 @@ def _seconds(split: pre_tokenizers.PreTokenizer, text: tuple[str, str], length: 
 
 
 def _texts(expression: str) -> Iterator[tuple[str, str]]:
-    """What a text repeats, and its end.
+    """Parts of the test texts for an expression: a part to repeat, and an end to append.
 
     A text ends in another character, or in one that stops a match and then in all characters of the expression: without
     a character that every match needs, the library does not try to match.

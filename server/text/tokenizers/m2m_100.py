@@ -16,7 +16,7 @@ from server.text.tokens.tokenizer import TokenizerError
 class M2M100Tokenizer(PieceTokenizer):
     """Texts begin with the token of `src_lang` in `tokenizer_config.json`, or of English.
 
-    A translation request replaces this token by that of its source language.
+    A translation request replaces this token by the token of its source language.
     """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:

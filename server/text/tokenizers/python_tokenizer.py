@@ -15,10 +15,10 @@ from server.text.tokens.tokenizer import Encoding
 
 
 class TokenSpan(NamedTuple):
-    """A token and its place in a text.
+    """A token, and its range in a text.
 
     token_id: id of the token.
-    start, end: place in characters of the text; both 0 for a token that was added around it.
+    start, end: range in characters of the text; both 0 for a token that was added around the text.
     special: whether the token was added around the text.
     """
 

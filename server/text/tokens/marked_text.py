@@ -10,7 +10,10 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text. marks: places in it, in order. A special token with a mark in it, or at its end, is text."""
+    """A text with marks. A special token with a mark inside it, or at its end, is read as text.
+
+    marks: indices of characters, ascending.
+    """
 
     text: str
     marks: Sequence[int] = ()

@@ -68,7 +68,7 @@ def query_weights(directory: Path, vocab_size: int) -> QueryWeights | None:
 
 
 def _check_tokenizer(directory: Path, folder: str) -> None:
-    """Raise QueryWeightsError if queries have a tokenizer of their own, other than that of documents."""
+    """Raise QueryWeightsError if the tokenizer of queries differs from the tokenizer of documents."""
     own, other = file_in(directory, f"{folder}/tokenizer.json"), file_in(directory, "tokenizer.json")
     if own is None or other is None:
         return

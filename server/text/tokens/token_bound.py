@@ -1,7 +1,7 @@
-"""Upper bounds of the number of tokens of a text, computed from its characters without tokenizing.
+"""Bound the number of tokens that a text can have, from its characters and without tokenizing it.
 
-A tokenizer first normalizes a text, which may replace a character by several (Unicode Standard Annex 15). Then it makes
-at most one token of each character, or of each byte of UTF-8 if it has tokens for single bytes.
+A tokenizer first normalizes a text, which may replace a character by several (Unicode Standard Annex 15). Then each
+character becomes at most one token, or each byte of UTF-8 if the tokenizer has tokens for single bytes.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Tokenizer(Protocol):
 
     @property
     def token_bound(self) -> TokenBound:
-        """Upper bound of the number of tokens of a text."""
+        """Computes how many tokens a text can have at most, without tokenizing it."""
 
     def encode(
         self,

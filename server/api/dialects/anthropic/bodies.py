@@ -46,7 +46,7 @@ class AnthropicTool(ChatObject):
     cache_control: Hint = None
 
     def tool(self, index: int) -> FunctionTool:
-        """index: place of the tool in the request."""
+        """The tool as a function of a chat. index: index of the tool in `tools` of the request."""
         place, is_strict = f"tools[{index}]", bool(self.strict)
         return FunctionTool(self.name, self.description, self.input_schema, place, "input_schema", is_strict)
 
@@ -152,7 +152,7 @@ class AnthropicCountBody(TimedBody):
     betas: Hint = None
 
     def dropped(self) -> Iterator[str]:
-        """What the server does not use, by its place in the body, such as `tools[1]`.
+        """Paths of the parts of the body that the server does not use, such as `tools[1]`.
 
         These are tools that only Anthropic runs, and blocks of `system` that change with every request.
         """

@@ -202,7 +202,7 @@ class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
 
 
 class RankedLabels(AnswerBody):
-    """The labels of a request by descending score. `scores`: in the order of `labels`."""
+    """The labels of one input by descending score. `scores`: score of each label, in the order of `labels`."""
 
     labels: list[str]
     scores: list[float]

@@ -176,7 +176,10 @@ class ChatCompletionBody(ConversationFields):
     add_special_tokens: Annotated[Any, only(False)] = None
 
     def dropped(self) -> Iterator[str]:
-        """Places of the tools and of the lines at the front that are dropped."""
+        """Paths of the parts of the body that are dropped: tools that are no functions, and lines that change.
+
+        A line that changes with every request, at the beginning of the messages, would make the prefix cache useless.
+        """
         yield from (f"messages[{index}].content" for index in changing_messages(self.messages))
         for index, tool in enumerate(self.tools or ()):
             if isinstance(tool, OpenAIBuiltInTool):

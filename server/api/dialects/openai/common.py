@@ -90,9 +90,9 @@ def usage(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def finish_reason(reason: str | None) -> str | None:
-    """The finish reason of an answer or of a part of a stream.
+    """The value of `finish_reason` in an answer or a chunk of a stream.
 
-    OpenAI has none for a deadline, so the stream of an answer that its deadline ends has an error and no reason.
+    None for the reason `timeout`, which OpenAI does not have: a stream that ends at a deadline has an error instead.
     """
     return None if reason == "timeout" else reason
 

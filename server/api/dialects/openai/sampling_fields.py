@@ -1,4 +1,4 @@
-"""Decoding fields of the OpenAI dialect: those of OpenAI, ours, and those of other servers that speak it.
+"""Decoding fields of the OpenAI dialect: fields of OpenAI, of this server, and of other servers with this dialect.
 
 Programs that were written for vLLM, llama.cpp or OpenRouter send the fields of these servers too.
 """

@@ -27,7 +27,7 @@ class OpenAIFunction(ChatObject):
     strict: bool | None = None
 
     def tool(self, place: str) -> FunctionTool:
-        """place: path of the function in the request."""
+        """The function as a tool of a chat. place: path of the function in the request, such as `tools[0].function`."""
         return FunctionTool(self.name, self.description, self.parameters, place, is_strict=bool(self.strict))
 
 
@@ -38,7 +38,7 @@ class NamedFunction(ChatObject):
 
 
 class AllowedTools(ChatObject):
-    """A choice among some of the tools. Those that are no functions are dropped, and named."""
+    """A choice among some of the tools. Tools that are no functions are dropped, and named in a header."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[dict[str, Any]], Field(min_length=1)]

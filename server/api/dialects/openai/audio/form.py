@@ -161,7 +161,9 @@ class TranslationForm(BaseModel):
         )
 
     def _temperatures(self) -> tuple[float, ...] | None:
-        """The temperatures to try: those of the list, or from `temperature` on in steps; None for the published ones.
+        """The temperatures to try, one after the other; None for the published ones.
+
+        They are the list in `temperature`, or a series that begins with `temperature` and grows in steps.
 
         As in OpenAI's API, windows are decoded again by default only where `temperature` is 0.
         """

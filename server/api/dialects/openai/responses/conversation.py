@@ -34,7 +34,7 @@ class StoredConversation:
     """The stored items that a request continues, and its own items.
 
     shelf: records of the request's key; None for a request that has no access to any.
-    key: the part of the ids of the response and its items that differs from those of other responses.
+    key: unique text in the ids of the response and of its items.
     """
 
     def __init__(self, shelf: Shelf | None = None) -> None:
@@ -55,7 +55,7 @@ class StoredConversation:
     def find(self, previous_response_id: str | None, items: Sequence[ResponseItem], max_bytes: int) -> int:
         """Find the stored records and items that a request names. Returns the size of their JSON texts.
 
-        max_bytes: the largest size, which is that of a body that contains all of them.
+        max_bytes: limit of that size. It is the limit of a request body, which could contain the same items.
         Raises PreviousResponseNotFound, ItemNotFound, RequestTooLarge.
         """
         if previous_response_id is not None:

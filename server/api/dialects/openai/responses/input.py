@@ -30,7 +30,7 @@ _NOT_TEXT = ("input_image", "input_file", "input_audio")
 
 
 class ResponseItem(ChatObject, ABC):
-    """Base of the items of `input`. `id` and `status` are those of an earlier answer."""
+    """Base of the items of `input`. `id` and `status` have no effect: clients send them back from an earlier answer."""
 
     id: Hint = None
     status: Hint = None
@@ -81,7 +81,7 @@ class InputCustomCall(ResponseItem):
 
 @dataclass(frozen=True)
 class ToolOutput:
-    """The text of a tool's output. dropped: its other parts, as places in the list."""
+    """The text of a tool's output. dropped: parts that are no text, such as `[2]:input_image`: index and type."""
 
     text: str
     dropped: tuple[str, ...] = ()

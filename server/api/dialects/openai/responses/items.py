@@ -17,7 +17,7 @@ ItemEvents = list[tuple[str, dict[str, Any]]]
 class OutputItem(ABC):
     """One item of the output.
 
-    section: the part of the answer that it has. prefix: beginning of its id. index: its place in the output.
+    section: the part of the answer that it has. prefix: beginning of its id. index: its index in `output`.
     text: its text so far, or the arguments of a call.
     """
 

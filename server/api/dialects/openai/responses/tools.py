@@ -59,7 +59,7 @@ class DroppedTool(ChatObject):
 
     @property
     def suffix(self) -> str:
-        """What follows its place in the name of the dropped tool."""
+        """End of the name under which the dropped tool is reported, after its path: `:` and its type, or empty."""
         return f":{self.type}" if self.type in DROPPED_TOOLS else ""
 
 
