@@ -168,8 +168,10 @@ def packer(
 
 
 def of_sensitive_weights(quantization: Quantization | None, device: torch.device) -> Quantization | None:
-    """How weights are rounded whose errors matter most: projections to queries, keys and values, and last products of
-    feed-forwards. See docs/decisions/0142-mixture-of-4-and-6-bits.md.
+    """The rounding of the weights whose errors matter most, for a model with the given quantization.
+
+    These are the projections to queries, keys and values, and the last products of feed-forwards. See
+    docs/decisions/0142-mixture-of-4-and-6-bits.md.
     """
     return "int6" if quantization == "int4" and not choice.runs_cuda_kernels(device) else quantization
 

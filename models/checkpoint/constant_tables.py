@@ -84,7 +84,7 @@ def _sinusoids(transformer: Transformer, table: str) -> SinusoidalTable | None:
 
 
 def _frequencies(transformer: Transformer, table: str) -> Tensor:
-    """The frequencies of the only rotation of a stack, for a name such as `encoder.rotation`."""
+    """Rotary frequencies of a stack, all of whose layers have the same rotation. table: such as `encoder.rotation`."""
     stack = transformer.get_submodule(table.removesuffix(".rotation"))
     (rope,) = stack.config.ropes  # type: ignore[union-attr, misc]
     return inverse_frequencies(rope)

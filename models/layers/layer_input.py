@@ -49,7 +49,7 @@ class LayerWithInput(Layer):
     """A layer whose result is `scale * (x + norm(project(act(gate(x)) * input)))`, see `LayerInputConfig`.
 
     output_scale: [1], model dtype, or None for a factor of one.
-    not_captured: see `Mixer`. No device has tried it yet.
+    not_captured: see `Mixer`. The layer was not tried on a CUDA device yet.
     """
 
     not_captured = "layers with vectors of their own"

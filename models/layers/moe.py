@@ -270,7 +270,7 @@ class FeedForwardSum(nn.Module):
 
     The router of a mixture of experts reads x before the input norm.
 
-    not_captured: see `Mixer`. No device has tried it yet.
+    not_captured: see `Mixer`. The sum was not tried on a CUDA device yet.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     """
 

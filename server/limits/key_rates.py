@@ -1,9 +1,9 @@
 """Limits of API keys by time: requests and tokens a minute.
 
 Each key has a bucket of requests and one of tokens. A bucket holds what the key may use in a minute, and fills evenly
-within a minute. Prompt tokens are taken when a request is admitted. At its end the bucket gets the difference to the
-tokens that were computed, so an answer may leave a debt, for which later requests wait. The mean is thus exact,
-although nobody knows the length of an answer before its end.
+within a minute. Prompt tokens are taken when a request is admitted. The length of its answer is not known then. At the
+end of the request, the bucket is corrected by the tokens that were computed. A long answer may leave a debt, for which
+later requests wait. So the mean rate is exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MINUTE_SECONDS = 60.0
 
 @dataclass
 class _Bucket:
-    """What is left. level: at the time `at`, in requests or tokens; below 0 is a debt."""
+    """The amount that a key may still use. level: amount at time `at`, in requests or tokens; below 0 for a debt."""
 
     level: float
     at: float

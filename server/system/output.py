@@ -1,4 +1,4 @@
-"""Standard input, output and error of a server that may have been started without them, or on a full disk."""
+"""Make standard input, output and error usable for a server that was started without them or writes to a full disk."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class QuantizationSettings:
         return QuantizationSettings(value, f"{self._where}.{name}")
 
     def parts(self, name: str) -> dict[str, QuantizationSettings]:
-        """The objects in an object, by name; empty if it is absent or null."""
+        """The members of a setting whose value is an object of objects; empty if the setting is absent or null."""
         value = self._values.get(name)
         if value is None:
             return {}

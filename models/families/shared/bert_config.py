@@ -161,7 +161,10 @@ def bert_model(
 
 
 def architectures(name: str) -> dict[str, tuple[CheckpointTask, ...]]:
-    """Model classes of transformers with their tasks. name: start of the class names, for example `Bert`."""
+    """Tasks of each model class of a family, by the name of the class in transformers.
+
+    name: start of the class names, for example `Bert` of `BertForMaskedLM`.
+    """
     return {
         f"{name}Model": ("embed",),
         f"{name}ForMaskedLM": ("embed", "fill_mask"),

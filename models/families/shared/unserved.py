@@ -16,7 +16,7 @@ from models.families.shared.refused import REFUSED
 
 
 class Unserved(NamedTuple):
-    """Why a `model_type` is not served. nearest: served `model_type` that is closest to it; empty for none."""
+    """A `model_type` that is not served. reason: why. nearest: the most similar served `model_type`, or empty."""
 
     reason: str
     nearest: str

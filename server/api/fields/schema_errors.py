@@ -58,9 +58,10 @@ _OF_PYDANTIC = frozenset(get_args(ErrorType))
 
 @dataclass(frozen=True)
 class _Error:
-    """An error of pydantic with the place that it means.
+    """An error of pydantic, and the part of the body that it is about.
 
-    path: the place as messages name it. is_whole: it has all parts of the place, and not only the first ones.
+    place: this part. path: the path of this part in error messages.
+    is_whole: whether the path names the part itself. If false, the path is cut and names a part that contains it.
     """
 
     kind: str

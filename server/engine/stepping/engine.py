@@ -336,7 +336,7 @@ class Engine:
 
 
 def _counts(models: Iterable[ModelEngine]) -> Counter[str]:
-    """Counts of events since the models were loaded."""
+    """Counters for `Stats`, summed over the models: preemptions, wasted tokens, prefix cache queries and hits."""
     schedulers = [model.generation.scheduler for model in models if model.generation is not None]
     return Counter(
         preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),

@@ -58,7 +58,7 @@ class SpelledToken:
 
 @dataclass(frozen=True)
 class ScoredToken(SpelledToken):
-    """A token and its log-probability under the raw distribution. top: the likeliest tokens."""
+    """A token and its log-probability under the raw distribution. top: the likeliest tokens at the same position."""
 
     logprob: float
     top: list[ScoredToken] = field(default_factory=list)

@@ -135,7 +135,10 @@ def _in_line(line: str, language: str) -> Iterator[int]:
 
 
 def _proposed(line: str, language: str) -> Iterator[int]:
-    """Boundaries of sentencex in a line, read in windows. A window ends with its last whole sentence."""
+    """Indices in a line at which the library sentencex begins a sentence.
+
+    The library gets the line in windows. The next window begins after the last whole sentence of a window.
+    """
     at = 0
     while at < len(line):
         window = line[at : at + _WINDOW]

@@ -146,7 +146,7 @@ class Label(AnswerBody):
 
 
 class Token(AnswerBody):
-    """A token of a text. `start` and `end`: its place in characters; both are 0 for a special token.
+    """A token of a text. `start` and `end`: its characters in the text; both are 0 for a special token.
 
     `stop`: the same as `end`, as text-embeddings-inference names it; null for a special token.
     """
@@ -164,7 +164,7 @@ class EmbedAnswer(RootModel[list[list[float]]]):
 
 
 class ChunkAnswer(AnswerBody):
-    """A part of a text with its vector. `start` and `end`: its place in characters."""
+    """A part of a text with its vector. `start` and `end`: its characters in the text; `end` is exclusive."""
 
     start: int
     end: int
@@ -217,7 +217,7 @@ class SimilarityAnswer(RootModel[list[float]]):
 
 
 class Ranked(AnswerBody):
-    """A text with its score. `index`: place of the text in the request."""
+    """A text with its score. `index`: index of the text in the request."""
 
     index: int
     score: float
@@ -242,7 +242,7 @@ class FillMaskAnswer(RootModel[list[MaskWord] | list[list[MaskWord]]]):
 
 
 class Entity(AnswerBody):
-    """An entity of a text. `start` and `end`: its place in characters.
+    """An entity of a text. `start` and `end`: its characters in the text; `end` is exclusive.
 
     Single tokens (aggregation "none") have `entity` and `index`; entities have `entity_group`.
     """
@@ -261,7 +261,7 @@ class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
 
 
 class FoundAnswer(AnswerBody):
-    """An answer. `start` and `end`: its place in the context, in characters."""
+    """An answer. `start` and `end`: its characters in the context; `end` is exclusive."""
 
     answer: str
     score: float
