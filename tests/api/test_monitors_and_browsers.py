@@ -40,6 +40,16 @@ async def test_head_answers_as_get_without_the_body(bench: Bench, http: httpx.As
         assert head.headers["content-length"] == get.headers["content-length"]
 
 
+async def test_head_is_about_the_whole_body(bench: Bench, http: httpx.AsyncClient) -> None:
+    """`Range` means something for `GET` alone."""
+    part = {"accept": "text/html", "range": "bytes=0-9", "if-range": "x"}
+    whole = await http.head("/", headers={"accept": "text/html"})
+    head = await http.head("/", headers=part)
+    assert head.status_code == 200 and head.headers["content-length"] == whole.headers["content-length"]
+    del part["if-range"]
+    assert (await http.get("/", headers=part)).status_code == 206
+
+
 async def test_head_needs_the_key_as_get_does(tmp_path: Path) -> None:
     async with application(tmp_path) as client:
         assert (await client.head("/health")).status_code == 200

@@ -1,4 +1,7 @@
-"""`HEAD` over sockets: the status of `GET`, no body, and a connection that goes on. In-process tests cannot see it."""
+"""Kept connections over sockets, which in-process tests cannot see.
+
+`HEAD` has the status of `GET` and no body, and `Upgrade` changes nothing. The connection goes on after both.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +104,48 @@ def test_head_takes_the_key_where_get_takes_it(start: Callable[..., Process]) ->
             assert connection.ask(method, path)[0] == status, (method, path)
     connection.close()
     assert re.search(r" HEAD /languages 200 .* key=setting-1", server.output)
+
+
+UPGRADE = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAABAAMAAABk"}
+"""Headers of every request of Java's HTTP client, which would like to speak HTTP/2."""
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_that_asks_for_another_protocol_is_answered(shared_server: Process, chunked: bool) -> None:
+    connection = KeptConnection(shared_server.url)
+    body = b'{"inputs": "abc"}'
+    for _ in range(3):
+        content = iter([body[:5], body[5:]]) if chunked else body
+        connection.request(
+            "POST", "/tokenize", content, UPGRADE | {"Content-Type": "application/json"}, encode_chunked=chunked
+        )
+        answer = connection.getresponse()
+        assert answer.status == 200 and len(json.loads(answer.read())[0]) == 3
+        for method in ("HEAD", "GET"):
+            connection.request(method, "/health", headers=UPGRADE)
+            answer = connection.getresponse()
+            assert answer.status == 200 and bool(answer.read()) is (method == "GET")
+        assert connection.ask("GET", "/ready")[0] == 200
+    connection.close()
+
+
+def test_requests_after_an_upgrade_in_one_packet_are_answered(shared_server: Process) -> None:
+    parts = urlsplit(shared_server.url)
+    headers = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
+    one = f"GET /health HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"
+    last = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((parts.hostname, parts.port), HANG_SECONDS) as connection:
+        connection.sendall((one * 5 + last).encode())
+        with connection.makefile("rb") as reader:
+            answers = reader.read()
+    assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b'{"status":"ok"}') == 6
+
+
+def test_a_tunnel_is_refused(shared_server: Process) -> None:
+    parts = urlsplit(shared_server.url)
+    with socket.create_connection((parts.hostname, parts.port), HANG_SECONDS) as connection:
+        connection.sendall(b"CONNECT a:1 HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400")
 
 
 def test_http_1_0_gets_no_chunks(shared_server: Process) -> None:

@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 
 from server.api.bodies.sse import DIRECT_CONNECTION
 from server.api.connection.lingering import LingeringTransport
+from server.api.connection.upgrades import UpgradeIgnoringParser, head_of
 from server.api.entry.door import OVER_CONNECTION_LIMIT
 
 log = logging.getLogger("triptych.protocol")
@@ -70,6 +71,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._in_headers = True
         self._is_parsing = False
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None
+        self._repeats_head = False
+        self.parser = UpgradeIgnoringParser(self.parser, self._head_to_repeat)  # type: ignore[assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -101,9 +104,25 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._start_header_timer()
 
     def on_headers_complete(self) -> None:
+        self.scope["method"] = self.parser.get_method().decode("ascii")
+        asks = self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
+        self._repeats_head = asks and not self._should_upgrade()
+        if self._repeats_head:
+            return
         self._stop_header_timer()
         self._in_headers = False
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._repeats_head:
+            super().on_message_complete()
+
+    def _head_to_repeat(self) -> bytes | None:
+        """The head of a request without its header `Upgrade`, if that changes nothing; else None."""
+        if not self._repeats_head:
+            return None
+        self._repeats_head = False
+        return head_of(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
 
     def _should_upgrade(self) -> bool:
         if self._is_over_limit or self.scope["method"] != "GET" or self.url.partition(b"?")[0] not in SOCKET_PATHS:

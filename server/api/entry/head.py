@@ -8,6 +8,10 @@ IS_HEAD = "triptych.head"
 """Key of the scope of a request that asks for headers only, while a route answers it as `GET`."""
 
 
+_RANGES = frozenset({b"range", b"if-range"})
+"""Headers that ask for a part of a body. They mean something for `GET` alone (RFC 9110, section 14.2)."""
+
+
 class HeadMiddleware:
     """Lets the application answer `HEAD` as `GET`, and drops the body.
 
@@ -27,9 +31,11 @@ class HeadMiddleware:
                 message = {"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)}
             await send(message)
 
-        as_get = {**scope, "method": "GET", IS_HEAD: True}
+        headers = scope["headers"]
+        whole = [header for header in headers if header[0] not in _RANGES]
+        as_get = {**scope, "method": "GET", "headers": whole, IS_HEAD: True}
         try:
             await self.app(as_get, receive, send_head)
         finally:
             # The access log and the metrics read what the application has found out, such as the route.
-            scope.update(as_get | {"method": "HEAD"})
+            scope.update(as_get | {"method": "HEAD", "headers": headers})
