@@ -89,6 +89,24 @@ async def test_the_error_has_the_code_of_a_long_prompt(bench: Bench, http: httpx
     assert error["param"] == "input" and "`input` and the other texts have" in error["message"]
 
 
+@pytest.mark.parametrize("path", [path for path in CHAT if not path.endswith("count_tokens")])
+async def test_a_conversation_longer_than_the_kv_cache_is_refused_as_too_long(
+    bench: Bench, http: httpx.AsyncClient, path: str
+) -> None:
+    """Agents shorten their conversation after this error, and after no other."""
+    tokens = 32_768 - len(bench.runtime.texts["decoder"].tokenizer.encode(["a"])[0].ids)
+    refused = await post(http, path, "a" * tokens)
+    param = "input" if path == "/v1/responses" else "messages"
+    assert refused.status_code == 400, refused.text
+    assert "leaves no room for a new token; the KV cache of `decoder` holds 32768 tokens" in refused.text
+    assert f"`{param}` has" in refused.text and "max_new_tokens" not in refused.text
+    error = refused.json().get("error", {})
+    if path.startswith("/v1/messages"):
+        assert error["message"].startswith("prompt is too long: ") and " > 32768 maximum; " in error["message"]
+    elif path.startswith("/v1/"):
+        assert (error["code"], error["param"]) == ("context_length_exceeded", param)
+
+
 def conversation(turns: int, num_tools: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """An agent's messages and tools: about 100 kB in JSON."""
     tools = [

@@ -206,7 +206,8 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
         await next_iteration()
         room = prompts.max_new_tokens(model.info, prompt, start, "prompt")
         if options.fill_context:
-            room = min(room, prompts.tokens_left_in_pool(model.info, start or prompt, params.num_beams))
+            before, param = (start, "decoder_prefix") if is_seq2seq else (prompt, "prompt")
+            room = min(room, prompts.tokens_left_in_pool(model.info, before, params.num_beams, param))
         continued = prefix if is_seq2seq else prompt
         for index in range(options.candidates):
             texts.append(hypotheses(model, params, len(rows), shown, continued, echo, not resolved.max_new_tokens))

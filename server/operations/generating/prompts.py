@@ -129,10 +129,22 @@ def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int],
     return info.context_tokens - used
 
 
-def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int) -> int:
-    """New tokens for which an empty KV pool has room, at least 1. prompt: tokens before them in the decoder."""
+def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int, param: str) -> int:
+    """New tokens for which an empty KV pool has room.
+
+    prompt: tokens before them in the decoder. param: the field of the prompt, which errors name.
+    Raises ContextLengthExceeded for a prompt that leaves no room, so that programs shorten their conversation.
+    """
     pool_tokens = info.kv_blocks["self"] // num_beams * info.block_size if info.block_size else info.context_tokens
-    return max(1, pool_tokens - len(prompt))
+    if len(prompt) >= pool_tokens:
+        beams = f" with {num_beams} beams" if num_beams > 1 else ""
+        raise ContextLengthExceeded(
+            f"`{param}` has {len(prompt)} tokens and leaves no room for a new token; the KV cache of `{info.name}` "
+            f"holds {pool_tokens} tokens{beams} (--kv-cache-memory)",
+            param,
+            (len(prompt), pool_tokens),
+        )
+    return pool_tokens - len(prompt)
 
 
 def attention_numbers(message: Generate) -> int:

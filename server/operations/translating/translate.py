@@ -244,7 +244,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
         room = prompts.max_new_tokens(model.info, sources[-1], start + own_prefix, "inputs")
         own_params, own_shown = (term_params, term_shown) if required else (params, shown)
         if step.frame is not None:
-            room = min(room, prompts.tokens_left_in_pool(model.info, sources[-1], own_params.num_beams))
+            room = min(room, prompts.tokens_left_in_pool(model.info, sources[-1], own_params.num_beams, "inputs"))
             room = min(room, step.answer_tokens(sources[-1]) or room)
         continued = own_prefix if step.frame is None else sources[-1]
         continued_by_row.append(continued)
