@@ -123,7 +123,7 @@ def encode_item(
     """
     if truncation is not None:
         encoding = truncate(encoding, max_tokens or model.max_input_tokens, truncation)
-    return EncodeItem(check_tokens(encoding.ids, model, param), type_ids_or_none(encoding.type_ids))
+    return EncodeItem(check_tokens(encoding.ids, model, param, max_tokens), type_ids_or_none(encoding.type_ids))
 
 
 def window_item(encoding: Encoding, window: TokenWindow, model: ServedModel, param: str) -> EncodeItem:

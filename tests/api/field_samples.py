@@ -59,6 +59,7 @@ _ANTHROPIC = {
     "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
     "thread": {"type": "create"},
 }
+_NAMED_GRAMMAR = {"type": "json_schema", "value": {"name": "x", "schema": SCHEMA}}
 _HUB = {"options": {"use_cache": True}}
 _OLLAMA_OPTIONS = {"options": {"temperature": 0.5}}
 
@@ -69,10 +70,12 @@ SAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "TgiBody": [
         {"inputs": "a", "parameters": {"grammar": {"type": "json", "value": SCHEMA}}},
         {"inputs": "a", "parameters": {"grammar": {"type": "regex", "value": "a+"}}},
+        {"inputs": "a", "parameters": {"grammar": _NAMED_GRAMMAR}},
     ],
     "HubGenerateBody": [
         {"inputs": "a", "parameters": {"grammar": {"type": "json", "value": SCHEMA}}, **_HUB},
         {"inputs": "a", "parameters": {"grammar": {"type": "regex", "value": "a+"}}},
+        {"inputs": "a", "parameters": {"grammar": _NAMED_GRAMMAR}},
     ],
     "HubEmbedBody": [{"inputs": "a", **_HUB}],
     "HubSimilarityBody": [{"inputs": {"source_sentence": "a", "sentences": ["b"]}, "parameters": {}, **_HUB}],

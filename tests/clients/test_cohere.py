@@ -72,6 +72,17 @@ def test_inputs_dimensions_and_truncation(client: cohere.ClientV2, server: Clien
         client.embed(model="sentence-encoder", texts=[text], input_type="clustering", truncate="NONE")
 
 
+def test_embedded_texts_are_cut_at_a_number_of_tokens(client: cohere.ClientV2, server: ClientServer) -> None:
+    asked = {"model": "sentence-encoder", "input_type": "clustering", "max_tokens": 5}
+    cut = {side: client.embed(**asked, texts=TEXTS[:1], truncate=side).embeddings.float_ for side in ("START", "END")}
+    (tokens,) = native(server, "/tokenize", model="sentence-encoder", inputs=TEXTS[0])
+    words = [token for token in tokens if not token["special"]]
+    kept = 5 - (len(tokens) - len(words))
+    beginning, end = TEXTS[0][: words[kept - 1]["end"]], TEXTS[0][words[-kept]["start"] :]
+    for side, text in (("END", beginning), ("START", end)):
+        np.testing.assert_allclose(cut[side], native(server, "/embed", inputs=[text]), rtol=1e-4, atol=1e-6)
+
+
 def test_rerank(client: cohere.ClientV2, server: ClientServer) -> None:
     answer = client.rerank(model="cross-encoder", query="Where do foxes live?", documents=DOCUMENTS)
     expected = native(server, "/rerank", model="cross-encoder", query="Where do foxes live?", texts=DOCUMENTS)
@@ -102,6 +113,15 @@ def test_the_first_version_of_the_client(server: ClientServer) -> None:
     )
 
 
+def test_fields_of_other_servers_are_accepted_or_named(server: ClientServer) -> None:
+    plain = native(server, "/v1/rerank", **RERANK)["results"]
+    hints = {"rank_fields": ["text"], "priority": 1, "request_id": "x", "user": "me", "max_chunks_per_doc": None}
+    assert native(server, "/v1/rerank", **RERANK, **hints)["results"] == plain
+    answer = httpx.post(server.url + "/v1/rerank", json=RERANK | {"max_chunks_per_doc": 10}, headers=server.headers)
+    assert answer.json()["results"] == plain
+    assert answer.headers["x-ignored-parameters"] == "max_chunks_per_doc"
+
+
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
 def test_jina(server: ClientServer, path: str) -> None:
     body = {"model": "cross-encoder", "query": "A fox?", "documents": DOCUMENTS, "top_n": 2}
@@ -123,7 +143,8 @@ RERANK = {"model": "cross-encoder", "query": "A fox?", "documents": DOCUMENTS}
         ("/v2/embed", EMBED | {"embedding_types": ["int8"]}, "`embedding_types[0]`"),
         ("/v2/embed", EMBED | {"images": ["data:image/png;base64,AA=="]}, "`images` is not supported"),
         ("/v2/embed", EMBED | {"inputs": [{"content": "a"}]}, "either `texts` or `inputs`"),
-        ("/v2/embed", EMBED | {"max_tokens": 4}, "unknown field `max_tokens`"),
+        ("/v2/embed", EMBED | {"max_tokens": 0}, "`max_tokens` must be at least 1"),
+        ("/v2/embed", EMBED | {"max_tokens": 3, "truncate": "NONE"}, "reads at most 3"),
         ("/v2/embed", EMBED | {"output_dimension": 100_000}, "`output_dimension` 100000"),
         ("/v2/embed", EMBED | {"texts": "a"}, "`texts`"),
         ("/v2/embed", {key: EMBED[key] for key in ("model", "texts")}, "`input_type` is required"),
@@ -131,6 +152,7 @@ RERANK = {"model": "cross-encoder", "query": "A fox?", "documents": DOCUMENTS}
         ("/v2/rerank", RERANK | {"return_documents": True}, "unknown field `return_documents`"),
         ("/v2/rerank", RERANK | {"relevant_spans": {"enabled": True}}, "`relevant_spans` is not supported"),
         ("/v1/rerank", RERANK | {"documents": [{"title": "a"}]}, "`documents"),
+        ("/v1/rerank", RERANK | {"rank_fields": ["title"]}, "`rank_fields` is not supported"),
         ("/rerank", RERANK | {"top_n": 0}, "`top_n`"),
         ("/rerank", RERANK | {"texts": ["a"]}, "unknown field `texts`"),
         ("/v2/rerank", RERANK | {"model": "sentence-encoder"}, "does not answer /v2/rerank"),

@@ -49,6 +49,8 @@ def sampling(bench: Bench, checkpoint: dict[str, Any], model: str = "decoder", *
     [
         ({}, {}, (True, 0.8, 40, 0.9, 0.1)),
         ({}, {"temperature": 0.3, "min_p": 0.0}, (True, 0.3, 40, 0.9, 0.0)),
+        ({}, {"top_p": 0.0}, (True, 0.8, 40, 1e-9, 0.1)),
+        ({"top_p": 0.0}, {}, (True, 0.8, 40, 1e-9, 0.1)),
         ({}, {"temperature": 0.0}, GREEDY),
         ({}, {"do_sample": False}, GREEDY),
         ({"temperature": 0.6, "top_k": 20}, {}, (True, 0.6, 20, 0.9, 0.1)),

@@ -14,6 +14,7 @@ from starlette.routing import compile_path
 
 from server.api.dialects import deepl, libretranslate, lm_eval, whisper_cpp
 from server.api.dialects.anthropic import routes as anthropic
+from server.api.dialects.anthropic.routes import ERRORS as ANTHROPIC_ERRORS
 from server.api.dialects.cohere import routes as cohere
 from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
@@ -133,7 +134,12 @@ KEYS_IN_FIELDS = frozenset(
 _SECRET_PATHS = [
     compile_path(route.path)[0] for route in OWNED_ROUTES if isinstance(route, StateRoute) and route.is_public
 ]
-_SHAPES_BY_PREFIX = {"/api/": OLLAMA_ERRORS, "/v2/glossar": deepl.ERRORS, "/v2/document": deepl.ERRORS}
+_SHAPES_BY_PREFIX = {
+    "/api/": OLLAMA_ERRORS,
+    "/v1/messages/": ANTHROPIC_ERRORS,
+    "/v2/glossar": deepl.ERRORS,
+    "/v2/document": deepl.ERRORS,
+}
 """Error shapes of paths that no route has, by the beginning of the path."""
 _PATHS: list[tuple[str, ErrorShape]] = [
     (realtime.PATH, OPENAI_ERRORS),

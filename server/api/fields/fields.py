@@ -19,6 +19,8 @@ from server.text.tokens.truncation import TruncationSide
 MAX_ITEMS = 1024
 MAX_WORDS = 256
 MAX_STOPS = 16
+MAX_FOREIGN_STOPS = 64
+"""Stop strings of a request in dialects whose own servers have no limit. Editors send more than `MAX_STOPS`."""
 MAX_ALLOWED_SEQUENCES = 1 << 16
 MAX_STOP_CHARACTERS = 256
 MAX_NEW_TOKENS = 1 << 20
@@ -167,6 +169,9 @@ Side = Annotated[
     Field(description="left or right, in any case"),
 ]
 Stops = Annotated[list[ShortText], BeforeValidator(one_or_many), Field(max_length=MAX_STOPS)]
+ForeignStops = Annotated[list[ShortText], BeforeValidator(one_or_many), Field(max_length=MAX_FOREIGN_STOPS)]
+TopPOrZero = Annotated[Finite, Field(ge=0, le=1)]
+"""`top_p` of APIs in which 0 is valid: it keeps the most likely token alone."""
 
 
 TIMEOUT_DESCRIPTION = "milliseconds for the whole answer; default: the server's limit, usually none"

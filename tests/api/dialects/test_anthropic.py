@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import RawMessageStreamEvent
@@ -24,6 +25,7 @@ from server.operations.chatting.chat import (
     ToolChoice,
 )
 from server.operations.generating.generation_run import PhaseSeconds, TokenUsage
+from tests.api.conftest import Bench
 from tests.wire.conftest import parse_events
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -217,6 +219,23 @@ def test_thinking_and_effort(config: dict[str, Any], thinking: bool | None, name
 def test_limits_beyond_any_context_are_accepted() -> None:
     assert body(max_tokens=10**9).spec().options.max_new_tokens == 1 << 20
     assert body(max_tokens=0).spec().options.max_new_tokens == 0
+
+
+def test_bounds_are_those_of_the_api() -> None:
+    asked = body(top_p=0, stop_sequences=[f"\n{index}" for index in range(64)]).spec().options
+    assert asked.top_p == 0 and len(asked.stop) == 64
+
+
+async def test_errors_of_all_paths_have_the_shape_of_the_dialect(bench: Bench, http: httpx.AsyncClient) -> None:
+    bench.become_ready()
+    for method, path, status in (
+        ("POST", "/v1/messages/batches", 404),
+        ("GET", "/v1/messages/batches/msgbatch_1/results", 404),
+        ("GET", "/v1/messages", 405),
+        ("POST", "/v1/messages", 400),
+    ):
+        answer = await http.request(method, path, json={})
+        assert answer.status_code == status and answer.json()["type"] == "error", path
 
 
 def test_two_formats_are_refused() -> None:

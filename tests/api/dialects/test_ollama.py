@@ -20,7 +20,7 @@ from server.api.dialects.ollama.bodies import (
     OllamaGenerateBody,
 )
 from server.api.dialects.ollama.messages import OllamaChatMessage, OllamaFunction, OllamaTool, OllamaToolCall
-from server.api.dialects.ollama.models import OllamaShowBody
+from server.api.dialects.ollama.models import OllamaShowBody, parse_show
 from server.api.dialects.ollama.options import OllamaOptions
 from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import EngineFailure, InvalidRequest
@@ -195,6 +195,32 @@ def test_options_reach_the_generation() -> None:
     assert (chat.options.stop, chat.options.repetition_penalty, chat.options.fill_context) == (["x"], 1.0, False)
 
 
+def test_ollamas_own_client_sends_empty_texts() -> None:
+    """The fields of a request of its command line, whose Go types have no `omitempty`."""
+    shown = {"model": "", "system": "", "template": "", "verbose": False, "options": None, "name": "llm:latest"}
+    for names in ({"model": "", "name": "llm:latest"}, {"model": "llm:latest", "name": ""}):
+        given = OllamaShowBody.model_validate(shown | names)
+        assert parse_show(given).name == "llm" and ignored_parameters(given) == []
+    with pytest.raises(InvalidRequest, match="`model` is required"):
+        parse_show(OllamaShowBody.model_validate(shown | {"name": ""}))
+    empty = {"model": "llm", "prompt": "hi", "suffix": "", "system": "", "template": "", "options": None}
+    given_prompt = OllamaGenerateBody.model_validate(empty)
+    assert given_prompt.spec() == OllamaGenerateBody.model_validate({"model": "llm", "prompt": "hi"}).spec()
+    assert ignored_parameters(given_prompt) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"system": "Be brief."}, {"system": "Be brief.", "raw": True}, {"think": True}])
+def test_without_a_prompt_the_model_is_only_loaded(fields: dict[str, Any]) -> None:
+    spec = OllamaGenerateBody.model_validate({"prompt": ""} | fields).spec()
+    assert spec.chat is None and spec.plain is None
+
+
+def test_editors_send_many_stop_strings() -> None:
+    stops = [f"\n{index}" for index in range(64)]
+    chat = body(ASKED, options={"stop": stops, "top_p": 0}).spec().chat
+    assert chat is not None and (chat.options.stop, chat.options.top_p) == (stops, 0.0)
+
+
 @pytest.mark.parametrize(
     ("format_", "schema"),
     [("json", {"type": "object"}), ({}, {"type": "object"}), ({"type": "array"}, {"type": "array"}), ("", None)],
@@ -207,6 +233,8 @@ def test_an_empty_format_is_any_object(format_: Any, schema: dict[str, Any] | No
 
 REFUSED: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "`options.mirostat` is not supported, except as 0": (OllamaChatBody, {"options": {"mirostat": 1}}),
+    "`options.stop` must have at most 64 items": (OllamaChatBody, {"options": {"stop": ["x"] * 65}}),
+    "`options.top_p` must be at least 0": (OllamaChatBody, {"options": {"top_p": -0.1}}),
     "`options.top_k` must be an integer": (OllamaChatBody, {"options": {"top_k": 1.5}}),
     "`options.penalize_newline` is not supported": (OllamaChatBody, {"options": {"penalize_newline": False}}),
     "`_debug_render_only` is not supported": (OllamaChatBody, {"_debug_render_only": True}),

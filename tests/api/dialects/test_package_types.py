@@ -1,15 +1,25 @@
-"""Every field in the request types of the `anthropic` and `openai` packages is known to the schemas of their dialects.
+"""Every field in the request types of the clients' packages is known to the schemas of their dialects.
 
-The packages list what programs send. If a newer package has a field that fails here, give it a kind.
+The packages list what programs send. Those of `anthropic` and `openai` are typed dictionaries, those of `ollama` and
+`huggingface_hub` classes, and those of `cohere` arguments of methods. If a newer package has a field that fails here,
+give it a kind.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
+import cohere
+import huggingface_hub
+import ollama
 import pytest
 from anthropic.types import beta as anthropic_types
 from anthropic.types.beta import message_create_params as anthropic_params
+from cohere import types as cohere_types
+from ollama import _types as ollama_types
 from openai.types import chat as openai_types
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.audio import transcription_create_params, translation_create_params
@@ -19,6 +29,15 @@ from typing_extensions import is_typeddict
 
 from server.api.dialects.anthropic import bodies as anthropic
 from server.api.dialects.anthropic import messages as anthropic_messages
+from server.api.dialects.cohere import chat_body as cohere_chat
+from server.api.dialects.cohere.embed import CohereEmbedBody
+from server.api.dialects.cohere.rerank import CohereRerankBody, JinaRerankBody
+from server.api.dialects.huggingface import hub_bodies as hub
+from server.api.dialects.huggingface import tgi_bodies as tgi
+from server.api.dialects.ollama import bodies as ollama_bodies
+from server.api.dialects.ollama import messages as ollama_messages
+from server.api.dialects.ollama.models import OllamaShowBody
+from server.api.dialects.ollama.options import OllamaOptions
 from server.api.dialects.openai import chat_body, chat_messages, shared_fields
 from server.api.dialects.openai.audio.form import TranscriptionForm, TranslationForm
 from server.api.dialects.openai.common import StreamOptions
@@ -65,6 +84,86 @@ PAIRS: tuple[tuple[Any, type[BaseModel]], ...] = (
 def test_every_field_is_known(params: Any, schema: type[BaseModel]) -> None:
     known = {field.alias or name for name, field in schema.model_fields.items()}
     assert not get_type_hints(params).keys() - known - HEADERS - FILE
+
+
+OLLAMA: tuple[tuple[type[BaseModel], type[BaseModel]], ...] = (
+    (ollama_types.ChatRequest, ollama_bodies.OllamaChatBody),
+    (ollama_types.GenerateRequest, ollama_bodies.OllamaGenerateBody),
+    (ollama_types.EmbedRequest, ollama_bodies.OllamaEmbedBody),
+    (ollama_types.EmbeddingsRequest, ollama_bodies.OllamaEmbeddingsBody),
+    (ollama_types.ShowRequest, OllamaShowBody),
+    (ollama.Options, OllamaOptions),
+    (ollama.Message, ollama_messages.OllamaChatMessage),
+    (ollama.Message.ToolCall, ollama_messages.OllamaToolCall),
+    (ollama.Message.ToolCall.Function, ollama_messages.OllamaFunctionCall),
+    (ollama.Tool, ollama_messages.OllamaTool),
+    (ollama.Tool.Function, ollama_messages.OllamaFunction),
+)
+HUB: tuple[tuple[Any, type[BaseModel]], ...] = (
+    (huggingface_hub.FeatureExtractionInput, hub.HubEmbedBody),
+    (huggingface_hub.SentenceSimilarityInputData, hub.HubSentences),
+    (huggingface_hub.TextClassificationParameters, hub.HubClassifyParameters),
+    (huggingface_hub.ZeroShotClassificationParameters, hub.HubZeroShotParameters),
+    (huggingface_hub.FillMaskParameters, hub.HubFillMaskParameters),
+    (huggingface_hub.TokenClassificationParameters, hub.HubTokenClassifyParameters),
+    (huggingface_hub.QuestionAnsweringParameters, hub.HubQuestionParameters),
+    (huggingface_hub.SummarizationParameters, hub.HubSummarizeParameters),
+    (huggingface_hub.TranslationParameters, hub.HubTranslateParameters),
+    (huggingface_hub.AutomaticSpeechRecognitionParameters, hub.HubSpeechParameters),
+    (huggingface_hub.AutomaticSpeechRecognitionGenerationParameters, hub.HubSpeechDecoding),
+    (huggingface_hub.TextGenerationInputGenerateParameters, tgi.TgiParameters),
+    (huggingface_hub.TextGenerationInput, tgi.TgiBody),
+)
+COHERE: tuple[tuple[Callable[..., Any], type[BaseModel]], ...] = (
+    (cohere.ClientV2.chat, cohere_chat.CohereChatBody),
+    (cohere.ClientV2.embed, CohereEmbedBody),
+    (cohere.ClientV2.rerank, CohereRerankBody),
+    (cohere.Client.rerank, JinaRerankBody),
+)
+COHERE_OBJECTS: tuple[tuple[type[BaseModel], type[BaseModel]], ...] = (
+    (cohere_types.ToolV2, cohere_chat.CohereTool),
+    (cohere_types.ToolV2Function, cohere_chat.CohereFunction),
+    (cohere_types.ToolCallV2, cohere_chat.CohereToolCall),
+    (cohere_types.ToolCallV2Function, cohere_chat.CohereCalledFunction),
+    (cohere_types.Thinking, cohere_chat.CohereThinking),
+)
+OF_PYTHON = {"self", "request_options", "batching"}
+"""Arguments of the cohere package that are not sent."""
+
+
+def wire_names(schema: type[BaseModel]) -> set[str]:
+    return {field.alias or name for name, field in schema.model_fields.items()}
+
+
+@pytest.mark.parametrize(("sent", "schema"), [*OLLAMA, *COHERE_OBJECTS], ids=lambda value: value.__name__)
+def test_every_field_of_a_class_is_known(sent: type[BaseModel], schema: type[BaseModel]) -> None:
+    assert not set(sent.model_fields) - wire_names(schema)
+
+
+@pytest.mark.parametrize(("sent", "schema"), HUB, ids=lambda value: value.__name__)
+def test_every_parameter_of_the_hub_is_known(sent: Any, schema: type[BaseModel]) -> None:
+    assert not {field.name for field in dataclasses.fields(sent)} - wire_names(schema)
+
+
+@pytest.mark.parametrize(("method", "schema"), COHERE, ids=lambda value: value.__qualname__)
+def test_every_argument_of_cohere_is_known(method: Callable[..., Any], schema: type[BaseModel]) -> None:
+    names = {
+        name
+        for name, argument in inspect.signature(method).parameters.items()
+        if argument.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    assert len(names) > 4 and not names - wire_names(schema) - OF_PYTHON
+
+
+def test_every_grammar_of_the_hub_is_known() -> None:
+    kinds = get_args(get_type_hints(huggingface_hub.TextGenerationInputGrammarType)["type"])
+    values = {"json": {}, "regex": "a", "json_schema": {"name": "x", "schema": {}}}
+    assert set(kinds) == set(values)
+    for kind in kinds:
+        body = tgi.TgiBody.model_validate(
+            {"inputs": "a", "parameters": {"grammar": {"type": kind, "value": values[kind]}}}
+        )
+        assert body.spec().options.text_format is not None
 
 
 def test_every_anthropic_block_is_read_dropped_or_refused() -> None:

@@ -11,7 +11,16 @@ from server.api.dialects.anthropic.messages import AnthropicTurn, TextBlocks, ch
 from server.api.fields.changing_lines import changing_texts
 from server.api.fields.chat_fields import ChatObject, FunctionName, JsonSchema, check_dropped, tool_kind
 from server.api.fields.field_kinds import Hint, Unsupported, wish
-from server.api.fields.fields import MAX_NEW_TOKENS, MAX_STOPS, Count, Finite, ShortText, TimedBody, absent
+from server.api.fields.fields import (
+    MAX_FOREIGN_STOPS,
+    MAX_NEW_TOKENS,
+    Count,
+    Finite,
+    ShortText,
+    TimedBody,
+    TopPOrZero,
+    absent,
+)
 from server.api.fields.response_format import ResponseFormatJsonSchema
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec, FunctionTool, ToolChoice
@@ -213,10 +222,10 @@ class AnthropicMessagesBody(AnthropicCountBody):
 
     max_tokens: Annotated[int, Field(ge=0)]
     stream: bool | None = None
-    stop_sequences: Annotated[list[ShortText] | None, Field(max_length=MAX_STOPS)] = None
+    stop_sequences: Annotated[list[ShortText] | None, Field(max_length=MAX_FOREIGN_STOPS)] = None
     temperature: Annotated[Finite | None, Field(ge=0, le=1)] = None
     top_k: Annotated[Count | None, absent(-1)] = None
-    top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    top_p: TopPOrZero | None = None
     compaction: Unsupported = None
 
     def options(self) -> GenerationOptions:

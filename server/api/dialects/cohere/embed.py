@@ -55,6 +55,7 @@ class CohereEmbedSpec(EmbedSpec):
             truncation=self.truncation,
             dimensions=self.dimensions,
             prompt_name=names[0] if names else None,
+            max_tokens=self.max_tokens,
         )
 
     def cost(self, model: ServedModel) -> Cost:
@@ -69,6 +70,9 @@ class CohereEmbedBody(TimedBody):
     texts: Annotated[list[str] | None, Field(min_length=1, max_length=MAX_ITEMS)] = None
     inputs: Annotated[list[CohereEmbedInput] | None, Field(min_length=1, max_length=MAX_ITEMS)] = None
     images: Annotated[list[str] | None, only([])] = None
+    max_tokens: Annotated[int | None, Field(ge=1, description="most tokens of a text; `truncate` applies beyond")] = (
+        None
+    )
     embedding_types: Annotated[
         list[Literal["float", "base64", "binary", "ubinary"]] | None,
         Field(min_length=1, max_length=4, description="int8 and uint8 need a calibration that checkpoints do not have"),
@@ -89,6 +93,7 @@ class CohereEmbedBody(TimedBody):
             self.model,
             truncation=_SIDES[self.truncate or "END"],
             dimensions=self.output_dimension,
+            max_tokens=self.max_tokens,
             input_type=self.input_type,
         )
 

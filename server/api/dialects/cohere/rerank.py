@@ -11,7 +11,7 @@ from pydantic import Field
 
 from server.api.dialects.cohere.common import ERRORS, CohereMeta, meta
 from server.api.fields.chat_fields import ChatObject
-from server.api.fields.field_kinds import Hint, Unsupported
+from server.api.fields.field_kinds import Hint, Unsupported, only, wish
 from server.api.fields.fields import MAX_ITEMS, Instruction, TimedBody
 from server.api.routes.error_shape import AnswerBody
 from server.api.routes.route import JsonRoute
@@ -48,6 +48,11 @@ class JinaRerankBody(TimedBody):
     return_documents: bool | None = None
     max_tokens_per_doc: Annotated[int | None, Field(ge=1)] = None
     instruction: Instruction | None = None
+    rank_fields: Annotated[Any, only(["text"])] = None
+    max_chunks_per_doc: Annotated[Any, wish()] = None
+    priority: Hint = None
+    request_id: Hint = None
+    user: Hint = None
 
     def spec(self) -> RerankSpec:
         texts = [document if isinstance(document, str) else document.text for document in self.documents]

@@ -179,6 +179,7 @@ class HubQuestionParameters(HubFields):
     doc_stride: Annotated[Any, only(128)] = None
     handle_impossible_answer: Annotated[Any, only(False)] = None
     max_answer_len: Annotated[int | None, Field(ge=1, le=384)] = None
+    max_question_len: Annotated[Any, only(64)] = None
     max_seq_len: Annotated[Any, only(384)] = None
     top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from server.api.fields.field_kinds import only
+from server.api.fields.field_kinds import Hint, only
 from server.api.fields.fields import Finite, Stops, TimedBody
 from server.api.fields.response_format import MAX_PATTERN_CHARACTERS
 from server.errors import InvalidRequest
@@ -33,11 +33,28 @@ class _TgiSchema(BaseModel):
 class JsonGrammar(_TgiSchema):
     """JSON that matches a schema."""
 
-    type: Literal["json"]
+    type: Literal["json", "json_object"]
     value: Annotated[dict[str, Any], BeforeValidator(_json_text)]
 
     def text_format(self) -> TextFormat:
         return JsonFormat(self.value, place="parameters.grammar.value")
+
+
+class NamedSchema(_TgiSchema):
+    """A JSON schema with a name."""
+
+    name: Hint = None
+    schema_: Annotated[dict[str, Any], BeforeValidator(_json_text), Field(alias="schema", description="a JSON Schema")]
+
+
+class NamedSchemaGrammar(_TgiSchema):
+    """JSON that matches a schema with a name."""
+
+    type: Literal["json_schema"]
+    value: NamedSchema
+
+    def text_format(self) -> TextFormat:
+        return JsonFormat(self.value.schema_, place="parameters.grammar.value.schema")
 
 
 class RegexGrammar(_TgiSchema):
@@ -59,7 +76,7 @@ class TgiParameters(_TgiSchema):
     details: bool | None = None
     do_sample: bool | None = None
     frequency_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
-    grammar: Annotated[JsonGrammar | RegexGrammar | None, Field(discriminator="type")] = None
+    grammar: Annotated[JsonGrammar | NamedSchemaGrammar | RegexGrammar | None, Field(discriminator="type")] = None
     max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20, description="default 100")] = None
     repetition_penalty: Annotated[Finite | None, Field(gt=0, le=100)] = None
     return_full_text: bool | None = None

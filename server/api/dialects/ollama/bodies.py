@@ -170,7 +170,10 @@ class OllamaChatBody(OllamaTextBody):
 
 
 class OllamaGenerateBody(OllamaTextBody):
-    """`POST /api/generate`. `stream` is true by default. `raw`: the prompt is used without the chat template."""
+    """`POST /api/generate`. `stream` is true by default. Without `prompt`, the model is only loaded.
+
+    `raw`: the prompt is used without the chat template.
+    """
 
     prompt: str | None = None
     system: str | None = None
@@ -186,16 +189,16 @@ class OllamaGenerateBody(OllamaTextBody):
     def spec(self) -> OllamaSpec:
         """Convert the body. Raises InvalidRequest for fields that need the template that `raw` turns off."""
         options = self.generation_options()
-        if not self.prompt and not self.system:
+        if not self.prompt:
             return OllamaSpec(None, None, self.model, options.stream, self.num_ctx)
         messages = [{"role": "system", "content": self.system}] if self.system else []
-        messages += [{"role": "user", "content": self.prompt}] if self.prompt else []
+        messages.append({"role": "user", "content": self.prompt})
         chat = ChatSpec(
             messages, options, self.model, thinking=self.switch, thinking_field="think", reasoning_effort=self.effort
         )
         plain = None
         if not self.system and not self.thinking:
-            plain = GenerateSpec([self.prompt or ""], options, self.model)
+            plain = GenerateSpec([self.prompt], options, self.model)
         elif self.raw:
             name = "system" if self.system else "think"
             raise InvalidRequest(f"`{name}` cannot be combined with `raw`, which leaves out the chat template", name)

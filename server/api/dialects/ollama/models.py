@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from server.api.fields.field_kinds import wish
 from server.api.fields.fields import Body
@@ -90,7 +90,7 @@ class OllamaShowAnswer(AnswerBody):
 
 
 class OllamaShowBody(Body):
-    """`POST /api/show`. `name`: the former name of `model`.
+    """`POST /api/show`. `name`: the former name of `model`. Ollama's own client sends one of them empty.
 
     `verbose` would add vocabulary and tensors, and the fields after it would show a model as they change it.
     """
@@ -100,6 +100,11 @@ class OllamaShowBody(Body):
     system: Annotated[Any, wish(""), _SHOWN] = None
     template: Annotated[Any, wish(""), _SHOWN] = None
     options: Annotated[Any, wish({}), _SHOWN] = None
+
+    @field_validator("model", "name", mode="before")
+    @classmethod
+    def _stated(cls, name: object) -> object:
+        return None if name == "" else name
 
 
 @dataclass(frozen=True)

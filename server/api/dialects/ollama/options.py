@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from server.api.fields.chat_fields import ChatObject
 from server.api.fields.field_kinds import Hint, only, wish
-from server.api.fields.fields import Finite, Stops
+from server.api.fields.fields import Finite, ForeignStops, TopPOrZero
 
 
 def _whole(value: object) -> object:
@@ -30,7 +30,7 @@ class OllamaOptions(ChatObject):
     num_predict: Annotated[Whole | None, Field(ge=-2, le=1 << 20, description="0, -1 or -2: fill the context")] = None
     temperature: Annotated[Finite | None, Field(ge=0, le=100)] = None
     top_k: Annotated[Whole | None, Field(ge=-1, le=1 << 20)] = None
-    top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    top_p: TopPOrZero | None = None
     min_p: Annotated[Finite | None, Field(ge=0, le=1)] = None
     typical_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
     repeat_penalty: Annotated[Finite | None, Field(gt=0, le=100)] = None
@@ -42,7 +42,7 @@ class OllamaOptions(ChatObject):
     presence_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
     frequency_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
     seed: Annotated[Whole | None, Field(ge=-1, lt=1 << 64)] = None
-    stop: Stops | None = None
+    stop: ForeignStops | None = None
     num_ctx: Annotated[
         Whole | None, Field(ge=-1, description="no effect; named if it is more than the model's context")
     ] = None

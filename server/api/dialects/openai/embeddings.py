@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from server.api.dialects.openai.common import STATUSES
-from server.api.fields.field_kinds import Hint
+from server.api.fields.field_kinds import Hint, only
 from server.api.fields.fields import Prompt, TimedBody
 from server.api.routes.error_shape import AnswerBody, ErrorShape
 from server.api.routes.route import JsonRoute
@@ -32,7 +32,7 @@ async def _embed(runtime: Runtime, call: Call, spec: OpenAIEmbedSpec) -> EmbedRe
 
 class EmbeddingsBody(TimedBody):
     """`POST /v1/embeddings`. Inputs that are longer than the model reads are refused, unless `truncate_prompt_tokens`
-    or the server's `--auto-truncate` shortens them at their end.
+    or the server's `--auto-truncate` shortens them at their end. The last fields are those of vLLM and Jina.
     """
 
     input: Prompt
@@ -42,6 +42,10 @@ class EmbeddingsBody(TimedBody):
     user: Hint = None
     priority: Hint = None
     request_id: Hint = None
+    add_special_tokens: Annotated[Any, only(True)] = None
+    embedding_type: Annotated[Any, only("float")] = None
+    normalized: Annotated[Any, only(True)] = None
+    late_chunking: Annotated[Any, only(False)] = None
 
     def spec(self) -> OpenAIEmbedSpec:
         """Raises InvalidRequest for `truncate_prompt_tokens` 0, which leaves no token."""

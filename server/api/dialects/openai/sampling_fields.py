@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from server.api.fields.field_kinds import Hint, Unsupported, only, wish
-from server.api.fields.fields import Count, Finite, SamplingFields, absent
+from server.api.fields.fields import Count, Finite, ForeignStops, SamplingFields, TopPOrZero, absent
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
 
 SAMPLING = SamplingDefaults(do_sample=True)
@@ -21,6 +21,8 @@ class OpenAISamplingFields(SamplingFields):
     """Decoding fields of all routes of this dialect that generate text. Their bodies inherit from it."""
 
     top_k: Annotated[Count | None, absent(-1)] = None
+    top_p: TopPOrZero | None = None
+    stop: ForeignStops | None = None
     seed: Annotated[int | None, Field(ge=0, lt=1 << 64), absent(-1)] = None
     store: Hint = None
     service_tier: Hint = None
