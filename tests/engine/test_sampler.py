@@ -22,6 +22,7 @@ from models.backends.cpu import operations as cpu_ops
 from models.backends.torch import sampling as torch_sampling
 from models.backends.torch.sampling import thresholds
 from server.engine.choosing.sampler import SamplerRow, sample, uniform
+from server.operations.generating.generation_params import LEAST_TOP_P
 
 VOCAB = 3000
 SETTINGS = [
@@ -65,6 +66,14 @@ def test_filters_equal_transformers_in_one_mixed_batch(survivors, spread):
     ours = survivors(logits, SETTINGS)
     for index, row in enumerate(SETTINGS):
         assert torch.equal(ours[index], oracle(logits[index], row)), row
+
+
+@pytest.mark.parametrize("vocab", [7, VOCAB, 300_000])
+def test_the_smallest_share_keeps_the_likeliest_token(survivors, vocab):
+    """The dialects give it for a `top_p` of 0. transformers keeps one token for 0 too."""
+    logits = torch.randn(8, vocab, generator=torch.Generator().manual_seed(3))
+    rows = [SamplerRow(temperature=t, top_p=LEAST_TOP_P) for t in (0.5, 1.0, 1.7, 100.0)] * 2
+    assert torch.equal(survivors(logits, rows), logits == logits.amax(1, keepdim=True))
 
 
 def test_typical_p_can_remove_the_likeliest_token(survivors):

@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from server.errors import DeadlineExceeded, InvalidRequest
-from server.operations.chatting.chat import ChatSpec
+from server.ipc.client.call import Call
+from server.operations.chatting.chat import ChatSpec, chat
 from server.operations.generating.generation_options import GenerationOptions
 from server.text.chats.chat import ChatError, ChatRenderer
 from tests.operations.chat_bench import ChatBench, write_checkpoint
@@ -131,6 +132,28 @@ async def test_documents_and_variables_reach_the_template(bench: ChatBench) -> N
         template_variables={"mood": "glad"},
     )
     assert await prompt_of(bench, spec) == "a[{'title': 't'}]Falseglad"
+
+
+@with_template("{{ messages[0].content }}{{ moods }}{{ mood_of }}{{ language }}")
+async def test_what_a_template_does_not_read_is_refused_or_named(bench: ChatBench) -> None:
+    """Documents are a part of the question; further variables are wishes, whose names are the client's."""
+    messages = [{"role": "user", "content": "a"}]
+    with pytest.raises(
+        InvalidRequest, match=r"^`documents`: the chat template of `llm` leaves documents out$"
+    ) as error:
+        await bench.ask(ChatSpec(messages, ONE_TOKEN, documents=[{"title": "t"}]))
+    assert error.value.param == "documents"
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        ({"language": "en"}, []),
+        ({"language": "en", "mood": "glad"}, ["chat_template_kwargs"]),
+        ({"mood": None}, []),
+        ({"(": 1}, ["chat_template_kwargs"]),
+        ({}, []),
+    ]
+    for variables, ignored in cases:
+        with Call(bench.client) as call:
+            await chat(bench.runtime, call, ChatSpec(messages, ONE_TOKEN, template_variables=variables))
+            assert call.ignored == ignored
 
 
 @with_template(SLOW)

@@ -75,6 +75,9 @@ async def test_messages_that_a_template_leaves_out_are_named(bench: ChatBench) -
             await chat(bench.runtime, call, ChatSpec(messages, ONE_TOKEN))
             assert call.ignored == ignored
     with Call(bench.client) as call:
+        await chat(bench.runtime, call, ChatSpec(TURNS, ONE_TOKEN, messages_field="input"))
+        assert call.ignored == ["input:system"]
+    with Call(bench.client) as call:
         await count_prompt_tokens(bench.runtime, call, ChatSpec(TURNS, ONE_TOKEN))
         assert call.ignored == ["messages:system"]
     assert "role system" in (bench.runtime.ready()[0].lost_roles_problem or "")

@@ -109,6 +109,11 @@ CASES: dict[str, tuple[Any, list[str], Any]] = {
         {"prefixItems": [TEXT, NUMBER], "items": False},
     ),
     "long text": ({"type": "string", "maxLength": 1_000_000}, ["maxLength"], TEXT),
+    "whole numbers": (
+        {"type": "array", "minItems": 1.0, "items": {"type": "string", "maxLength": 3.0}},
+        [],
+        {"type": "array", "minItems": 1, "items": {"type": "string", "maxLength": 3}},
+    ),
     "long list": ({"type": "array", "maxItems": 1_000_000}, [], {"type": "array", "maxItems": 1_000_000}),
     "everything": (True, [], True),
 }

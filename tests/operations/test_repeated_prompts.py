@@ -76,7 +76,7 @@ def test_a_prompt_begins_with_the_previous_one(renderer: ChatRenderer, name: str
     support, offered = _inspect(source, sample), tools(random.Random(1), 8, 300)
     prompts = [
         render(
-            template_messages(messages(random.Random(1), turns, reasons), support, "m"),
+            template_messages(messages(random.Random(1), turns, reasons), support),
             offered,
             as_objects=not support.arguments_as_text,
         )

@@ -53,6 +53,8 @@ async def test_calls_that_a_template_leaves_out_are_refused(llm: ChatBench, requ
     with pytest.raises(InvalidRequest, match=r"messages\[1\]\.tool_calls") as error:
         await llm.ask(spec(messages=history({}), tools=[]))
     assert error.value.param == "messages"
+    with pytest.raises(InvalidRequest, match=r"^`input`: the chat template of `llm` leaves function calls out$"):
+        await llm.ask(spec(messages=history({}), tools=[], messages_field="input"))
 
 
 def tool(name: str = "f", parameters: dict[str, Any] | None = None, index: int = 0) -> FunctionTool:

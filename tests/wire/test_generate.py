@@ -257,7 +257,9 @@ def test_a_prompt_must_fit(client: httpx.Client) -> None:
     text = refused(client, "prompt", "context_length_exceeded", model="translator", prompt="a" * 300)
     assert "256" in text and "301" in text
     message = refused(client, "max_new_tokens", "request_too_large", num_beams=16, max_new_tokens=400)
-    assert "64" in message
+    assert "64" in message and "Lower `max_new_tokens`, or" in message
+    answer = client.post("/v1/completions", json={"prompt": "a" * 8, "num_beams": 16, "max_tokens": 400})
+    assert answer.status_code == 400 and "Lower `max_tokens`, or" in answer.json()["error"]["message"]
 
 
 def test_a_model_without_the_operation_is_refused_with_its_routes(client: httpx.Client) -> None:

@@ -18,7 +18,10 @@ _OTHER_PARTS = frozenset(
 )
 """Types of parts that clients send and the server does not support. Errors name them."""
 _PART_HINTS = frozenset(
-    {"annotations", "logprobs", "citations", "cache_control", "prompt_cache_breakpoint", "id", "index"}
+    {
+        *("annotations", "logprobs", "citations", "id", "index", "parsed"),
+        *("cache_control", "copilot_cache_control", "prompt_cache_breakpoint"),
+    }
 )
 """Further keys of a text part, which do not change the prompt."""
 _SET_BY_SERVER = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -31,22 +34,28 @@ class ChatObject(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-def text_parts(*types: str) -> BeforeValidator:
+def text_parts(*types: str, skipped: str = "") -> BeforeValidator:
     """A validator for a field with text, or with a list of text parts, which become one text with a line per part.
 
     types: the types of parts that are text. Their text is in the key `text`, that of a `refusal` in `refusal`.
+    skipped: a type of parts that another validator reads.
     """
 
     def join(value: Any) -> Any:
         if isinstance(value, list):
-            return "\n".join([_text_of(part, types, index) for index, part in enumerate(value)])
+            read = [(index, part) for index, part in enumerate(value) if not (skipped and _type_of(part) == skipped)]
+            return "\n".join([_text_of(part, types, index) for index, part in read])
         return value
 
     return BeforeValidator(join)
 
 
+def _type_of(part: Any) -> Any:
+    return part.get("type") if isinstance(part, dict) else None
+
+
 def _text_of(part: Any, types: Sequence[str], index: int) -> str:
-    kind = part.get("type") if isinstance(part, dict) else None
+    kind = _type_of(part)
     if not isinstance(kind, str):
         raise ValueError("must be text, or a list of parts with a `type`")
     if kind in _OTHER_PARTS:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -183,6 +183,13 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     model: ModelName = None
+
+    def field_names(self) -> Mapping[str, str]:
+        """Names of fields in errors of operations, and what this request calls these fields.
+
+        They take precedence over the names of the dialect.
+        """
+        return {}
 
 
 class TimedBody(Body):

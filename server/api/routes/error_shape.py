@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -76,13 +77,17 @@ class ErrorShape:
         return body
 
     @contextmanager
-    def renaming(self) -> Iterator[None]:
-        """Context manager around an operation: its errors name the fields as the dialect does."""
+    def renaming(self, sent: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+        """Context manager around an operation: its errors name the fields as the dialect does.
+
+        sent: names that one request has used in place of the usual ones.
+        """
+        fields = {**self.fields, **sent}
         try:
             yield
         except RequestError as error:
-            error.param = self.fields.get(error.param or "", error.param)
-            error.message = _FIELD.sub(lambda found: f"`{self.fields.get(found[1], found[1])}`", error.message)
+            error.param = fields.get(error.param or "", error.param)
+            error.message = _FIELD.sub(lambda found: f"`{fields.get(found[1], found[1])}`", error.message)
             raise
 
 

@@ -24,6 +24,7 @@ from server.api.bodies.json_answer import MAX_INLINE, json_answer
 from server.api.bodies.json_pieces import weight
 from server.api.bodies.sse import watch_disconnect
 from server.api.entry.scope import CALL, KEY_LIMITS, OPERATION
+from server.api.fields.fields import Body
 from server.api.fields.ignored_parameters import HEADER as IGNORED_PARAMETERS
 from server.api.fields.ignored_parameters import header_value, ignored_parameters
 from server.api.fields.keep_alive import keep_alive_seconds
@@ -126,6 +127,10 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         spec = await state.runtime.pools.parse.run(convert, call) if is_large(request) else convert()
         return self.with_default_model(state, spec)
 
+    def renaming(self, body: BodyT) -> contextlib.AbstractContextManager[None]:
+        """Context manager: errors of the operation name the fields as the request does."""
+        return self.errors.renaming(body.field_names() if isinstance(body, Body) else {})
+
     def with_default_model(self, state: State, spec: SpecT) -> SpecT:
         """Add the default model of the path to a specification without a model, if the operator has set one."""
         default = state.runtime.names.defaults.get(self.path)
@@ -188,7 +193,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
         call = self.call(request, state, body)
         try:
             spec = await self.specify(request, state, call, body, self.parse)
-            with self.errors.renaming():
+            with self.renaming(body):
                 async with leaving_on_disconnect(request, call):
                     await next_iteration()
                     result = await self.start(state, call, spec)

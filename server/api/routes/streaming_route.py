@@ -78,7 +78,7 @@ class StreamingRoute(
         call = self.call(request, state, body)
         try:
             spec = await self.specify(request, state, call, body, self.parse)
-            with self.errors.renaming():
+            with self.renaming(body):
                 async with leaving_on_disconnect(request, call):
                     await next_iteration()
                     preparing = await self.prepare(state, call, spec, spec.stream)
@@ -184,7 +184,7 @@ class _LateStream(Generic[DeltaT, ResultT]):
         metrics.streams_open.inc()
         renderer: Renderer[DeltaT, ResultT] | None = None
         try:
-            with call, route.errors.renaming():
+            with call, route.renaming(self.body):
                 await self.preparing
                 run = await route.run(self.state.runtime, call, self.spec)
                 renderer = route.renderer(self.body, run)

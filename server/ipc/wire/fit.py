@@ -33,8 +33,8 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
             available = info.kv_blocks[pool]
             raise RequestTooLarge(
                 f"{_work(message, row, info, pool)} need {blocks:,} KV blocks, but the {pool} pool of model "
-                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower max_new_tokens, or '
-                "start the server with a larger --kv-cache-memory.",
+                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower `max_new_tokens`, '
+                "or start the server with a larger --kv-cache-memory.",
                 "max_new_tokens",
             )
 

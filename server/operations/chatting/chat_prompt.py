@@ -78,16 +78,18 @@ async def render_prompt(
         raise InvalidRequest(f"`chat_template_kwargs` must not contain `{fixed}`", "chat_template_kwargs")
     if not spec.messages:
         raise InvalidRequest("`messages` is empty", "messages")
+    _check_calls(spec, tools or _NO_TOOLS, model.name)
     templates = model.text.chat_templates
     shown = [tool.for_template() for tool in spec.tools] if spec.tool_choice.mode != "none" else []
 
     def render(source: str, reads_late: bool) -> MarkedText:
+        _check_variables(call, spec, source, model.name)
         special = frozenset[str]() if runtime.special_tokens_in_texts else model.tokenizer.special_texts
         marks = TextMarks(special, spec.given, source)
         given = marks.messages(spec.messages if reads_late else with_instructions_at_front(spec.messages))
-        messages, text = template_messages(given, tools or _NO_TOOLS, model.name), ""
+        messages, text = template_messages(given, tools or _NO_TOOLS), ""
         lost = templates.forms_of(source).lost & {message.get("role") for message in messages}
-        call.ignore(f"messages:{role}" for role in sorted(lost))
+        call.ignore(f"{spec.messages_field or 'messages'}:{role}" for role in sorted(lost))
         if spec.continue_final_message:
             messages[-1], text = with_continued(messages[-1])
         context = chat_context(
@@ -166,27 +168,42 @@ def _reasoning_variables(call: Call, spec: ChatSpec, source: str) -> dict[str, A
     return variables
 
 
-def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTools, model: str) -> list[dict[str, Any]]:
-    """Messages with calls as the template takes them. Members that are None are left out.
+def _check_calls(spec: ChatSpec, tools: TemplateTools, model: str) -> None:
+    """Raise InvalidRequest for calls and results that the template leaves out. model: its name."""
+    for index, message in enumerate(spec.messages):
+        if message.get("tool_calls") and not tools.writes_calls:
+            place, lost = f"messages[{index}].tool_calls", "function calls"
+        elif message.get("role") == "tool" and not tools.writes_results:
+            place, lost = f"messages[{index}]", "messages with the role `tool`"
+        else:
+            continue
+        place = spec.messages_field or place
+        raise InvalidRequest(f"`{place}`: the chat template of `{model}` leaves {lost} out", "messages")
 
-    Raises InvalidRequest for calls and results that the template leaves out.
+
+def _check_variables(call: Call, spec: ChatSpec, source: str, model: str) -> None:
+    """Report variables of the request that a template does not read. Raises InvalidRequest for unread documents.
+
+    source: the template. model: name of the model.
     """
+
+    def reads(name: str) -> bool:
+        return re.search(rf"\b{re.escape(name)}\b", source) is not None
+
+    if spec.documents and not reads("documents"):
+        raise InvalidRequest(f"`documents`: the chat template of `{model}` leaves documents out", "documents")
+    if not all(reads(name) for name, value in spec.template_variables.items() if value is not None):
+        call.ignore(["chat_template_kwargs"])
+
+
+def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTools) -> list[dict[str, Any]]:
+    """Messages with calls as the template takes them. Members that are None are left out."""
     prepared = []
-    for index, message in enumerate(messages):
+    for message in messages:
         stated = {key: value for key, value in message.items() if value is not None}
         if stated.get("tool_calls"):
-            if not tools.writes_calls:
-                raise InvalidRequest(
-                    f"`messages[{index}].tool_calls`: the chat template of `{model}` leaves function calls out",
-                    "messages",
-                )
             calls = [_call(call, tools) for call in stated["tool_calls"]]
             stated = {**stated, **({} if stated.get("content") else tools.empty_content), "tool_calls": calls}
-        if stated.get("role") == "tool" and not tools.writes_results:
-            raise InvalidRequest(
-                f"`messages[{index}]`: the chat template of `{model}` leaves messages with the role `tool` out",
-                "messages",
-            )
         if stated.get("role") == "tool" and tools.results_as_parts and isinstance(stated.get("content"), str):
             stated["content"] = as_parts(stated["content"])
         if "tool_call_id" in stated:

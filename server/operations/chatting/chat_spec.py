@@ -31,6 +31,7 @@ class ChatSpec:
     continue_final_message: continue the last message instead of starting a new one.
     thinking: whether the model reasons before it answers; None leaves it to `reasoning_effort` and the template.
     thinking_field: name of the request's field for `thinking`, to be reported where the template cannot choose it.
+    messages_field: name of the field that `messages` were made of; empty if it is `messages`, and has the same indices.
     reasoning_effort: how much it reasons, as `reasoning_settings.EFFORTS`; without effect in other templates.
     template_variables: further variables of the template.
     documents: texts that some templates put into the prompt.
@@ -46,6 +47,7 @@ class ChatSpec:
     continue_final_message: bool = False
     thinking: bool | None = None
     thinking_field: str = "thinking"
+    messages_field: str = ""
     reasoning_effort: str | None = None
     template_variables: Mapping[str, Any] = field(default_factory=dict)
     documents: Sequence[Mapping[str, Any]] = ()

@@ -28,7 +28,7 @@ from server.text.languages.languages import TranslationPrompt
 from server.text.tokens.tokenizer import Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
-_TOP_P_OF_ONE_TOKEN = 1e-9
+LEAST_TOP_P = 1e-9
 """Used for `top_p` 0. It keeps the most likely token, which has at least 1 divided by the size of the vocabulary."""
 
 Value = TypeVar("Value")
@@ -130,7 +130,7 @@ def _sampling(options: GenerationOptions, info: ModelInfo, beams: bool) -> dict[
         name: _first(getattr(options, name), getattr(defaults, name), default=getattr(dialect, name))
         for name in SAMPLER_NEUTRAL
     }
-    found["top_p"] = max(found["top_p"], _TOP_P_OF_ONE_TOKEN)
+    found["top_p"] = max(found["top_p"], LEAST_TOP_P)
     by_default = options.do_sample is None and _first(defaults.do_sample, default=dialect.do_sample)
     if beams or found["temperature"] == 0 or not (_asks_to_sample(options) or by_default):
         return {}

@@ -134,7 +134,8 @@ class _Reducer:
             elif self._lenient and keyword in ("minLength", "maxLength") and value > MAX_TEXT_LENGTH:
                 self._lose(reduced, keyword, "is too large to be enforced")
             else:
-                reduced.keywords[keyword] = value
+                # JSON Schema counts 3.0 as an integer. The library does not.
+                reduced.keywords[keyword] = int(value) if _VALUES[keyword] is _is_count else value
         elif keyword in _SCHEMA_SHAPES:
             self._add_subschemas(reduced, keyword, value, level)
 

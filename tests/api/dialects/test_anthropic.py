@@ -60,6 +60,15 @@ def spec(*messages: tuple[str, Any], **more: Any) -> ChatSpec:
     return body(messages=[{"role": role, "content": content} for role, content in messages], **more).spec()
 
 
+def test_a_share_of_nothing_keeps_the_likeliest_token() -> None:
+    assert body(top_p=0).spec().options.top_p == 0
+
+
+def test_errors_about_messages_name_no_place() -> None:
+    """The messages of the model are not the turns of the request: the system prompt is one, and so is each result."""
+    assert body().spec().messages_field == "messages"
+
+
 def test_a_streamed_message_equals_the_whole_one() -> None:
     choice = ChatChoice("I look.", "Two cities.", CALLS, "tool_calls", None, [1] * 6, None)
     whole = MessageRenderer(body(), MadeUpRun()).whole(result(choice))

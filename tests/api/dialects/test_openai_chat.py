@@ -12,6 +12,7 @@ from server.api.dialects.openai.completions import CompletionBody
 from server.api.fields.ignored_parameters import ignored_parameters
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec, ToolChoice
+from server.operations.generating.grammar import JsonFormat
 
 USER = {"role": "user", "content": "hello"}
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -41,6 +42,27 @@ def spec(*messages: Any, **more: Any) -> ChatSpec:
         ({"content": "a", "reasoning_content": ""}, {"content": "a"}),
         ({"content": None, "refusal": "No."}, {"content": "No."}),
         ({"content": [{"type": "text", "text": "a", "index": 0, "cache_control": None}]}, {"content": "a"}),
+        ({"content": [{"type": "text", "text": "a", "copilot_cache_control": {}}]}, {"content": "a"}),
+        ({"content": "a", "reasoning_text": "hm"}, {"content": "a", "reasoning_content": "hm"}),
+        ({"content": "a", "cot_id": "x", "cot_summary": "hm"}, {"content": "a", "reasoning_content": "hm"}),
+        (
+            {"content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": "a"}]},
+            {"content": "a", "reasoning_content": "hm"},
+        ),
+        (
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]},
+                    {"type": "text", "text": "a"},
+                    {"type": "text", "text": "b"},
+                ]
+            },
+            {"content": "a\nb", "reasoning_content": "hm"},
+        ),
+        (
+            {"content": [{"type": "thinking", "thinking": "no"}], "reasoning_content": "hm", "prefix": False},
+            {"content": "", "reasoning_content": "hm"},
+        ),
     ],
 )
 def test_answers_that_are_sent_back(message: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -48,7 +70,8 @@ def test_answers_that_are_sent_back(message: dict[str, Any], expected: dict[str,
 
 
 def test_members_of_other_servers_in_answers_that_are_sent_back() -> None:
-    call = CALL | {"index": 0, "provider_specific_fields": {"a": 1}, "extra_content": {}}
+    function = CALL["function"] | {"description": None, "parsed_arguments": {"a": 1}, "provider_specific_fields": {}}
+    call = CALL | {"function": function, "index": 0, "provider_specific_fields": {"a": 1}, "extra_content": {}}
     answer = {
         "role": "assistant",
         "content": None,
@@ -61,11 +84,15 @@ def test_members_of_other_servers_in_answers_that_are_sent_back() -> None:
         "refusal": None,
         "provider_specific_fields": {"x": 1},
         "cache_control": {"type": "ephemeral"},
+        "copilot_cache_control": {"type": "ephemeral"},
         "reasoning_details": [{"type": "reasoning.text"}],
         "thinking_blocks": [],
+        "reasoning_opaque": "gAAA",
+        "executed_tools": [{"index": 0, "type": "search"}],
     }
     made = body(answer, {"role": "tool", "tool_call_id": "c", "content": None})
-    assert ignored_parameters(made) == ["messages[1].reasoning_details"]
+    named = ("reasoning_details", "reasoning_opaque", "executed_tools")
+    assert ignored_parameters(made) == [f"messages[1].{name}" for name in named]
     messages = made.spec().messages
     assert [requested["function"] for requested in messages[1]["tool_calls"]] == [
         {"name": "look", "arguments": "{}"},
@@ -118,6 +145,7 @@ def test_a_choice_of_dropped_tools_is_an_error() -> None:
 
 def test_values_that_mean_the_same_as_null() -> None:
     assert spec(top_k=-1, seed=-1, max_tokens=-1, logprobs=0, n=None, best_of=None) == spec()
+    assert spec(include_stop_str_in_output=True) == spec()
     unlimited = validate({"prompt": "a", "max_tokens": -1}, CompletionBody).spec().options
     assert unlimited.max_new_tokens is None and unlimited.fill_context
     assert validate({"prompt": "a"}, CompletionBody).spec().options.max_new_tokens == 16
@@ -129,6 +157,10 @@ def test_names_of_other_servers_for_decoding_fields() -> None:
     given = {"min_tokens": 2, "include_stop_str_in_output": True, "repeat_penalty": 1.2, "stop": "x"}
     ours = {"min_new_tokens": 2, "include_stop": True, "repetition_penalty": 1.2, "stop": "x"}
     assert spec(**given) == spec(**ours)
+    assert spec(min_tokens=2, min_new_tokens=2) == spec(min_tokens=2)
+    for other, name in (("min_tokens", "min_new_tokens"), ("repeat_penalty", "repetition_penalty")):
+        with pytest.raises(InvalidRequest, match=f"`{other}` and `{name}` differ"):
+            spec(**{other: 2, name: 1})
 
 
 @pytest.mark.parametrize(
@@ -139,7 +171,7 @@ def test_names_of_other_servers_for_decoding_fields() -> None:
         ({"reasoning": {"effort": "low"}}, None, "low", "reasoning.enabled"),
         ({"reasoning": {"enabled": True}}, True, None, "reasoning.enabled"),
         ({"thinking": {"type": "disabled"}}, False, None, "thinking"),
-        ({"thinking": {"type": "auto"}}, None, None, "reasoning.enabled"),
+        ({"thinking": {"type": "auto", "keep": "all"}}, None, None, "reasoning.enabled"),
         ({"enable_thinking": False, "reasoning_effort": "high"}, False, "high", "enable_thinking"),
     ],
 )
@@ -161,3 +193,81 @@ def test_a_changing_line_at_the_front_is_dropped() -> None:
 def test_the_usage_of_a_stream_in_the_form_of_openrouter() -> None:
     assert body(stream=True, usage={"include": True}).includes_usage
     assert not body(stream=True, usage={"include": None}).includes_usage
+
+
+def test_reasoning_is_of_answers_only() -> None:
+    for message in ({"content": [{"type": "thinking", "thinking": "hm"}]}, {"content": "a", "cot_summary": "hm"}):
+        with pytest.raises(InvalidRequest, match="only a message of the role assistant"):
+            body({"role": "user", **message})
+    with pytest.raises(InvalidRequest, match="contains a part of type thinking without text"):
+        body({"role": "assistant", "content": [{"type": "thinking", "thinking": [{"type": "reference"}]}]})
+
+
+def test_a_message_that_is_continued_on_other_servers_is_refused() -> None:
+    for name in ("prefix", "partial"):
+        with pytest.raises(InvalidRequest, match=f"`messages\\[1\\].{name}` is not supported, except as false"):
+            body({"role": "assistant", "content": "a", name: True})
+
+
+def test_members_of_other_servers_in_tools() -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "look", "cache_control": {"type": "ephemeral"}, "return": {"type": "string"}},
+        "copilot_cache_control": {"type": "ephemeral"},
+        "defer_loading": True,
+        "allowed_callers": ["direct"],
+        "input_examples": [{"city": "Rome"}],
+    }
+    made = body(tools=[tool])
+    assert ignored_parameters(made) == ["tools[0].function.return", "tools[0].input_examples"]
+    assert made.spec().tools == spec(tools=[function("look")]).tools
+
+
+@pytest.mark.parametrize("name", ["schema", "value"])
+def test_a_schema_of_a_json_object(name: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    asked = spec(response_format={"type": "json_object", name: schema}).options.text_format
+    assert asked == JsonFormat(schema, False, f"response_format.{name}")
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(-2, 2**64 - 2), (-(2**63), 2**63), (7, 7), (2**64 - 1, 2**64 - 1)])
+def test_seeds_with_a_sign(seed: int, expected: int) -> None:
+    assert spec(seed=seed).options.seed == expected
+    assert validate({"prompt": "a", "seed": seed}, CompletionBody).spec().options.seed == expected
+
+
+def test_a_share_of_nothing_keeps_the_likeliest_token() -> None:
+    for options in (spec(top_p=0).options, validate({"prompt": "a", "top_p": 0.0}, CompletionBody).spec().options):
+        assert options.top_p == 0
+    with pytest.raises(InvalidRequest, match="`top_p` must be at least 0"):
+        body(top_p=-0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"max_tokens": 5}, {}),
+        ({"max_completion_tokens": 5}, {"max_new_tokens": "max_completion_tokens"}),
+        ({"max_completion_tokens": 5, "max_tokens": 5}, {}),
+        ({"min_tokens": 5}, {"min_new_tokens": "min_tokens"}),
+        ({"min_new_tokens": 5}, {}),
+    ],
+)
+def test_errors_name_the_field_that_was_sent(given: dict[str, int], names: dict[str, str]) -> None:
+    assert body(**given).field_names() == names
+
+
+def test_the_name_of_a_schema_is_a_hint() -> None:
+    for named in ({}, {"name": None}, {"name": "Answer[int]"}, {"name": "x" * 200}):
+        asked = spec(response_format={"type": "json_schema", "json_schema": {**named, "schema": {"type": "object"}}})
+        assert asked == spec(response_format={"type": "json_schema", "json_schema": {"name": "x"}})
+
+
+def test_options_of_a_stream_that_are_off() -> None:
+    off: dict[str, Any] = {"include_usage": False, "continuous_usage_stats": None, "include_obfuscation": True}
+    for options in ({}, off):
+        assert spec(stream_options=options) == spec()
+        validate({"prompt": "a", "stream_options": options}, CompletionBody).spec()
+    for name in ("include_usage", "continuous_usage_stats"):
+        with pytest.raises(InvalidRequest, match="`stream_options` requires `stream`"):
+            spec(stream=False, stream_options={name: True})

@@ -1,8 +1,8 @@
-"""Every field in the request types of the clients' packages is known to the schemas of their dialects.
+"""Every field in the types of the clients' packages is known to the schemas of their dialects.
 
-The packages list what programs send. Those of `anthropic` and `openai` are typed dictionaries, those of `ollama` and
-`huggingface_hub` classes, and those of `cohere` arguments of methods. If a newer package has a field that fails here,
-give it a kind.
+The packages list what programs send: the types of requests, and those of answers, which programs send back. Those of
+`anthropic` and `openai` are typed dictionaries, those of `ollama` and `huggingface_hub` classes, and those of `cohere`
+arguments of methods. If a newer package has a field that fails here, give it a kind.
 """
 
 from __future__ import annotations
@@ -19,11 +19,24 @@ import pytest
 from anthropic.types import beta as anthropic_types
 from anthropic.types.beta import message_create_params as anthropic_params
 from cohere import types as cohere_types
+from huggingface_hub.inference._generated.types import chat_completion as hub_types
 from ollama import _types as ollama_types
 from openai.types import chat as openai_types
 from openai.types import completion_create_params, embedding_create_params
+from openai.types import responses as response_types
+from openai.types import shared_params as openai_shared
 from openai.types.audio import transcription_create_params, translation_create_params
+from openai.types.chat import chat_completion_message_custom_tool_call_param as custom_call_param
+from openai.types.chat import chat_completion_message_function_tool_call_param as function_call_param
 from openai.types.chat import completion_create_params as chat_params
+from openai.types.chat import parsed_chat_completion, parsed_function_tool_call
+from openai.types.responses import (
+    parsed_response,
+    response_create_params,
+    response_includable,
+    response_input_item_param,
+)
+from openai.types.shared_params import response_format_json_schema
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
@@ -43,6 +56,12 @@ from server.api.dialects.openai.audio.form import TranscriptionForm, Translation
 from server.api.dialects.openai.common import StreamOptions
 from server.api.dialects.openai.completions import CompletionBody
 from server.api.dialects.openai.embeddings import EmbeddingsBody
+from server.api.dialects.openai.responses import body as response_body
+from server.api.dialects.openai.responses import input as response_input
+from server.api.dialects.openai.responses import tools as response_tools
+from server.api.dialects.openai.responses.built_in_items import BUILT_IN_ITEMS, REFUSED_ITEMS
+from server.api.fields.chat_fields import text_parts
+from server.api.fields.ignored_parameters import ignored_parameters
 
 HEADERS = {"betas", "workspace_id"}
 """Arguments of the anthropic package that become headers."""
@@ -73,17 +92,56 @@ PAIRS: tuple[tuple[Any, type[BaseModel]], ...] = (
     (openai_types.ChatCompletionToolMessageParam, chat_messages.OpenAIMessage),
     (openai_types.ChatCompletionMessageFunctionToolCallParam, chat_messages.OpenAICall),
     (openai_types.ChatCompletionMessageCustomToolCallParam, chat_messages.OpenAICall),
+    (openai_types.ChatCompletionSystemMessageParam, chat_messages.OpenAIMessage),
+    (openai_types.ChatCompletionDeveloperMessageParam, chat_messages.OpenAIMessage),
+    (function_call_param.Function, chat_messages.OpenAICalledFunction),
+    (custom_call_param.Custom, chat_messages.OpenAICalledTool),
+    (openai_shared.FunctionDefinition, shared_fields.OpenAIFunction),
+    (openai_shared.ResponseFormatJSONObject, chat_body.OpenAIJsonObject),
+    (openai_shared.ResponseFormatJSONSchema, chat_body.OpenAIJsonSchema),
+    (response_format_json_schema.JSONSchema, chat_body.OpenAINamedSchema),
+    (response_create_params.ResponseCreateParamsBase, response_body.ResponsesBody),
+    (response_create_params.StreamOptions, response_body.ResponseStreamOptions),
+    (openai_shared.Reasoning, response_body.ResponseReasoning),
+    (response_types.ResponseTextConfigParam, response_body.ResponseText),
+    (response_types.ResponseFormatTextJSONSchemaConfigParam, response_body.ResponseJsonSchema),
+    (response_types.FunctionToolParam, response_tools.ResponseTool),
+    (response_types.ToolChoiceFunctionParam, response_tools.ResponseNamedChoice),
+    (response_types.ToolChoiceAllowedParam, response_tools.ResponseAllowedTools),
+    (response_types.EasyInputMessageParam, response_input.InputMessage),
+    (response_types.ResponseOutputMessageParam, response_input.InputMessage),
+    (response_input_item_param.Message, response_input.InputMessage),
+    (response_types.ResponseFunctionToolCallParam, response_input.InputCall),
+    (response_input_item_param.FunctionCallOutput, response_input.InputCallOutput),
+    (response_types.ResponseCustomToolCallParam, response_input.InputCustomCall),
+    (response_types.ResponseCustomToolCallOutputParam, response_input.InputCallOutput),
+    (response_types.ResponseReasoningItemParam, response_input.InputReasoning),
+    (response_input_item_param.ItemReference, response_input.InputReference),
     (completion_create_params.CompletionCreateParamsBase, CompletionBody),
     (embedding_create_params.EmbeddingCreateParams, EmbeddingsBody),
     (transcription_create_params.TranscriptionCreateParamsBase, TranscriptionForm),
     (translation_create_params.TranslationCreateParams, TranslationForm),
 )
+SENT_BACK: tuple[tuple[Any, type[BaseModel]], ...] = (
+    (parsed_chat_completion.ParsedChatCompletionMessage, chat_messages.OpenAIMessage),
+    (parsed_function_tool_call.ParsedFunctionToolCall, chat_messages.OpenAICall),
+    (parsed_function_tool_call.ParsedFunction, chat_messages.OpenAICalledFunction),
+    (parsed_response.ParsedResponseOutputMessage, response_input.InputMessage),
+    (parsed_response.ParsedResponseFunctionToolCall, response_input.InputCall),
+    (response_types.ResponseCustomToolCall, response_input.InputCustomCall),
+    (response_types.ResponseReasoningItem, response_input.InputReasoning),
+    (hub_types.ChatCompletionOutputMessage, chat_messages.OpenAIMessage),
+    (hub_types.ChatCompletionOutputToolCall, chat_messages.OpenAICall),
+    (hub_types.ChatCompletionOutputFunctionDefinition, chat_messages.OpenAICalledFunction),
+    (anthropic_types.parsed_beta_message.ParsedBetaTextBlock, anthropic_messages.AnthropicText),
+)
+"""Types of answers that programs put into their next request."""
 
 
-@pytest.mark.parametrize(("params", "schema"), PAIRS, ids=lambda value: value.__name__)
+@pytest.mark.parametrize(("params", "schema"), [*PAIRS, *SENT_BACK], ids=lambda value: value.__name__)
 def test_every_field_is_known(params: Any, schema: type[BaseModel]) -> None:
-    known = {field.alias or name for name, field in schema.model_fields.items()}
-    assert not get_type_hints(params).keys() - known - HEADERS - FILE
+    is_model = isinstance(params, type) and issubclass(params, BaseModel)
+    assert not (_names(params) if is_model else get_type_hints(params).keys()) - _names(schema) - HEADERS - FILE
 
 
 OLLAMA: tuple[tuple[type[BaseModel], type[BaseModel]], ...] = (
@@ -187,6 +245,56 @@ def test_every_anthropic_tool_is_a_function_or_dropped() -> None:
         }
         body = anthropic.AnthropicCountBody.model_validate(given)
         assert list(body.dropped()) == ([] if name == "custom" else ["tools[0]"])
+
+
+def test_every_item_of_a_response_is_read_dropped_or_refused() -> None:
+    kinds = _literals(response_types.ResponseInputItemParam, "type")
+    read = {kind for kind, tag in response_input._TAGS.items() if tag not in ("<built-in>", "<refused>")}
+    assert len(kinds) > 25 and not kinds - read - BUILT_IN_ITEMS.keys() - REFUSED_ITEMS.keys()
+
+
+def test_every_tool_of_a_response_is_a_function_or_dropped() -> None:
+    kinds = _literals(response_types.ToolParam, "type")
+    assert len(kinds) > 12 and kinds - {"function"} <= response_tools.DROPPED_TOOLS
+
+
+def test_every_value_of_include_is_known() -> None:
+    assert set(get_args(response_includable.ResponseIncludable)) <= response_body.INCLUDABLE
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        response_types.ResponseFunctionToolCall(type="function_call", call_id="c", name="f", arguments="{}"),
+        response_types.ResponseCustomToolCall(type="custom_tool_call", call_id="c", name="f", input="x"),
+        response_types.ResponseReasoningItem(type="reasoning", id="rs_1", summary=[]),
+    ],
+    ids=lambda item: item.type,
+)
+def test_items_of_the_package_are_read_in_every_form(item: Any) -> None:
+    """A dictionary with the names of Python has `async_`."""
+    for given in (item.model_dump(), item.model_dump(by_alias=True), item.to_dict()):
+        body = response_body.ResponsesBody.model_validate({"input": [given]})
+        assert body.input[0].type == item.type and not ignored_parameters(body)  # type: ignore[attr-defined]
+
+
+def test_text_that_is_sent_back_has_known_keys() -> None:
+    text = dict.fromkeys(parsed_response.ParsedResponseOutputText.model_fields) | {"type": "output_text", "text": "a"}
+    assert text_parts("output_text").func([text]) == "a"  # type: ignore[call-arg, arg-type]
+
+
+def _names(schema: type[BaseModel]) -> set[str]:
+    return {field.alias or name for name, field in schema.model_fields.items()}
+
+
+def _literals(union: Any, field: str) -> set[str]:
+    """The texts that a field may have in the members of a union."""
+    found: set[str] = set()
+    for member in get_args(union):
+        kind = get_type_hints(member).get(field)
+        for part in (kind, *get_args(kind)):
+            found |= {value for value in get_args(part) if isinstance(value, str)}
+    return found
 
 
 def _types(schema: type[BaseModel]) -> tuple[str, ...]:

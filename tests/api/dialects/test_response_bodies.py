@@ -12,7 +12,9 @@ from server.api.dialects.openai.responses.input import chat_messages
 from server.api.dialects.openai.responses.items import encoded_reasoning
 from server.api.dialects.openai.responses.tools import DROPPED_TOOLS
 from server.api.fields.ignored_parameters import ignored_parameters
+from server.errors import InvalidRequest
 from server.operations.chatting.chat import ToolChoice
+from server.operations.generating.grammar import JsonFormat
 from tests.api.dialects.response_bench import TOOLS
 
 USER = {"role": "user", "content": "Hi"}
@@ -34,6 +36,9 @@ def named(**fields: Any) -> list[str]:
         ("reasoning", {"effort": None, "summary": None, "generate_summary": None, "context": "auto"}),
         ("metadata", {"a": "b"}),
         ("client_metadata", {"a": "b"}),
+        ("access_programs", {"cyber": "standard"}),
+        ("seed", -5),
+        ("top_p", 0),
         ("prompt_cache_key", "k"),
         ("prompt_cache_retention", "24h"),
         ("safety_identifier", "s"),
@@ -73,7 +78,7 @@ def test_wishes_are_dropped_and_named(field: str, value: Any, names: list[str]) 
 
 
 def test_every_optional_field_may_be_null() -> None:
-    fields = [name for name, field in ResponsesBody.model_fields.items() if not field.is_required()]
+    fields = [name for name, field in ResponsesBody.model_fields.items() if not field.is_required() and name != "input"]
     assert named(**dict.fromkeys(fields)) == []
     assert body(**dict.fromkeys(fields)).spec().tool_choice == ToolChoice()
 
@@ -177,3 +182,40 @@ def test_replayed_reasoning(fields: dict[str, Any], text: str | None, names: lis
         assert first["role"] == "user" and not rest
     else:
         assert first == {"role": "assistant", "reasoning_content": text, "content": ""}
+
+
+def test_members_that_programs_add_to_items_have_no_effect() -> None:
+    made = body(
+        input=[
+            {
+                "role": "assistant",
+                "end_turn": True,
+                "content": [{"type": "output_text", "text": "{}", "parsed": {"a": 1}, "annotations": []}],
+            },
+            {"type": "function_call", "call_id": "c", "name": "f", "parsed_arguments": {}},
+        ]
+    )
+    (message,) = chat_messages(made.input)
+    assert message["content"] == "{}" and message["tool_calls"][0]["function"] == {"name": "f", "arguments": ""}
+    assert ignored_parameters(made) == []
+
+
+@pytest.mark.parametrize("name", [None, "Answer[int]", "an answer", "x" * 200])
+def test_the_name_of_a_schema_is_a_hint(name: str | None) -> None:
+    schema = {"type": "object"}
+    given = {"type": "json_schema", "name": name, "schema": schema}
+    options = body(text={"format": given}).spec().options
+    assert options.text_format == JsonFormat(schema, False, "text.format.schema")
+
+
+def test_input_may_be_absent_where_a_response_is_continued() -> None:
+    for fields in ({}, {"input": None}, {"input": []}, {"instructions": "Be brief."}):
+        with pytest.raises(InvalidRequest, match="`input` needs an item") as error:
+            ResponsesBody.model_validate(fields).spec()
+        assert error.value.param == "input"
+    made = ResponsesBody.model_validate({"previous_response_id": "resp_1"})
+    assert made.input == [] and ignored_parameters(made) == []
+
+
+def test_errors_about_messages_name_the_field() -> None:
+    assert body().spec().messages_field == "input"

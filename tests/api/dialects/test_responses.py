@@ -37,6 +37,29 @@ def bench(started: ResponseBench) -> ResponseBench:
 # ---------------------------------------------------------------------------------------------------------- fields
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("chat/completions", {"max_tokens": 5}, "`min_tokens` 9 is more than `max_tokens` 5"),
+        ("chat/completions", {"max_completion_tokens": 5}, "`min_tokens` 9 is more than `max_completion_tokens` 5"),
+        ("responses", {"max_output_tokens": 5}, "`min_tokens` 9 is more than `max_output_tokens` 5"),
+        ("completions", {"max_tokens": 5}, "`min_tokens` 9 is more than `max_tokens` 5"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_name_the_fields_that_were_sent(
+    bench: ResponseBench, path: str, body: dict[str, Any], message: str, stream: bool
+) -> None:
+    given = {"chat/completions": {"messages": [USER]}, "responses": {"input": "Hi"}, "completions": {"prompt": "Hi"}}
+    sent = {**given[path], **body, "min_tokens": 9, "stream": stream}
+    response = await bench._http.post(f"/v1/{path}", json=sent)
+    assert response.status_code == 400 and error_of(response)["message"] == message
+    assert error_of(response)["param"] == "min_tokens"
+    renamed = {"min_new_tokens" if name == "min_tokens" else name: value for name, value in sent.items()}
+    response = await bench._http.post(f"/v1/{path}", json=renamed)
+    assert error_of(response)["param"] == "min_new_tokens" and "`min_new_tokens` 9" in error_of(response)["message"]
+
+
 async def test_a_request_of_codex(bench: ResponseBench) -> None:
     response = await bench.post(
         model="llm",

@@ -45,6 +45,20 @@ async def test_a_response_continues_the_one_before_it(bench: ResponseBench) -> N
     assert first["store"] is second["store"] is True
 
 
+@pytest.mark.parametrize("more", [{}, {"input": None}, {"input": []}])
+async def test_a_response_is_continued_without_new_items(bench: ResponseBench, more: Any) -> None:
+    bench.will_say("One,")
+    first = await bench.ask(input="Count.")
+    bench.will_say(" two")
+    answer = await bench.send("POST", "", json={"previous_response_id": first["id"], **more})
+    assert answer.status_code == 200, answer.text
+    assert bench.prompt == "<user>Count.<assistant>One,<assistant>"
+    again = await bench.ask(previous_response_id=answer.json()["id"], input="More.")
+    assert bench.prompt == "<user>Count.<assistant>One,\n two<user>More.<assistant>"
+    listed = (await bench.get(f"{again['id']}/input_items", order="asc")).json()["data"]
+    assert [item["role"] for item in listed] == ["user", "assistant", "assistant", "user"]
+
+
 async def test_two_responses_can_continue_the_same_one(bench: ResponseBench) -> None:
     first = await bench.ask(input="Hi")
     for text in ("A", "B"):

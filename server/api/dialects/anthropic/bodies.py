@@ -191,6 +191,7 @@ class AnthropicCountBody(TimedBody):
             parallel_tool_calls=not choice.disable_parallel_tool_use,
             continue_final_message=continues,
             thinking=self._thinking(),
+            messages_field="messages",
             reasoning_effort=None if self.output_config is None else self.output_config.effort,
         )
 

@@ -51,6 +51,7 @@ class AnthropicText(ChatObject):
 
     type: Literal["text"]
     text: str
+    parsed_output: Hint = None
     citations: Hint = None
     cache_control: Hint = None
 

@@ -20,7 +20,6 @@ from server.api.dialects.openai.shared_fields import (
 from server.api.fields.chat_fields import (
     TOOL_CHOICE,
     ChatObject,
-    FunctionName,
     JsonSchema,
     check_dropped,
     tool_choice,
@@ -38,6 +37,10 @@ class OpenAITool(ChatObject):
     type: Literal["function"] | None = None
     function: OpenAIFunction
     cache_control: Hint = None
+    copilot_cache_control: Hint = None
+    defer_loading: Hint = None
+    allowed_callers: Hint = None
+    input_examples: Annotated[Any, wish([])] = None
 
 
 class OpenAIBuiltInTool(BaseModel):
@@ -49,19 +52,21 @@ class OpenAIBuiltInTool(BaseModel):
 
 
 class OpenAIJsonObject(ChatObject):
-    """A JSON object. `value`: its schema, as huggingface_hub sends it."""
+    """A JSON object. `schema`, `value`: its schema, as programs for llama.cpp and huggingface_hub send it."""
 
     type: Literal["json_object"]
+    schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     value: JsonSchema | None = None
 
     def text_format(self) -> TextFormat:
-        return JsonFormat(self.value or {"type": "object"}, False, "response_format.value")
+        place = "response_format.schema" if self.schema_ else "response_format.value"
+        return JsonFormat(self.schema_ or self.value or {"type": "object"}, False, place)
 
 
 class OpenAINamedSchema(ChatObject):
     """`strict`: refuse a schema that cannot be enforced in full."""
 
-    name: FunctionName
+    name: Hint = None
     description: Hint = None
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
     strict: bool | None = None
@@ -117,6 +122,7 @@ class OpenAIThinking(ChatObject):
     type: Literal["enabled", "disabled", "auto", "adaptive"]
     budget_tokens: Annotated[Any, wish()] = None
     clear_thinking: Hint = None
+    keep: Hint = None
 
 
 class OpenAIStreamUsage(ChatObject):
@@ -189,6 +195,10 @@ class ChatCompletionBody(ConversationFields):
     def includes_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return includes_usage(self.stream_options) or (self.usage is not None and bool(self.usage.include))
+
+    def field_names(self) -> dict[str, str]:
+        is_newer = self.max_tokens is None and self.max_completion_tokens is not None
+        return super().field_names() | ({"max_new_tokens": "max_completion_tokens"} if is_newer else {})
 
     def spec(self) -> ChatSpec:
         check_stream_options(self.stream_options, self.stream)

@@ -19,10 +19,18 @@ from server.api.fields.chat_fields import (
 )
 from server.api.fields.field_kinds import Hint, Unsupported, only, wish
 
+_THINKING = "thinking"
+"""Type of the parts with reasoning in the content of an answer of Mistral's servers."""
+
 
 class OpenAICalledFunction(ChatObject):
+    """`parsed_arguments`: what the `openai` package has read from the arguments."""
+
     name: FunctionName
-    arguments: ArgumentsText
+    arguments: ArgumentsText = ""
+    description: Hint = None
+    parsed_arguments: Hint = None
+    provider_specific_fields: Hint = None
 
 
 class OpenAICalledTool(ChatObject):
@@ -55,39 +63,80 @@ class OpenAICall(ChatObject):
         return function_call(self.id, self.function.name, self.function.arguments)
 
 
+def _text(part: Any) -> Any:
+    return part.get("text") if isinstance(part, dict) else None
+
+
+def _thoughts(part: Any) -> str:
+    """The text of a part with reasoning, which is text or a list of text parts. Raises ValueError."""
+    value = part.get(_THINKING)
+    texts = [_text(inner) for inner in value] if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"contains a part of type {_THINKING} without text")
+    return "".join(texts)
+
+
 class OpenAIMessage(ChatObject):
-    """A message. `reasoning_content` or `reasoning`: reasoning before an earlier answer, for templates that show it."""
+    """A message. `reasoning_content` or `reasoning`: reasoning before an earlier answer, for templates that show it.
+
+    Other servers have it in parts of the type `thinking`, in `reasoning_text` or in `cot_summary`.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | None, text_parts("text", "refusal"), TEXT_OR_PARTS] = None
+    content: Annotated[str | None, text_parts("text", "refusal", skipped=_THINKING), TEXT_OR_PARTS] = None
     name: str | None = None
     tool_calls: list[OpenAICall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_text: str | None = None
+    cot_summary: str | None = None
     refusal: str | None = None
     reasoning_details: Annotated[Any, wish([])] = None
+    reasoning_opaque: Annotated[Any, wish("")] = None
     thinking_blocks: Annotated[Any, wish([])] = None
+    executed_tools: Annotated[Any, wish([])] = None
     images: Annotated[Any, only([])] = None
+    prefix: Annotated[Any, only(False)] = None
+    partial: Annotated[Any, only(False)] = None
     id: Hint = None
+    cot_id: Hint = None
     annotations: Hint = None
     parsed: Hint = None
     cache_control: Hint = None
+    copilot_cache_control: Hint = None
     extra_content: Hint = None
     provider_specific_fields: Hint = None
     audio: Unsupported = None
     function_call: Unsupported = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_thinking(cls, value: Any) -> Any:
+        """Take the reasoning from the content, unless a field has it."""
+        content = value.get("content") if isinstance(value, dict) else None
+        if not isinstance(content, list):
+            return value
+        thoughts = [_thoughts(part) for part in content if isinstance(part, dict) and part.get("type") == _THINKING]
+        if not thoughts:
+            return value
+        return value | {"reasoning_content": value.get("reasoning_content") or "\n".join(thoughts)}
+
     @model_validator(mode="after")
     def _check(self) -> OpenAIMessage:
         of_assistant = self.role == "assistant"
-        if (self.tool_calls or self.reasoning_content or self.reasoning or self.refusal) and not of_assistant:
+        if (self.tool_calls or self.thoughts or self.refusal) and not of_assistant:
             raise ValueError("has fields that only a message of the role assistant can have")
         if (self.tool_call_id is None) is (self.role == "tool"):
             raise ValueError("needs `tool_call_id` if its role is tool, and only then")
         if self.content is None and not (of_assistant or self.role == "tool"):
             raise ValueError("needs `content`")
         return self
+
+    @property
+    def thoughts(self) -> str | None:
+        """The reasoning before an earlier answer. Some clients send it in several fields."""
+        return self.reasoning_content or self.reasoning or self.reasoning_text or self.cot_summary or None
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates take it. OpenAI's newer name of the role system is developer."""
@@ -99,7 +148,7 @@ class OpenAIMessage(ChatObject):
             "name": self.name,
             "tool_calls": calls or None,
             "tool_call_id": self.tool_call_id,
-            "reasoning_content": self.reasoning_content or self.reasoning or None,
+            "reasoning_content": self.thoughts,
         }
         return {key: value for key, value in message.items() if value is not None}
 

@@ -38,8 +38,8 @@ class StreamOptions(ChatObject):
 
 
 def check_stream_options(options: StreamOptions | None, stream: bool | None) -> None:
-    """Raise InvalidRequest for options of a stream that the request does not ask for."""
-    if options is not None and not stream:
+    """Raise InvalidRequest for options that need a stream, in a request without one."""
+    if options is not None and not stream and (options.include_usage or options.continuous_usage_stats):
         raise InvalidRequest("`stream_options` requires `stream`", "stream_options")
 
 

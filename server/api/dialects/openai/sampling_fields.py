@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from server.api.fields.field_kinds import Hint, Unsupported, only, wish
 from server.api.fields.fields import Count, Finite, ForeignStops, SamplingFields, TopPOrZero, absent
+from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
 
 SAMPLING = SamplingDefaults(do_sample=True)
 """Sampling of a request without sampling fields, as OpenAI documents it: temperature 1."""
+
+
+def _unsigned(seed: int | None) -> int | None:
+    """A seed as 64 bits without a sign. OpenAI documents signed ones."""
+    return None if seed is None else seed % (1 << 64)
 
 
 class OpenAISamplingFields(SamplingFields):
@@ -23,7 +29,7 @@ class OpenAISamplingFields(SamplingFields):
     top_k: Annotated[Count | None, absent(-1)] = None
     top_p: TopPOrZero | None = None
     stop: ForeignStops | None = None
-    seed: Annotated[int | None, Field(ge=0, lt=1 << 64), absent(-1)] = None
+    seed: Annotated[int | None, Field(ge=-1 << 63, lt=1 << 64), AfterValidator(_unsigned), absent(-1)] = None
     store: Hint = None
     service_tier: Hint = None
     safety_identifier: Hint = None
@@ -102,11 +108,24 @@ class OpenAISamplingFields(SamplingFields):
     preset: Unsupported = None
 
     def options(self, **renamed: Any) -> GenerationOptions:
-        """The options of a request, with OpenAI's defaults for sampling."""
+        """The options of a request, with OpenAI's defaults for sampling. Raises InvalidRequest for two names of one
+        option with different values.
+        """
+        for ours, other in (("min_new_tokens", "min_tokens"), ("repetition_penalty", "repeat_penalty")):
+            first, second = getattr(self, ours), getattr(self, other)
+            if first is not None and second is not None and first != second:
+                raise InvalidRequest(f"`{other}` and `{ours}` differ; send one of them", other)
         given = {
             "min_new_tokens": self.min_new_tokens if self.min_tokens is None else self.min_tokens,
-            "include_stop": self.include_stop or self.include_stop_str_in_output,
+            "include_stop": self.include_stop or (self.include_stop_str_in_output and self.has_stops),
             "repetition_penalty": self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty,
             "sampling_defaults": SAMPLING,
         }
         return super().options(**given, **renamed)
+
+    @property
+    def has_stops(self) -> bool:
+        return bool(self.stop or self.stop_token_ids)
+
+    def field_names(self) -> dict[str, str]:
+        return {} if self.min_tokens is None else {"min_new_tokens": "min_tokens"}

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from server.api.dialects.openai.common import TopLogprobs
 from server.api.dialects.openai.sampling_fields import OpenAISamplingFields
 from server.api.fields.chat_fields import ChatObject, FunctionName, JsonSchema, TemplateVariables
-from server.api.fields.field_kinds import Unsupported
+from server.api.fields.field_kinds import Hint, Unsupported, wish
 from server.api.fields.fields import MAX_NEW_TOKENS
 from server.operations.chatting.chat import FunctionTool, ToolChoice
 
@@ -19,12 +19,16 @@ MaxTokens = Annotated[int, Field(ge=1), AfterValidator(lambda limit: min(limit, 
 
 
 class OpenAIFunction(ChatObject):
-    """`strict`: refuse a schema that cannot be enforced in full."""
+    """`strict`: refuse a schema that cannot be enforced in full. `return`: what the function returns, as transformers
+    describes it.
+    """
 
     name: FunctionName
     description: str | None = None
     parameters: JsonSchema | None = None
     strict: bool | None = None
+    return_: Annotated[Any, wish(), Field(alias="return")] = None
+    cache_control: Hint = None
 
     def tool(self, place: str) -> FunctionTool:
         """The function as a tool of a chat. place: path of the function in the request, such as `tools[0].function`."""

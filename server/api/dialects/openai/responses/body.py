@@ -11,7 +11,7 @@ from server.api.dialects.openai.responses.conversation import StoredConversation
 from server.api.dialects.openai.responses.input import BuiltInItem, InputItem, chat_messages
 from server.api.dialects.openai.responses.tools import ResponseTool, ResponseToolChoice, Tool, dropped_tools
 from server.api.dialects.openai.shared_fields import ConversationFields, MaxTokens, chosen_tool
-from server.api.fields.chat_fields import ChatObject, FunctionName, check_dropped
+from server.api.fields.chat_fields import ChatObject, check_dropped
 from server.api.fields.field_kinds import Hint, Unsupported, only, wish
 from server.api.fields.response_format import ResponseFormatJsonObject, ResponseFormatJsonSchema, ResponseFormatText
 from server.errors import InvalidRequest
@@ -36,19 +36,19 @@ INCLUDABLE = frozenset(
 
 
 def _as_items(value: Any) -> Any:
-    """A text as one message of the user."""
-    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+    """A text as one message of the user, and null as no item."""
+    return [{"role": "user", "content": value}] if isinstance(value, str) else [] if value is None else value
 
 
 def _text_or_items(schema: dict[str, Any]) -> None:
     """Add text to the JSON schema of the list of items."""
-    schema["anyOf"] = [{"type": "string"}, {name: schema.pop(name) for name in ("type", "items", "minItems")}]
+    schema["anyOf"] = [{"type": "string"}, {name: schema.pop(name) for name in ("type", "items")}]
 
 
 class ResponseJsonSchema(ResponseFormatJsonSchema):
     """JSON that matches a schema. `strict`: refuse a schema that cannot be enforced in full."""
 
-    name: FunctionName
+    name: Hint = None
     description: Hint = None
     strict: bool | None = None
 
@@ -78,9 +78,14 @@ class ResponseStreamOptions(ChatObject):
 
 
 class ResponsesBody(ConversationFields):
-    """`POST /v1/responses`. `truncation`: a prompt beyond the context is always refused."""
+    """`POST /v1/responses`. `input` may be absent if the request continues a response.
 
-    input: Annotated[list[InputItem], BeforeValidator(_as_items), Field(min_length=1, json_schema_extra=_text_or_items)]
+    `truncation`: a prompt beyond the context is always refused.
+    """
+
+    input: Annotated[
+        list[InputItem], BeforeValidator(_as_items), Field(default_factory=list, json_schema_extra=_text_or_items)
+    ]
     instructions: str | None = None
     max_output_tokens: MaxTokens | None = None
     include: list[str] | None = None
@@ -99,6 +104,7 @@ class ResponsesBody(ConversationFields):
     max_tool_calls: Hint = None
     prompt: Unsupported = None
     client_metadata: Hint = None
+    access_programs: Hint = None
     image: Hint = None
 
     _given: list[dict[str, Any]] = PrivateAttr(default_factory=list)
@@ -109,7 +115,7 @@ class ResponsesBody(ConversationFields):
     def _keep_items(cls, value: Any, handler: ModelWrapValidatorHandler[ResponsesBody]) -> ResponsesBody:
         """Keep the items as they were sent, because they are stored in this form."""
         body = handler(value)
-        body._given = _as_items(value["input"])
+        body._given = _as_items(value.get("input"))
         return body
 
     @property
@@ -139,6 +145,8 @@ class ResponsesBody(ConversationFields):
 
     def spec(self) -> ChatSpec:
         """Convert the body. Raises InvalidRequest, RequestTooLarge."""
+        if not self.input and self.previous_response_id is None:
+            raise InvalidRequest("`input` needs an item in a request without `previous_response_id`", "input")
         text_format = self.text and self.text.format and self.text.format.text_format()
         options = self.options(
             max_new_tokens=self.max_output_tokens,
@@ -162,6 +170,7 @@ class ResponsesBody(ConversationFields):
             [tool.tool(f"tools[{i}]") for i, tool in enumerate(self.tools or []) if isinstance(tool, ResponseTool)],
             choice,
             parallel_tool_calls=self.parallel_tool_calls is not False,
+            messages_field="input",
             reasoning_effort=self._effort(),
             template_variables=self.chat_template_kwargs or {},
         )

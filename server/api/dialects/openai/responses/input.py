@@ -46,16 +46,24 @@ class InputMessage(ResponseItem):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, text_parts("input_text", "output_text", "refusal"), TEXT_OR_PARTS]
     phase: Hint = None
+    end_turn: Hint = None
 
     def messages(self) -> list[dict[str, Any]]:
         return [{"role": "system" if self.role == "developer" else self.role, "content": self.content}]
 
 
+_BOTH_NAMES = ConfigDict(validate_by_name=True, validate_by_alias=True)
+"""For items with the field `async`, which dictionaries of the `openai` package call `async_`."""
+
+
 class InputCall(ResponseItem):
+    model_config = _BOTH_NAMES
+
     type: Literal["function_call"]
     call_id: str
     name: FunctionName
-    arguments: ArgumentsText
+    arguments: ArgumentsText = ""
+    parsed_arguments: Hint = None
     namespace: Hint = None
     caller: Hint = None
     async_: Annotated[Hint, Field(alias="async")] = None
@@ -66,6 +74,8 @@ class InputCall(ResponseItem):
 
 class InputCustomCall(ResponseItem):
     """A call of a tool whose argument is a text. It is shown as a function with the argument `input`."""
+
+    model_config = _BOTH_NAMES
 
     type: Literal["custom_tool_call"]
     call_id: str
