@@ -22,6 +22,7 @@ class Shape:
     architecture, config: names of the model class and the configuration class in transformers.
     settings: arguments of the configuration class.
     dtype: dtype of the stored weights.
+    added_tokens: number of tokens that the tokenizer has beside the vocabulary of its model, with the highest ids.
     """
 
     kind: Literal["decoder", "seq2seq", "encoder"]
@@ -29,6 +30,7 @@ class Shape:
     config: str
     settings: dict[str, Any]
     dtype: Literal["float32", "bfloat16"] = "float32"
+    added_tokens: int = 0
 
     @property
     def vocab_size(self) -> int:
@@ -92,6 +94,8 @@ SHAPES: dict[str, Shape] = {
     "marian-74m": _marian(512, 6, 8, 2048, 58101),
     "minilm-22m": _bert(384, 6, 12, 1536),
     "bert-base": _bert(768, 12, 12, 3072),
+    # The vocabulary of Gemma 3, the largest published one with added tokens.
+    "llama-262k": replace(_llama(64, 2, 4, 2, 96, 262144), added_tokens=6242),
     "gpt2-tiny": _gpt2(32, 2, 4, 128, 400),
     "llama-tiny": _llama(32, 2, 4, 2, 48, 400),
     "marian-tiny": _marian(32, 2, 4, 48, 400),
@@ -115,7 +119,8 @@ def make(name: str, root: Path) -> Path:
     model = getattr(transformers, shape.architecture)(config).eval()
     model.to(getattr(torch, shape.dtype)).save_pretrained(directory)
     kind = shape.kind
-    vocabulary.write(directory, shape.vocab_size, wrap=kind == "encoder", pad_last=kind == "seq2seq")
+    ends = {"wrap": kind == "encoder", "pad_last": kind == "seq2seq"}
+    vocabulary.write(directory, shape.vocab_size, **ends, added=shape.added_tokens)
     if shape.kind == "encoder":
         _write_pooling(directory, config.hidden_size)
     (directory / "complete").touch()

@@ -74,6 +74,7 @@ def full() -> list[Contest]:
     contests.append(Contest("llama-135m", "int4", ("A", "B", "B-mixed", "C"), (*_LARGE, "openvino-genai")))
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
+    contests.append(Contest("llama-262k", "float32", ("start",), ("http",)))
     return contests
 
 

@@ -62,19 +62,21 @@ def _spelling(index: int) -> str:
     return letters
 
 
-def write(directory: Path, size: int, wrap: bool, pad_last: bool = False) -> None:
+def write(directory: Path, size: int, wrap: bool, pad_last: bool = False, added: int = 0) -> None:
     """Write `tokenizer.json` and `tokenizer_config.json`.
 
-    size: number of tokens.
+    size: number of tokens, with the added ones.
     wrap: whether `<s>` and `</s>` are added around each text.
     pad_last: see `tokens`.
+    added: number of tokens that are added after the vocabulary of the model.
     """
-    vocabulary = {token: index for index, token in enumerate(tokens(size, pad_last))}
+    vocabulary = {token: index for index, token in enumerate(tokens(size - added, pad_last))}
     merges = [(token[:-1], token[-1]) for token in list(vocabulary)[FIRST_WORD:] if token.startswith(_SPACE)]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.add_tokens([f"<added{index}>" for index in range(added)])
     if wrap:
         ends = [("<s>", BOS), ("</s>", EOS)]
         tokenizer.post_processor = processors.TemplateProcessing(

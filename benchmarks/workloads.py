@@ -80,7 +80,7 @@ def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
     seed: seed of the token ids. Rounds and workloads have different ids, so that a prefix cache does not help.
     """
     length_rng, id_rng = random.Random(7), random.Random(f"{name} {seed}")
-    vocab_size = SHAPES[shape].vocab_size
+    vocab_size = SHAPES[shape].vocab_size - SHAPES[shape].added_tokens
 
     def ids(length: int) -> list[int]:
         return [id_rng.randrange(vocabulary.FIRST_WORD, vocab_size - 1) for _ in range(length)]

@@ -184,6 +184,25 @@ def test_text_of_token_ids_is_tokenized_to_the_same_ids(tmp_path: Path) -> None:
     assert encoding.ids == [vocabulary.BOS, *ids, vocabulary.EOS]
 
 
+def test_added_tokens_follow_the_vocabulary(tmp_path: Path) -> None:
+    vocabulary.write(tmp_path, 1000, wrap=False, added=40)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == 1000 and tokenizer.id_to_token(960) == "<added0>"
+    assert tokenizer.encode([vocabulary.text([959]) + "<added39>"])[0].ids == [959, 999]
+
+
+def test_the_largest_vocabulary_has_a_goal_for_its_start(tmp_path: Path) -> None:
+    shape = checkpoints.SHAPES["llama-262k"]
+    assert (shape.vocab_size, shape.added_tokens) == (262144, 6242)
+    assert [contest.workloads for contest in plan.full() if contest.shape == "llama-262k"] == [("start",)]
+    key = {"shape": "llama-262k", "precision": "float32", "workload": "start", "contestant": "http"}
+    runs = [{"units": 1, "seconds": 5.0, "extra": {"ready_seconds": 5.0}}]
+    content = {"about": {"read_bytes_per_second": 1.0}, "entries": [{**key, "runs": runs}], "loads": [], "sections": {}}
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    (line,) = [line for line in goals.lines(Summary(tmp_path / "results.json")) if "262,144" in line.quantity]
+    assert line.verdict == "missed" and line.ratio == pytest.approx(4 / 5)
+
+
 def test_rounds_differ_in_ids_but_not_in_lengths() -> None:
     first, second = (workloads.job("B-mixed", "llama-tiny", seed=seed) for seed in (1, 2))
     assert first.new_tokens == second.new_tokens and first.inputs != second.inputs

@@ -59,7 +59,7 @@ def _not_a_model(source: str, directory: Path) -> str | None:
         kinds = ", ".join(kind for kind, _ in modules)
         return (
             f"{source!r} is a sentence-transformers checkpoint of the modules {kinds}: supported are those that begin "
-            "with Transformer, MLMTransformer or StaticEmbedding"
+            "with Transformer, MLMTransformer, CLIPModel or StaticEmbedding"
         )
     if (directory / "adapter_config.json").exists():
         return (

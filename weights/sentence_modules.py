@@ -26,6 +26,8 @@ Module = tuple[str, str]
 Side = Literal["query", "document"]
 SIDES: tuple[Side, ...] = ("query", "document")
 ROUTERS = ("Router", "Asym")
+CLIP = "CLIPModel"
+"""Class of a module that gives the vector of a text, by older releases. Newer ones have a Transformer in its place."""
 STATIC = "StaticEmbedding"
 """Class of a module that has one vector per token, and no transformer."""
 STATIC_WEIGHTS = "SparseStaticEmbedding"
@@ -94,7 +96,7 @@ def _route_name(mappings: Mapping[str, str], structure: Mapping[str, Any], side:
 def transformer_folder(directory: Path) -> str:
     """Folder of the configuration, the weights and the tokenizer; empty for the checkpoint directory itself."""
     modules = module_kinds(directory)
-    has_folder = bool(modules) and modules[0][0] in ("Transformer", "MLMTransformer", STATIC)
+    has_folder = bool(modules) and modules[0][0] in ("Transformer", "MLMTransformer", CLIP, STATIC)
     return "/".join(PurePath(modules[0][1]).parts) if has_folder else ""
 
 

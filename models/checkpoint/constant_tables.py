@@ -1,6 +1,6 @@
 """Compare the tables of positions in a checkpoint with those that the model computes instead of reading them.
 
-Marian, Pegasus, M2M100 and XGLM have sinusoidal embeddings in their files; RoFormer and GPT-J have the sines and
+Marian, FSMT, Pegasus, M2M100 and XGLM have sinusoidal embeddings in their files; RoFormer and GPT-J have the sines and
 cosines of their rotations. A file with another table belongs to a model that this server would compute wrongly.
 """
 

@@ -23,7 +23,7 @@ from models.config.sentence import (
 )
 from models.families.shared.fields import Fields
 from weights.json_files import NotJson, read_json_file
-from weights.sentence_modules import STATIC, STATIC_WEIGHTS, is_routed, module_kinds, side_modules
+from weights.sentence_modules import CLIP, STATIC, STATIC_WEIGHTS, is_routed, module_kinds, side_modules
 
 _MODES: Mapping[str, Pooling] = {
     "cls": "cls",
@@ -33,6 +33,8 @@ _MODES: Mapping[str, Pooling] = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
+_CLIP = ("clip", "clip_text_model")
+"""Values of `model_type` whose text model gives one vector for a text."""
 _FLAGS: Mapping[str, str] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -62,18 +64,21 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
     if modules is None:
         return SentenceConfig((default_pooling,))
     kinds = [kind for kind, _ in modules]
-    is_static = kinds[:1] == [STATIC]
-    further = modules[1:] if is_static else modules[2:]
+    is_static, is_pooled = kinds[:1] == [STATIC], _gives_one_vector(directory, kinds)
+    further = modules[1:] if is_static or is_pooled else modules[2:]
     middle = further[:-1] if kinds[-1:] == ["Normalize"] else further
-    is_known = is_static or kinds[:2] == ["Transformer", "Pooling"]
+    is_known = is_static or is_pooled or kinds[:2] == ["Transformer", "Pooling"]
     if not is_known or {kind for kind, _ in middle} - {"Dense", "LayerNorm"}:
         raise ConfigError(
-            f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling or StaticEmbedding, then "
-            "Dense or LayerNorm, at last Normalize"
+            f"'modules.json': {', '.join(kinds)} is not supported, only Transformer, Pooling (CLIP: Transformer or "
+            "CLIPModel alone) or StaticEmbedding, then Dense or LayerNorm, at last Normalize"
         )
     if not is_static:
-        refuse_other_vectors(directory, read_settings(directory, "config.json") or {})
-    pooling, include_prompt = (("mean",), True) if is_static else _pooling(directory, modules[1][1], hidden_size)
+        refuse_other_vectors(directory, read_settings(directory, "config.json") or {}, is_pooled)
+    pooling: tuple[Pooling, ...] = ("mean",) if is_static else ("last",)
+    include_prompt = True
+    if not is_static and not is_pooled:
+        pooling, include_prompt = _pooling(directory, modules[1][1], hidden_size)
     width = len(pooling) * hidden_size
     layers: list[DenseConfig | VectorNormConfig] = []
     for kind, folder in further:
@@ -93,6 +98,13 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
         longest_text(directory),
         _dimensions(directory, width, kinds[-1] == "Normalize"),
     )
+
+
+def _gives_one_vector(directory: Path, kinds: list[str]) -> bool:
+    """Whether the transformer itself gives the vector of a text: CLIP, by its older and its newer module."""
+    if (read_settings(directory, "config.json") or {}).get("model_type") not in _CLIP:
+        return False
+    return kinds[:1] == [CLIP] or (kinds[:1] == ["Transformer"] and "Pooling" not in kinds)
 
 
 def _dimensions(directory: Path, width: int, normalize: bool) -> int | None:

@@ -67,21 +67,21 @@ def _limit(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) and 0 < value <= _MAX_MODEL_LENGTH else None
 
 
-def refuse_other_vectors(directory: Path, hf: Mapping[str, Any]) -> None:
+def refuse_other_vectors(directory: Path, hf: Mapping[str, Any], is_pooled: bool = False) -> None:
     """Raise ConfigError for a setting that changes the token vectors or the tokens and is not supported.
 
-    hf: contents of `config.json`.
+    hf: contents of `config.json`. is_pooled: the transformer gives the vector of a text (CLIP), not of each token.
     """
     settings = transformer_settings(directory)
     settings.refuse_unless("transformer_task", "feature-extraction")
-    settings.refuse_unless("module_output_name", "token_embeddings")
+    settings.refuse_unless("module_output_name", "sentence_embedding" if is_pooled else "token_embeddings")
     settings.refuse_unless("tokenizer_name_or_path", None)
     modalities = _object(settings.raw("modality_config"), "modality_config")
     if modalities and "text" not in modalities:
         raise ConfigError("'modality_config' has no 'text': texts that a chat template renders are not supported")
     text = Fields(_object(modalities.get("text"), "modality_config"))
-    text.refuse_unless("method", "forward")
-    text.refuse_unless("method_output_name", "last_hidden_state")
+    text.refuse_unless("method", "get_text_features" if is_pooled else "forward")
+    text.refuse_unless("method_output_name", "pooler_output" if is_pooled else "last_hidden_state")
     for name, harmless in _HARMLESS.items():
         for key, value in _arguments(settings, name).items():
             if key in harmless or (name == "config_kwargs" and key in hf and hf[key] == value):

@@ -22,6 +22,7 @@ from models.families import (
     blenderbot_small,
     bloom,
     camembert,
+    clip,
     cohere,
     cohere2,
     cohere2_moe,
@@ -44,6 +45,7 @@ from models.families import (
     exaone4,
     falcon,
     falcon_h1,
+    fsmt,
     gemma,
     gemma2,
     gemma3,
@@ -292,6 +294,7 @@ _DECODERS = (
     granitemoe_swa,
     exaone,
     olmo_hybrid,
+    clip,
 )
 _ENCODER_DECODERS = (
     t5,
@@ -301,6 +304,7 @@ _ENCODER_DECODERS = (
     plbart,
     mvp,
     marian,
+    fsmt,
     mbart,
     m2m_100,
     pegasus,

@@ -15,6 +15,10 @@
 | `m2m_100`             | one SentencePiece model with a separate vocabulary and language tokens                |
 | `byt5`                | one token per byte                                                                    |
 | `blenderbot_small`    | byte-pair merges of lower-case words                                                  |
+| `clip`                | the tokenizer of CLIP                                                                 |
+| `byte_pairs`          | byte-pair merges of one word, for the tokenizers that are written in Python           |
+| `moses`               | splits texts into the words of Moses, and joins them                                  |
+| `fsmt`                | words of Moses, byte-pair merges, and a vocabulary for each of two languages          |
 | `added_tokens`        | adds special and added tokens to a tokenizer; finds them in a text                    |
 | `tokenizer_files`     | the JSON files of a tokenizer: special tokens, added tokens, settings                 |
 | `fairseq`             | language tokens of mBART, NLLB and M2M100                                             |

@@ -99,6 +99,7 @@ _LED = {name: value for name, value in _BART.items() if name != "max_position_em
     "attention_window": 8,
 }
 _MARIAN = _BART | {"pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1, "eos_token_id": 0}
+_FSMT = {name: value for name, value in _BART.items() if name != "vocab_size"}
 _M2M = {name: value for name, value in _BART.items() if name != "forced_eos_token_id"}
 _TWO_LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 _DEEP_ENCODER = {"encoder_layers": 3, "decoder_layers": 1, "scale_embedding": True}
@@ -310,6 +311,16 @@ SEQ2SEQ = {
     "led": ("LEDForConditionalGeneration", transformers.LEDConfig(**_LED, **_TWO_LAYERS)),
     "marian": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_TWO_LAYERS)),
     "marian-deep-encoder": ("MarianMTModel", transformers.MarianConfig(**_MARIAN, **_DEEP_ENCODER)),
+    "fsmt": (
+        "FSMTForConditionalGeneration",
+        transformers.FSMTConfig(**_FSMT, **_TWO_LAYERS, src_vocab_size=VOCAB, tgt_vocab_size=VOCAB),
+    ),
+    "fsmt-tied-deep-encoder": (
+        "FSMTForConditionalGeneration",
+        transformers.FSMTConfig(
+            **_FSMT, **_DEEP_ENCODER, src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, tie_word_embeddings=True
+        ),
+    ),
     "ul2": (
         "T5ForConditionalGeneration",
         transformers.T5Config(**_T5, num_layers=2, feed_forward_proj="gated-silu", tie_word_embeddings=False),

@@ -26,6 +26,7 @@ from tests.parity.published_code import (
     write_voyage,
 )
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
+from tests.parity.test_clip import CASES as CLIP
 from tests.parity.test_decoders import CASES as DECODERS
 from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
 from tests.parity.test_encoders import BODIES
@@ -76,6 +77,7 @@ def _first_cases() -> dict[str, tuple[str, Any, Callable[[Any], None] | None]]:
     for name in ("qwen3_5", "qwen3_5_moe"):
         found[name] = (*qwen_case(name), None)
     found["modernvbert"] = ("ModernVBertForMaskedLM", modernvbert_config(""), None)
+    found["clip"], found["clip_text_model"] = (*CLIP["whole"], None), (*CLIP["projected-gelu-deeper"], None)
     found["gemma3"] = ("Gemma3ForConditionalGeneration", gemma3_config(), None)
     return found
 
@@ -167,9 +169,11 @@ def write_checkpoint(directory: Path, name: str) -> Path:
         (WRITERS | NAMED)[name](directory)
     else:
         _write_case(directory, name)
+    if name == "fsmt":
+        edit_config(directory, langs=[*PAIR.values()])
     if name in STATED_TASKS:
         edit_config(directory, task_specific_params=TRANSLATION)
-    _write_tokenizer(directory, LANGUAGE_TOKENS.get(name, ()), PAIR if name in STATED_PAIRS else {})
+    write_tokenizer(directory, LANGUAGE_TOKENS.get(name, ()), PAIR if name in STATED_PAIRS else {})
     return directory
 
 
@@ -183,7 +187,7 @@ def tasks_of(model_type: str, architecture: str) -> list[str]:
     return list(FAMILIES[model_type].architectures[architecture])
 
 
-def _write_tokenizer(directory: Path, languages: tuple[str, ...], settings: Mapping[str, str]) -> None:
+def write_tokenizer(directory: Path, languages: tuple[str, ...], settings: Mapping[str, str]) -> None:
     """Write a tokenizer of single letters, whose ids fit into the vocabulary of every model of the tests."""
     tokens = (*SPECIAL, *CHARACTERS)
     backend = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, [], unk_token="<unk>"))

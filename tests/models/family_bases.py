@@ -20,6 +20,7 @@ GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 32
 T5 = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32}
 BART = {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 32}
 MARIAN = {"model_type": "marian", "architectures": ["MarianMTModel"], "d_model": 32}
+FSMT = {"model_type": "fsmt", "architectures": ["FSMTForConditionalGeneration"], "d_model": 32}
 WHISPER = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 48}
 QWEN3 = {**QWEN2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 NEOX = {**LLAMA, "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
@@ -65,7 +66,7 @@ T5GEMMA2 = {
     "decoder": {"hidden_size": 32},
 }
 PRIVACY_FILTER = {"model_type": "openai_privacy_filter"}
-SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
+SEQ2SEQ = (T5, MT5, UMT5, BART, MARIAN, FSMT, MBART, M2M_100, PEGASUS, BLENDERBOT, BLENDERBOT_SMALL)
 OLDER = (OPENAI, GPT2, NEO, GPTJ, NEOX, OPT, BLOOM, MPT, FALCON)
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_key_value_heads": 2}
 QWEN2_MOE = {**QWEN2, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausalLM"]}

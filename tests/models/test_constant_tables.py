@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPTJConfig, M2M100Config, MarianConfig, PegasusConfig, RoFormerConfig, XGLMConfig
+from transformers import FSMTConfig, GPTJConfig, M2M100Config, MarianConfig, PegasusConfig, RoFormerConfig, XGLMConfig
 
 from models.checkpoint.loader import load_model
 from models.layers.positions import fairseq_sinusoids, sinusoids
@@ -53,6 +53,12 @@ CASES = {
         M2M100Config(**_BART),
         "M2M100ForConditionalGeneration",
         "model.encoder.embed_positions.weights",
+        lambda: fairseq_sinusoids(26, 16, 0),
+    ),
+    "fsmt": (
+        FSMTConfig(**_BART, src_vocab_size=30, tgt_vocab_size=30),
+        "FSMTForConditionalGeneration",
+        "model.decoder.embed_positions.weight",
         lambda: fairseq_sinusoids(26, 16, 0),
     ),
     "xglm": (

@@ -86,6 +86,7 @@ HARMLESS = {
     "glm4_moe_lite": "pretraining_tp head_dim qk_head_dim topk_group",
     "minicpm3": "pretraining_tp head_dim qk_head_dim",
     "youtu": "head_dim qk_head_dim",
+    "fsmt": "early_stopping length_penalty max_length num_beams",
     "falcon_h1": "mamba_expand num_logits_to_keep",
     "gpt2": "reorder_and_upcast_attn",
     "granitemoehybrid": "attention_bias attention_multiplier num_key_value_heads",

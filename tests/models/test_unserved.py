@@ -47,14 +47,16 @@ def test_the_nearest_family_is_served():
     ("kind", "near"),
     [
         ("bitnet", "llama"),
-        ("clip_text_model", "part of a checkpoint of the type 'clip'"),
+        ("clip_vision_model", "part of a checkpoint of the type 'clip'"),
+        ("siglip_text_model", "part of a checkpoint of the type 'siglip'"),
         ("qwen3_vl_text", "nearest served family is qwen3_vl"),
         ("kosmos_2_text_model", "'kosmos-2'"),
         ("wavlm", "nearest served family is wav2vec2"),
         ("parakeet_rnnt", "transducer"),
         ("canary", "nearest served family is whisper"),
-        ("fsmt", "splits words by the rules of Moses"),
         ("extractor", "it is GLiNER2"),
+        ("qwen", "nearest served family is qwen2"),
+        ("chatglm", "nearest served family is glm"),
         ("t5gemma2_encoder", "nearest served family is t5gemma2"),
         ("vit", "no served family is near"),
     ],
@@ -69,3 +71,4 @@ def test_unknown_types_are_not_answered_by_a_wall_of_names():
     assert "must be the name" in refusal(None)
     message = refusal("my_llama", architectures=["LlamaForCausalLM"])
     assert "its architecture LlamaForCausalLM is that of 'llama'" in message
+    assert "that of 'llama': write this 'model_type'" in refusal(None, architectures=["LlamaForCausalLM"])

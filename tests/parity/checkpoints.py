@@ -33,7 +33,7 @@ def write_model(directory: Path, config, architecture: str, seed: int = 0, std: 
     model = getattr(transformers, architecture)(config).eval()
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if "embed_positions" in name and architecture.startswith(("Marian", "Pegasus", "RoFormer")):
+            if "embed_positions" in name and architecture.startswith(("FSMT", "Marian", "Pegasus", "RoFormer")):
                 continue
             if not tensor.is_floating_point() or "rotary" in name or "inv_freq" in name:
                 continue

@@ -22,6 +22,7 @@ from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import (
     ctc,
     speech,
+    test_clip,
     test_native,
     test_published_code_models,
     test_text_of_further_picture_models,
@@ -83,6 +84,7 @@ def shapes_compared() -> Counter[str]:
     # `test_published_layouts` compares the same shapes under these other names.
     found += Counter({"new": found["gte"], "embedding_gemma2": found["embedding_gemma2_text"]})
     found += Counter(dict.fromkeys(WITHOUT_A_CLASS, 2))
+    found += Counter(config.model_type for _, config in test_clip.CASES.values())
     return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), **PICTURES})
 
 

@@ -145,6 +145,42 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
     return _write(directory, vocab=vocabulary)
 
 
+def write_fsmt(directory: Path, languages: Sequence[str] = ("en", "ru"), **settings: object) -> Path:
+    """`vocab-src.json`, `vocab-tgt.json` with other ids, and `merges.txt` with a frequency in each line, as fairseq
+    writes it."""
+    config = {"model_type": "fsmt", "langs": list(languages)}
+    _write(directory, tokenizer_config={"langs": list(languages), **settings}, config=config)
+    backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(vocab_size=400, end_of_word_suffix="</w>", show_progress=False)
+    backend.train_from_iterator([*CORPUS, "&apos; &quot; @-@ &amp; 's &lt; &#91; It is e-mail."], trainer)
+    state = json.loads(backend.to_str())["model"]
+    lines = [f"{left} {right} {9 * len(left)}" for left, right in state["merges"]]
+    (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    special, pieces = ("<s>", "<pad>", "</s>", "<unk>"), list(state["vocab"])
+    for side, ordered in (("src", pieces), ("tgt", pieces[::-1])):
+        _write(directory, **{f"vocab-{side}": {token: index for index, token in enumerate((*special, *ordered))}})
+    return directory
+
+
+def write_clip(directory: Path) -> Path:
+    """`vocab.json` and `merges.txt` of lower-case words whose last piece ends in `</w>`."""
+    config = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 40}
+    _write(directory, tokenizer_config=config, config={"model_type": "clip"})
+    backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, end_of_word_suffix="</w>", show_progress=False)
+    words = [word for line in CORPUS for word in line.lower().split()]
+    backend.train_from_iterator(words, trainer)
+    state = json.loads(backend.to_str())["model"]
+    letters = [*alphabet, *(letter + "</w>" for letter in alphabet)]
+    pieces = dict.fromkeys([*letters, *state["vocab"], "<|startoftext|>", "<|endoftext|>"])
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in state["merges"])]
+    (directory / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    return _write(directory, vocab={token: index for index, token in enumerate(pieces)})
+
+
 def write_pegasus(directory: Path) -> Path:
     """`spiece.model` only; masks and unused tokens precede the pieces."""
     _write(directory, tokenizer_config={"tokenizer_class": "PegasusTokenizer"}, config={"model_type": "pegasus"})

@@ -1,6 +1,7 @@
 """Values of `model_type` that transformers knows and this server does not serve: the reason and the nearest family.
 
-The table covers transformers 5.23; a test compares it with that release. `REFUSED` has the architectures that cannot be
+The table covers transformers 5.23, and some types whose code is published with their checkpoints; a test compares it
+with that release. `REFUSED` has the architectures that cannot be
 served in principle. Imports no torch.
 """
 
@@ -37,7 +38,6 @@ _REASONS = {
     "langs": "it adds embeddings of languages and has a head of its own, which are not supported",
     "entities": "it reads entities besides words, which is not supported",
     "layout": "it reads the places of words on a page or in a table, which requests cannot give",
-    "moses": "its tokenizer splits words by the rules of Moses for each language, which are not supported",
     "schemas": "it is GLiNER2, whose schemas of several tasks are not supported; GLiNER is served, with this encoder",
     "protein": "it reads proteins, not text",
     "draft": "it only drafts tokens for another model, from that model's hidden states and keys",
@@ -63,8 +63,13 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("rules", "bert", "bert-generation splinter roc_bert"),
     ("rules", "xlm-roberta", "xmod"),
     ("rules", "mistral", "ministral"),
-    ("moses", "marian", "fsmt"),
     ("schemas", "deberta-v2", "extractor"),
+    # Not types of transformers: their code is published with their checkpoints.
+    ("rules", "qwen2", "qwen"),
+    ("rules", "llama", "baichuan internlm"),
+    ("rules", "glm", "chatglm"),
+    ("rules", "granite", "minicpm"),
+    ("rules", "internlm3", "internlm2"),
     ("rules", "t5gemma", "t5_gemma_module"),
     ("rules", "t5gemma2", "t5gemma2_text t5gemma2_encoder t5gemma2_decoder"),
     ("experts", "qwen3_moe", "beam flint kolibri1 laguna minimax_m2"),
@@ -170,7 +175,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "vision",
         "",
-        "aimv2_vision_model align altclip beit bit chinese_clip chmv2 clip clipseg conditional_detr convnext "
+        "aimv2_vision_model align altclip beit bit chinese_clip chmv2 clipseg conditional_detr convnext "
         "convnextv2 cvt d_fine dab-detr data2vec-vision deformable_detr deimv2 deit depth_anything depth_pro detr "
         "dinat dinov2 dinov2_with_registers dinov3_convnext dinov3_vit donut-swin dpt edgetam edgetam_video "
         "efficientloftr efficientnet eomt eomt_dinov3 focalnet glpn grounding-dino hgnet_v2 hiera ijepa imagegpt "
@@ -226,8 +231,9 @@ def why_not_served(kind: Any, served: Collection[str], classes: Mapping[str, str
     kind: value of `model_type`. served: values that are served. named: value of `architectures`.
     classes: `model_type` of each class that is served.
     """
+    own = _own_architecture(named, classes)
     if not isinstance(kind, str):
-        return f"'model_type': {short(kind)} is not supported: it must be the name of a family"
+        return f"'model_type': {short(kind)} is not supported: it must be the name of a family{own}"
     known = UNSERVED.get(kind)
     if kind in REFUSED:
         known = Unserved(REFUSED[kind], NEAREST_OF_REFUSED[kind])
@@ -237,13 +243,21 @@ def why_not_served(kind: Any, served: Collection[str], classes: Mapping[str, str
         near = f"the nearest served family is {known.nearest}" if known.nearest else "no served family is near to it"
         return f"'model_type': {short(kind)} is not supported: {known.reason}; {near}"
     message = f"'model_type': {short(kind)} is not known"
-    first = named[0] if isinstance(named, list) and named else None
-    if isinstance(first, str) and first in classes:
-        own = f"its architecture {first} is that of {classes[first]!r}"
-        return f"{message}; {own}: write this 'model_type' if its tensors are the same"
+    if own:
+        return f"{message}{own}"
     close = get_close_matches(kind, sorted(served), n=_MAX_CLOSE)
     names = f"; names like it: {', '.join(close)}" if close else ""
     return f"{message}{names}; `triptych models` lists the families"
+
+
+def _own_architecture(named: Any, classes: Mapping[str, str]) -> str:
+    """The end of a message for a checkpoint that names the architecture of a served family; empty for others."""
+    first = named[0] if isinstance(named, list) and named else None
+    if not isinstance(first, str) or first not in classes:
+        return ""
+    return (
+        f"; its architecture {first} is that of {classes[first]!r}: write this 'model_type' if its tensors are the same"
+    )
 
 
 def _part(kind: str, served: Collection[str]) -> Unserved | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from server.text.languages.language_codes import Language, is_collective, parse_language
 from server.text.tokenizers.fairseq import language_tokens
+from server.text.tokenizers.fsmt import language_pair
 from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_files
 from server.text.tokens.tokenizer import Tokenizer
 
@@ -160,6 +161,15 @@ def marian_offers(directory: Path, tokenizer: Tokenizer, operator: str = "") -> 
             tuple(Target(name, language, leading) for name, language, leading in _targets(targets, tokenizer)),
         )
     ]
+
+
+def pair_offers(directory: Path) -> list[Offer]:
+    """The translation of a checkpoint whose files name one pair of languages (`langs`)."""
+    names = language_pair(directory) or ("", "")
+    source, target = map(parse_language, names)
+    if source is None or target is None:
+        return []
+    return [Offer((Source(names[0], source),), (Target(names[1], target),))]
 
 
 def _opus_name(directory: Path) -> tuple[str, str] | None:

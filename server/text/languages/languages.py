@@ -2,10 +2,11 @@
 
 - Marian: the language pair in `tokenizer_config.json`, else in the name of the directory (`opus-mt-en-fr`). A model
   with several target languages has a token for each (`>>fra<<`), which precedes the source text.
+- FSMT: the language pair `langs` in `tokenizer_config.json` or `config.json`.
 - T5 and others: the prefixes in `config.json` (`task_specific_params`, `translation_en_to_fr`). A T5 without them takes
   languages by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
 - MADLAD, which is a T5: translations to each language that has a token, such as `<2de>`, which precedes the source
-text.
+  text.
 - mBART, mBART-50, NLLB and M2M100: translations between all languages that have a token (`fairseq`).
 - BART without prefixes: none.
 - Language models with a prompt for translation: see `translation_prompts`.
@@ -26,6 +27,7 @@ from server.text.languages.language_offers import (
     Target,
     fairseq_offers,
     marian_offers,
+    pair_offers,
     target_token_offers,
     task_offers,
 )
@@ -118,6 +120,8 @@ class TranslationLanguages:
             return cls(instruction.offers(), by_name=not instruction.languages, instruction=instruction)
         if stated and family not in PAIR_FAMILIES:
             raise LanguagesError("only a Marian checkpoint takes a language pair; others name their languages")
+        if family == "fsmt":
+            return cls(pair_offers(directory))
         if family in PAIR_FAMILIES:
             return cls(marian_offers(directory, tokenizer, stated))
         if family in ("mbart", "m2m_100"):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from server.text.tokenizers.added_tokens import AddedTokenSplitter, added_tokens_by_id
+from server.text.tokenizers.byte_pairs import BytePairs
 from server.text.tokenizers.python_tokenizer import PythonTokenizer, TokenSpan
 from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
 from server.text.tokens.streams import ReplaceText, StripWhitespace, VocabularyStream, clean_up_steps, decoder_chain
@@ -40,7 +40,7 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
             lines = path.read_text(encoding="utf-8").split("\n")[1:-1]
         except ValueError:
             raise TokenizerError("merges.txt is damaged: not UTF-8 text") from None
-        self._ranks = {(first, second): rank for rank, (first, second) in enumerate(map(_read_merge, lines))}
+        self._pairs = BytePairs(map(_read_merge, lines))
         added = added_tokens_by_id(files, self._vocabulary)
         special = {token.content for token in (*files.roles.values(), *files.extra_special)}
         special |= {token.content for token in added.values() if token.special}
@@ -81,19 +81,7 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
                 yield from self._merge(word.lower())
 
     def _merge(self, word: str) -> list[str]:
-        parts = [*word[:-1], word[-1] + _WORD_END]
-        while len(parts) > 1:
-            pair = min(pairwise(parts), key=lambda pair: self._ranks.get(pair, len(self._ranks)))
-            if pair not in self._ranks:
-                break
-            merged: list[str] = []
-            for part in parts:
-                # A merged part is longer than pair[0], so it cannot begin a second merge of the same pair.
-                if merged and (merged[-1], part) == pair:
-                    merged[-1] += part
-                else:
-                    merged.append(part)
-            parts = merged
+        parts = self._pairs.merge([*word[:-1], word[-1] + _WORD_END])
         return [*(part + _CONTINUES for part in parts[:-1]), parts[-1].removesuffix(_WORD_END)]
 
     def stream(self, skip_special_tokens: bool = True) -> VocabularyStream:

@@ -10,8 +10,10 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from server.text.tokenizers.blenderbot_small import BlenderbotSmallTokenizer
 from server.text.tokenizers.bounds import read_bounded
 from server.text.tokenizers.byt5 import ByT5Tokenizer
+from server.text.tokenizers.clip import ClipTokenizer, build_clip
 from server.text.tokenizers.components import check_tokenizer_json
 from server.text.tokenizers.fast import FastTokenizer
+from server.text.tokenizers.fsmt import FsmtTokenizer
 from server.text.tokenizers.gguf import build_tokenizer
 from server.text.tokenizers.m2m_100 import M2M100Tokenizer
 from server.text.tokenizers.marian import MarianTokenizer
@@ -48,11 +50,15 @@ def load_tokenizer(directory: Path) -> Tokenizer:
                     return ByT5Tokenizer(files)
                 case "blenderbot-small":
                     return BlenderbotSmallTokenizer(directory, files)
+                case "fsmt":
+                    return FsmtTokenizer(directory, files)
                 case "plbart":
                     return PLBartTokenizer(directory, files)
         if kind := static_vectors(directory):
             return static_tokenizer(_build(directory, files)[0], files, drops_unknown=kind == "model2vec")
         backend, size = _build(directory, files)
+        if files.kind == "clip":
+            return ClipTokenizer(backend, files, size)
         return FastTokenizer(backend, files, size)
     except ResolveError as error:
         raise TokenizerError(str(error)) from None
@@ -78,10 +84,11 @@ def _from_json(path: Path) -> Built:
 
 def _build(directory: Path, files: TokenizerFiles) -> Built:
     """Build a tokenizer of the `tokenizers` library from the first of its files that exists."""
+    from_merges = build_clip if files.kind == "clip" else build_byte_level
     builders: dict[str, Callable[[Path, str], Built]] = {
         "tokenizer.json": lambda path, _: _from_json(path),
         "vocab.txt": lambda path, _: (build_word_piece(path, files), None),
-        "merges.txt": lambda path, _: (build_byte_level(directory, path, files), None),
+        "merges.txt": lambda path, _: (from_merges(directory, path, files), None),
     }
     for name in ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model"):
         builders[name] = lambda path, name: (build_sentencepiece(read_bounded(path), name, files), None)

@@ -91,6 +91,9 @@ _KINDS = {
     "hubert": "ctc",
     "unispeech": "ctc",
     "unispeech-sat": "ctc",
+    "fsmt": "fsmt",
+    "clip": "clip",
+    "clip_text_model": "clip",
 }
 """Kinds by the class of a tokenizer, and by the `model_type` of a checkpoint whose files name no class."""
 _WORD_SPLITTERS = {
@@ -132,6 +135,8 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "marian": {"unk": "<unk>", "eos": "</s>", "pad": "<pad>"},
     "llama": {"unk": "<unk>", "bos": "<s>", "eos": "</s>"},
     "gemma": {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>"},
+    "clip": {"unk": "<|endoftext|>", "bos": "<|startoftext|>", "eos": "<|endoftext|>", "pad": "<|endoftext|>"},
+    "fsmt": {"unk": "<unk>", "bos": "<s>", "sep": "</s>", "pad": "<pad>"},
     "ctc": {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"},
 }
 

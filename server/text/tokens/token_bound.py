@@ -68,6 +68,26 @@ def bound_of_pieces(added: Iterable[str]) -> TokenBound:
     return TokenBound(1 + more, _GROWTH["NFKC"][0] + more, 18 + more)
 
 
+_ESCAPED = "&|<>'\"`[]-"
+"""ASCII characters that the words of Moses write with several characters."""
+
+
+@dataclass(frozen=True)
+class MosesBound(TokenBound):
+    """The bound of the words of Moses: special characters of XML become entities, such as `&quot;` with six characters.
+
+    A hyphen between letters becomes `@-@`. Other ASCII characters are at most one token, and characters beyond ASCII at
+    most as many as the longest entity, because some stand for quotation marks and brackets.
+    """
+
+    ascii: int = 1
+    other: int = 6
+    longest: int = 6
+
+    def __call__(self, text: str) -> int:
+        return super().__call__(text) + (self.other - 1) * sum(map(text.count, _ESCAPED))
+
+
 def bound_of(tokenizer: LibraryTokenizer) -> TokenBound:
     """The bound of a tokenizer of the `tokenizers` library."""
     characters, size, replacements = 1, 4, 1
