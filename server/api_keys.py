@@ -124,6 +124,10 @@ def load_keys(stated: Sequence[str], path: Path | None) -> ApiKeys:
             raise StartError(f"api_key_file: {path} {error}") from None
         # The keys of the file come first: they may have limits, and of equal keys the first one is kept.
         keys = _different([*found, *keys])
+        if len({key.limits.name for key in keys}) < len(keys):
+            raise StartError(
+                f"api_key_file: {path} has a table [keys.setting-NUMBER], the name of a key of the settings"
+            )
     return ApiKeys(keys)
 
 

@@ -10,6 +10,8 @@
         │   ├── PreviousResponseNotFound previous_response_not_found
         │   └── UnsupportedMediaType     415
         ├── BadHost                 400  invalid_request
+        ├── MalformedHttp           400  invalid_request
+        ├── HeadersTooLarge         431  headers_too_large
         ├── Unauthorized            401  unauthorized
         ├── Forbidden               403  forbidden
         ├── NotFound                404  not_found
@@ -142,6 +144,22 @@ class BadHost(RequestError):
     status = 400
     kind = "invalid_request_error"
     code = "invalid_request"
+
+
+class MalformedHttp(RequestError):
+    """The bytes on a connection are no HTTP request."""
+
+    status = 400
+    kind = "invalid_request_error"
+    code = "invalid_request"
+
+
+class HeadersTooLarge(RequestError):
+    """The request line and the headers of a request are too long."""
+
+    status = 431
+    kind = "invalid_request_error"
+    code = "headers_too_large"
 
 
 class Unauthorized(RequestError):

@@ -40,6 +40,20 @@ def test_usable_cores(tmp_path, monkeypatch, files, cores):
     assert usable_cores(tmp_path) == (8 if cores is None else cores)
 
 
+def test_the_quota_of_a_service_counts(tmp_path, monkeypatch):
+    """`CPUQuota=` of systemd limits a group below the root; the smallest quota on the way counts."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    group, membership = tmp_path / "system.slice" / "triptych.service", tmp_path / "membership"
+    group.mkdir(parents=True)
+    membership.write_text("0::/system.slice/triptych.service\n")
+    (group / "cpu.max").write_text("300000 100000")
+    assert usable_cores(tmp_path, membership) == 3
+    (group.parent / "cpu.max").write_text("200000 100000")
+    assert usable_cores(tmp_path, membership) == 2
+    membership.write_text("0::/\n")
+    assert usable_cores(tmp_path, membership) == 8
+
+
 def describe(root, cores):
     """Write the files in which Linux describes processors. cores: (package, hardware threads) of each core."""
     for package, numbers in cores:

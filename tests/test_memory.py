@@ -67,3 +67,27 @@ def test_the_limits_of_the_process_leave_the_rest(
 
     monkeypatch.setattr(resource, "getrlimit", limit)
     assert unused_limit_bytes(status) == (None if left is None else left * MIB)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_groups_of_a_service_count(tmp_path: Path, meminfo: Path, version: int) -> None:
+    """`MemoryMax=` of systemd limits a group below the root, and so may each group above it."""
+    root, membership = tmp_path / "cgroup", tmp_path / "membership"
+    limit, usage, statistics, cache = FILES[version]
+    controller = root / ("memory" if version == 1 else "")
+    slice_, service = controller / "system.slice", controller / "system.slice" / "triptych.service"
+    service.mkdir(parents=True)
+    lines = {1: "5:cpu:/\n4:memory,x:/system.slice/triptych.service\n", 2: "0::/system.slice/triptych.service\n"}
+    membership.write_text(lines[version])
+    limit, usage, statistics = (Path(name).name for name in (limit, usage, statistics))
+    (service / limit).write_text(f"{3 * MIB}\n")
+    assert usable_memory_bytes(root, membership) == free_memory_bytes(root, meminfo, membership) == 3 * MIB
+    (service / usage).write_text(f"{2 * MIB}\n")
+    (service / statistics).write_text(f"{cache} {MIB // 2}\n")
+    assert free_memory_bytes(root, meminfo, membership) == MIB * 3 // 2
+    (slice_ / limit).write_text(f"{2 * MIB}\n")
+    (slice_ / usage).write_text(f"{MIB}\n")
+    assert usable_memory_bytes(root, membership) == 2 * MIB
+    assert free_memory_bytes(root, meminfo, membership) == MIB
+    membership.write_text(lines[version].replace("/system", "/../system"))
+    assert free_memory_bytes(root, meminfo, membership) == 4 * MIB, "a group that this process cannot see"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -108,7 +109,7 @@ class State:
         limit = int(self.settings.max_timeout_seconds * 1000)
         header = request.headers.get("x-timeout-ms")
         if header is not None:
-            if not (header.isascii() and header.isdigit() and 1 <= int(header[:12]) <= limit):
+            if not (re.fullmatch("[0-9]{1,12}", header) and 1 <= int(header) <= limit):
                 raise InvalidRequest(f"the header X-Timeout-Ms must be a number from 1 to {limit}", "x-timeout-ms")
             timeout_ms = min(int(header), timeout_ms or limit)
         if timeout_ms is not None and timeout_ms > limit:

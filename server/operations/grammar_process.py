@@ -14,10 +14,12 @@ library's reasons are shown to the client, without the text around them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
 import time
+from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,8 @@ from typing import Any
 import llguidance
 
 MAX_REASON_CHARACTERS = 200
+PART_CHARACTERS = 5
+"""A word of a reason of this length is hidden even where it is only a part of a word of the request."""
 _WORD = re.compile(r"\w\w+")
 _COMMON_WORDS = {"array", "boolean", "const", "enum", "format", "integer", "items", "maximum", "minimum", "null"} | {
     "number",
@@ -80,17 +84,43 @@ def _refusal(grammar: str) -> str | None:
 
 
 def _reason(error: str) -> str:
-    """The first line of the library's message that states the error."""
+    """The line of the library's message that states the error."""
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["unknown reason"]
     line = next((text.removeprefix("error: ") for text in lines if text.startswith("error: ")), lines[0])
-    return line[:MAX_REASON_CHARACTERS]
+    return line[: 10 * MAX_REASON_CHARACTERS]
 
 
 def _without_words(reason: str, text_format: dict[str, Any]) -> str:
-    """A reason without the words that the library has taken from the request, because errors quote no request."""
+    """A reason without the words that the library has taken from the request, because errors quote no request.
+
+    The library may cut a text of the request, and write it with escapes or without.
+    """
     asked = json.dumps(text_format, ensure_ascii=False).lower()
+    for text in filter(None, map(text_format.get, ("schema", "pattern", "grammar"))):
+        asked += f" {text} ".lower()
+        with contextlib.suppress(ValueError, RecursionError):
+            asked += " ".join(_texts(json.loads(text))).lower()
     taken = set(_WORD.findall(asked)) - _COMMON_WORDS
-    return _WORD.sub(lambda word: "..." if word[0].lower() in taken else word[0], reason)
+
+    def shown(word: re.Match[str]) -> str:
+        found = word[0].lower()
+        is_part = len(found) >= PART_CHARACTERS and found not in _COMMON_WORDS and found in asked
+        return "..." if is_part or found in taken else word[0]
+
+    return _WORD.sub(shown, reason)[:MAX_REASON_CHARACTERS]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts of a JSON value, names included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield name
+            yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
 
 
 @cache

@@ -35,6 +35,7 @@ from server.system.loop_iterations import next_iteration
 from server.text.chats.chat import ChatError, ChatRenderer
 from server.text.chats.tool_formats import TemplateTools
 from server.text.checkpoint_text import CheckpointText
+from server.text.documents.reader import DocumentReader
 from server.text.languages.detect import LanguageDetector
 from server.text.languages.languages import TranslationLanguages
 from server.text.languages.pivots import AUTOMATIC
@@ -86,6 +87,7 @@ class Runtime:
     grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
     audio_decoder: decodes compressed recordings.
+    document_reader: reads and writes documents.
     pools: threads for text work.
     recordings: one recording at a time is read.
     admission: limits the cost of the requests in progress.
@@ -108,16 +110,18 @@ class Runtime:
     grammar_compiler: GrammarCompiler = field(default_factory=GrammarCompiler)
     language_detector: LanguageDetector = field(default_factory=LanguageDetector)
     audio_decoder: Decoder = field(default_factory=Decoder)
+    document_reader: DocumentReader = field(default_factory=DocumentReader)
     pools: Pools = field(default_factory=Pools)
     recordings: Turnstile = field(default_factory=Turnstile)
     admission: Admission = field(default_factory=Admission)
 
     def close(self) -> None:
-        """Stop the threads, and the processes of chat templates and grammars."""
+        """Stop the threads, and the processes of chat templates, grammars, recordings and documents."""
         self.pools.close()
         self.chat_renderer.close()
         self.grammar_compiler.close()
         self.audio_decoder.close()
+        self.document_reader.close()
 
     def loaded(self) -> list[ServedModel]:
         """All loaded models, in the order of the command line."""

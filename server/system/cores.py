@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+from server.system.cgroups import MEMBERSHIP, ROOT, groups
+
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NICENESS, _MAX_NICENESS = 10, 19
 """At niceness 10, a task that shares a core with a step gets a tenth of it. A task alone on a core gets all of it."""
@@ -28,10 +29,13 @@ class CoreShare:
     threads: int
 
 
-def usable_cores(root: Path = _CGROUP) -> int:
-    """Number of usable cores: the smaller of CPU affinity and the container's CPU quota (cgroup v2, else v1)."""
+def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
+    """Number of usable cores: the smaller of CPU affinity and the CPU quotas of the groups of this process.
+
+    root, membership: as for `cgroups.groups`.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _quota(root)
+    quota = min(filter(None, map(_quota, groups("cpu", root, membership))), default=None)
     return allowed if quota is None else max(1, min(allowed, round(quota)))
 
 
@@ -82,7 +86,7 @@ def _change_policy(before: str, after: str) -> bool:
 
 
 def divide_cores(
-    workers: int, threads: int = 0, cgroup: Path = _CGROUP, processors: Path = _PROCESSORS
+    workers: int, threads: int = 0, cgroup: Path = ROOT, processors: Path = _PROCESSORS
 ) -> list[CoreShare]:
     """The share of each CPU worker: disjoint sets of processors, and the number of threads.
 
@@ -122,13 +126,14 @@ def _by_core(allowed: list[int], root: Path) -> list[tuple[int, ...]]:
     return [tuple(groups[key]) for key in sorted(groups)]
 
 
-def _quota(root: Path) -> float | None:
+def _quota(group: Path) -> float | None:
+    """The processors that a group may use at a time; None without a quota (cgroup v2, else v1)."""
     try:
-        limit, period = (root / "cpu.max").read_text().split()
+        limit, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):
         try:
-            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+            limit = (group / "cpu.cfs_quota_us").read_text().strip()
+            period = (group / "cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
     try:

@@ -141,3 +141,15 @@ async def test_a_stream_that_fails_is_logged_with_the_failure(
     bench.output(failed=[Failed(row.sequence_id, "engine_error", "a fault")])
     assert (await posted).status_code == 200
     assert fields(records()[-1])["finish"] == "engine_error"
+
+
+async def test_the_secret_of_a_link_is_not_logged(bench: Bench, http: httpx.AsyncClient, records: Records) -> None:
+    """`HEAD` leaves the file where it is, so the link works after its line of the log."""
+    bench.become_ready()
+    job = bench.state.documents.add("", "letter.txt", "text/plain", 1)
+    job.status, job.result = "done", b"text"
+    for method, status in (("HEAD", 200), ("DELETE", 405), ("GET", 200), ("GET", 404)):
+        answer = await http.request(method, f"/download_file/{job.key}.txt")
+        assert answer.status_code == status
+        assert job.key not in str(records()[-1].__dict__)
+    assert " GET /download_file/{file} 404 " in records()[-1].getMessage()

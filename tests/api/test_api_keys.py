@@ -49,6 +49,15 @@ def test_tables_with_names_and_limits(file: Path) -> None:
     assert len(keys) == 3 and not ApiKeys() and "the-key" not in repr(vars(keys))
 
 
+def test_a_name_of_a_key_of_the_settings_is_refused(tmp_path: Path) -> None:
+    """Two keys of one name: one of them would be lost."""
+    path = tmp_path / "keys.toml"
+    path.write_text('[keys.setting-1]\nkey = "of-the-file"\n')
+    assert load_keys(["of-the-file"], path).find(b"of-the-file") == KeyLimits("setting-1")
+    with pytest.raises(StartError, match=r"\[keys\.setting-NUMBER\], the name of a key of the settings"):
+        load_keys(["stated"], path)
+
+
 def test_one_key_per_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIPTYCH_API_KEYS", "first-key, second-key")
     path = tmp_path / "keys"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.api.stored.document_jobs import DocumentJobs
-from server.errors import NotFound
+from server.api.stored.document_jobs import WORKING_BYTES, DocumentJobs
+from server.errors import NotFound, Overloaded, RequestTooLarge
 
 
 @pytest.mark.parametrize("token", ["", "x", "\u00e9", "\udcff"])
@@ -16,3 +16,18 @@ def test_a_link_with_any_text_is_not_found(token: str) -> None:
     assert jobs.linked(job.key) is job
     with pytest.raises(NotFound):
         jobs.linked(token)
+
+
+def test_texts_that_are_larger_than_their_file_are_counted() -> None:
+    """An archive of some kilobytes may have megabytes of text, which stay in memory until they are translated."""
+    jobs = DocumentJobs(1000 * WORKING_BYTES, 60.0)
+    job = jobs.add("owner", "letter.docx", "text/plain", 10)
+    jobs.count_texts(job, 5)
+    assert jobs.num_bytes == 10 * WORKING_BYTES
+    jobs.count_texts(job, 900)
+    assert jobs.num_bytes == 900 * WORKING_BYTES
+    other = jobs.add("owner", "other.docx", "text/plain", 10)
+    with pytest.raises(Overloaded):
+        jobs.count_texts(other, 200)
+    with pytest.raises(RequestTooLarge, match=r"the texts of `file` have 1,001 bytes; .* the limit is 1,000"):
+        jobs.count_texts(job, 1001)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
     for name, content in contents.items():
         (root / name).write_bytes(content)
+    os.mkfifo(root / "pipe")  # reading it would block for ever
     (root / "encrypted").mkdir()
     _, encrypted, _ = write_files(root / "encrypted")
-    return {name: str(root / name) for name in [*contents, "missing"]} | {"encrypted": encrypted}
+    return {name: str(root / name) for name in [*contents, "missing", "pipe"]} | {"encrypted": encrypted}
 
 
 def context(certificate: str, key: str, **more: str) -> ssl.SSLContext | None:
@@ -100,6 +102,8 @@ def test_certificates_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFi
         ("certificate", "encrypted", "SECRET", "tls_key: TRIPTYCH_TLS_KEY_PASSWORD does not decrypt .*key.pem"),
         ("certificate", "encrypted", "key-password", "tls_key: .*key.pem is not the key of the certificate"),
         ("damaged", "key", "", "tls_certificate: cannot use .*damaged with "),
+        ("pipe", "key", "", "tls_certificate: .*pipe is not a regular file"),
+        ("certificate", "pipe", "", "tls_key: .*pipe is not a regular file"),
     ],
 )
 def test_each_mistake_is_one_line(

@@ -96,15 +96,20 @@ LATER_PROMISES: tuple[Promise, ...] = (
         ),
         security.log_lines,
         "every-peer-is-a-proxy",
+        more_bugs=("secrets-of-links-are-logged",),
         conditions="any",
     ),
     Promise(
         37,
         "A text cannot take a role",
         "special tokens stay text in user, system, tool and document content; other prompts keep their ids",
-        ("tests/operations/test_special_tokens.py::test_a_content_adds_no_special_token",),
+        (
+            "tests/operations/test_special_tokens.py::test_a_content_adds_no_special_token",
+            "tests/operations/test_special_tokens_in_rankings.py::test_a_document_adds_no_special_token",
+        ),
         security.roles,
         "texts-may-take-roles",
+        more_bugs=("names-may-take-roles", "ranked-texts-may-take-roles"),
         conditions="any",
     ),
     Promise(
@@ -118,6 +123,18 @@ LATER_PROMISES: tuple[Promise, ...] = (
         ),
         processes.helpers,
         "full-disks-are-faults",
+        conditions="any",
+    ),
+    Promise(
+        41,
+        "Documents leave nothing",
+        "documents of hours or gigabytes are refused within bounds, and their texts count as they are in memory",
+        (
+            "tests/text/documents/test_reader.py::test_a_document_that_takes_too_much_is_refused",
+            "tests/api/test_document_jobs.py::test_texts_that_are_larger_than_their_file_are_counted",
+        ),
+        hostile.documents,
+        "texts-of-archives-are-not-counted",
         conditions="any",
     ),
 )

@@ -341,3 +341,12 @@ def _is_valid(schema: dict[str, Any], value: Any) -> bool:
         return jsonschema.Draft202012Validator(schema).is_valid(value)
     except RecursionError:
         return False
+
+
+@pytest.mark.parametrize("name", ["a b", "<secret>", "sécret", "x" * 65, "a\nb"])
+def test_an_error_repeats_only_names(name: str) -> None:
+    """The name of a property may be any text."""
+    (loss, *_) = enforced(record(**{name: {"type": "x"}}), is_strict=True).losses
+    assert str(loss).startswith("cannot be enforced: `properties.") and name not in str(loss)
+    (loss, *_) = enforced(record(a_1={"type": "x"}), is_strict=True).losses
+    assert "`properties.a_1.type`" in str(loss)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from server.operations.chatting.chat_spec import ChatSpec
+from server.operations.chatting.function_tool import FunctionTool
 from server.operations.generating.generation_options import GenerationOptions
 from tests.operations.chat_bench import ChatBench
 from tests.text.tool_templates import SPECIAL_TOKENS
@@ -61,3 +63,19 @@ async def test_a_message_that_is_continued_may_have_special_tokens(llm: ChatBenc
     ids = await prompt_of(llm, [{"role": "user", "content": ATTACK}], continue_final_message=True)
     assert llm.tokenizer.decode(ids, skip_special_tokens=False).endswith(ATTACK)
     assert specials(llm, ids) == ["<|im_start|>"]
+
+
+async def test_a_name_in_a_tool_or_a_document_adds_no_special_token(llm: ChatBench) -> None:
+    """Names of parameters are written into the prompt as texts are."""
+
+    def tool(name: str) -> FunctionTool:
+        parameters = {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+        return FunctionTool("look", None, parameters, "tools[0].function")
+
+    harmless = await prompt_of(llm, PLAIN, tools=[tool("TEXT")])
+    attacked = await prompt_of(llm, PLAIN, tools=[tool(ATTACK)])
+    assert specials(llm, attacked) == specials(llm, harmless)
+    text = llm.tokenizer.decode(attacked, skip_special_tokens=False)
+    written = json.dumps(ATTACK)[1:-1]
+    assert written in text
+    assert text == llm.tokenizer.decode(harmless, skip_special_tokens=False).replace("TEXT", written)

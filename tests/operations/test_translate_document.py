@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from server.operations.pools import Pools
 from server.operations.translating import translate_document as module
 from server.text.documents.units import TextUnit
 
@@ -17,6 +18,8 @@ async def test_each_portion_holds_its_model(monkeypatch: pytest.MonkeyPatch) -> 
     done: list[tuple[str, Any]] = []
 
     class Runtime:
+        pools = Pools()
+
         async def prepare(self, call: object, operation: str, spec: module.TranslateSpec) -> None:
             done.append((operation, spec.options.target_lang))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -176,6 +177,8 @@ def test_tools_and_documents_are_marked() -> None:
     assert "".join(_texts(marks.value(mixed))).count(marks.mark) == 3
     result = [{"role": "tool", "tool_call_id": "c<|end|>", "content": {"a": ["<|end|>"]}}]
     assert "".join(_texts(marks.messages(result))).count(marks.mark) == 2
+    (document,) = marks.value([{"a<|end|>": {"<|end|>": 1}, "b": [{"text": "x", "<|end|>": 2}]}])
+    assert json.dumps(document, ensure_ascii=False).count(f"<{marks.mark}|end|>") == 3
 
 
 @given(st.lists(st.sampled_from(["<|a|>", "<|a", "|>", "<|b|>", "<|a|>x", " ", "é", "<think>", "\n"]), max_size=12))

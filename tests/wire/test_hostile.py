@@ -152,3 +152,132 @@ def test_unknown_paths_add_no_metric_series(client: httpx.Client) -> None:
     # The first histogram of a route takes at most 40 lines.
     assert client.get("/metrics").text.count("\n") <= before + 40
     assert "such" not in client.get("/metrics").text
+
+
+POST = b"POST /generate HTTP/1.1\r\nhost: localhost\r\n"
+UPGRADE = b"connection: upgrade\r\nupgrade: h2c\r\n"
+INVALID = {
+    "garbage": b"\x16\x03\x01\x02\x00\x01\x00CaNaRy7f3\r\n\r\n",
+    "method": b"CANARY / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "version": b"GET / HTTP/CaNaRy7f3\r\nhost: localhost\r\n\r\n",
+    "space in a name": b"GET / HTTP/1.1\r\nhost: localhost\r\nCaNaRy7f3 : 1\r\n\r\n",
+    "both lengths": POST + b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
+    "two lengths": POST + b"content-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+    "size of a chunk": POST + b"transfer-encoding: chunked\r\n\r\nCaNaRy\r\n",
+    "target": b"CONNECT CaNaRy7f3:443 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "target with an upgrade": b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: CaNaRy7f3\r\n\r\n",
+    "a body behind an upgrade": POST + UPGRADE + b"transfer-encoding: chunked\r\n\r\nxCaNaRy7f3\r\n",
+    "characters of a path": b"GET /CaNaRy7f3\xff HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "headers above the limit": b"GET /health HTTP/1.1\r\nhost: x\r\nCaNaRy7f3: " + b"a" * (70 << 10),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_bytes_that_are_not_http_get_json_with_an_id(name: str, shared_server: Process) -> None:
+    """As every other error, and with nothing of what was sent."""
+    received = raw(shared_server, INVALID[name])
+    head, _, body = received.partition(b"\r\n\r\n")
+    status = 431 if "headers above" in name else 400
+    assert head.startswith(b"HTTP/1.1 %d " % status) and b"connection: close" in head
+    error = json.loads(body)["error"]
+    assert error["code"] == ("headers_too_large" if status == 431 else "invalid_request")
+    assert f"x-request-id: {error['request_id']}".encode() in head
+    assert CANARY.encode() not in received and b"CANARY" not in received
+
+
+def test_bytes_that_are_not_http_fill_no_log(start: Callable[..., Process]) -> None:
+    """One line with the address and the id, and one with the number of the others. `Upgrade` is no fault."""
+    server = start().wait_ready()
+    for _ in range(50):
+        raw(server, INVALID["method"])
+        raw(server, b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close, upgrade\r\nupgrade: h2c\r\n\r\n")
+    lines = [line for line in server.lines if "WARNING" in line]
+    assert 1 <= len(lines) <= 20, lines
+    assert "127.0.0.1" in lines[0] and not any("CANARY" in line or "upgrade" in line.lower() for line in lines)
+
+
+def test_garbage_behind_a_request_does_not_mix_with_its_answer(client: httpx.Client, shared_server: Process) -> None:
+    """The running answer is cut. A second head in the middle of its chunks would be a part of its text."""
+    body = b'{"model": "decoder", "prompt": "abc&", "stream": true}'  # the worker stops at &
+    head = b"POST /generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    url = httpx.URL(shared_server.url)
+    received = b""
+    with socket.create_connection((url.host, url.port), HANG_SECONDS) as connection, suppress(ConnectionError):
+        connection.sendall(head % len(body) + body)
+        while b"data:" not in received:
+            received += connection.recv(65536)
+        connection.sendall(b"garbage\r\n\r\n")
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
+TOKENIZE = b'{"model": "decoder", "inputs": "ab"}'
+H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+"""What Java's client sends with the first request of a connection."""
+
+
+def answers(received: bytes) -> list[int]:
+    """The statuses of the answers on a connection."""
+    return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("split", [None, 30, 90, 200])
+def test_an_upgrade_that_is_not_taken_changes_nothing(chunked: bool, split: int | None, shared_server: Process) -> None:
+    """The body is read, and so are the requests behind it."""
+    head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" + H2C
+    length = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(TOKENIZE)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(TOKENIZE), TOKENIZE) if chunked else TOKENIZE
+    get = b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + H2C + b"\r\n"
+    last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    sent = (head + length + b"\r\n\r\n" + body + get) * 3 + last
+    url = httpx.URL(shared_server.url)
+    received = b""
+    with socket.create_connection((url.host, url.port), HANG_SECONDS) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(sent), split or len(sent)):
+            connection.sendall(sent[start : start + (split or len(sent))])
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert answers(received) == [200] * 7, received
+
+
+def test_trailers_are_no_headers(shared_server: Process) -> None:
+    """A proxy that sets `Host`, keys and forwarded addresses has not seen them."""
+    head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    body = b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(TOKENIZE), TOKENIZE)
+    trailers = b"host: evil.example\r\norigin: http://evil.example\r\nx-request-id: CaNaRy7f3\r\n\r\n"
+    received = raw(shared_server, head + body + trailers)
+    assert answers(received) == [200] and CANARY.encode() not in received
+
+
+def test_another_transfer_coding_is_refused(client: httpx.Client, shared_server: Process) -> None:
+    head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    body = b"transfer-encoding: gzip, chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(TOKENIZE), TOKENIZE)
+    assert answers(raw(shared_server, head + body)) == [415]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"sec-websocket-version: CaNaRy7f3",
+        b"sec-websocket-key: CaNaRy7f3",
+        b"sec-websocket-protocol: ;CaNaRy7f3",
+        b"origin: http://localhost\r\norigin: http://localhost",
+    ],
+)
+def test_a_damaged_handshake_repeats_nothing(header: bytes, shared_server: Process) -> None:
+    """The library's answer would quote it, before any key is checked."""
+    fields = {
+        b"host": b"localhost",
+        b"connection": b"close, Upgrade",
+        b"upgrade": b"websocket",
+        b"sec-websocket-version": b"13",
+        b"sec-websocket-key": b"dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    fields.pop(header.partition(b":")[0], None)
+    head = b"".join(b"%b: %b\r\n" % field for field in fields.items()) + header
+    received = raw(shared_server, b"GET /v1/realtime HTTP/1.1\r\n" + head + b"\r\n\r\n")
+    assert answers(received)[0] in (403, 404) and CANARY.encode() not in received
+    assert "error" in json.loads(received.partition(b"\r\n\r\n")[2])

@@ -99,10 +99,12 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
 
     Raises UnsupportedMediaType for a compressed body, BodyTooLarge, BodyTimeout, or ClientGone after a disconnect.
     """
-    if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+    if any(coding.strip().lower() not in ("identity", "") for coding in request.headers.getlist("content-encoding")):
         raise UnsupportedMediaType(
             "send the body without `Content-Encoding`: it is not decompressed", "content-encoding"
         )
+    if request.headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+        raise UnsupportedMediaType("send the body in no other `Transfer-Encoding` than chunked", "transfer-encoding")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -43,7 +44,17 @@ class _MemoryFile(UploadFile):
 
 
 class _MemoryParser(MultiPartParser):
-    """Multipart parser that keeps files in memory. The size of the whole body was checked before."""
+    """Multipart parser that keeps files in memory. The size of the whole body was checked before. Texts are UTF-8."""
+
+    def on_part_end(self) -> None:
+        part = self._current_part
+        if part.file is not None:
+            super().on_part_end()
+            return
+        try:
+            self.items.append((part.field_name, part.data.decode()))
+        except UnicodeDecodeError:
+            raise InvalidRequest("the form is not UTF-8") from None
 
     def on_headers_finished(self) -> None:
         super().on_headers_finished()
@@ -60,6 +71,17 @@ def _content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+def _check_charset(request: Request) -> None:
+    """Raise UnsupportedMediaType for a form in another encoding than UTF-8 (RFC 7578, section 5.1.2).
+
+    The parser takes every codec of Python that a client names. Some raise errors of other kinds, some make surrogates,
+    and Python keeps every name that it does not know.
+    """
+    _, options = parse_options_header(request.headers.get("content-type"))
+    if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+        raise UnsupportedMediaType("the charset of a form has to be utf-8", "content-type")
+
+
 async def read_fields(request: Request, limits: BodyLimits) -> Any:
     """Receive JSON, or a form whose values are strings. A second call for the same request returns the same value.
 
@@ -67,6 +89,7 @@ async def read_fields(request: Request, limits: BodyLimits) -> Any:
     Raises the exceptions of `read_json`.
     """
     if is_form(request) and not is_kept(request):
+        _check_charset(request)
         raw = await receive(request, limits.max_bytes, limits.timeout_seconds)
         if _content_type(request) == MULTIPART:
             pairs = await _multipart(request, raw, limits.max_bytes)
@@ -147,6 +170,7 @@ async def read_form(
     """
     if _content_type(request) != MULTIPART:
         raise UnsupportedMediaType("send a form with the header `Content-Type: multipart/form-data`", "content-type")
+    _check_charset(request)
     chunks = await receive_chunks(request, max_bytes, timeout_seconds)
     parser = _MemoryParser(
         request.headers, _in_turns(chunks), max_files=1, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES

@@ -15,6 +15,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+import httptools
 import uvicorn
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -23,8 +24,10 @@ from uvicorn.server import ServerState
 
 from server.api.bodies.sse import DIRECT_CONNECTION
 from server.api.connection.lingering import LingeringTransport
-from server.api.connection.upgrades import UpgradeIgnoringParser, head_of
+from server.api.connection.malformed import refusal
+from server.api.connection.upgrades import head_without_upgrade, is_handshake
 from server.api.entry.door import OVER_CONNECTION_LIMIT
+from server.errors import HeadersTooLarge, MalformedHttp
 
 log = logging.getLogger("triptych.protocol")
 
@@ -38,7 +41,6 @@ MAX_MESSAGE_BYTES = 4 << 20
 """Largest message of a WebSocket connection: over a minute of audio in base64."""
 
 _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -70,9 +72,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._in_headers = True
         self._is_parsing = False
+        self._ignores_upgrade = False
         self._unstarted: tuple[RequestResponseCycle, Any] | None = None
-        self._repeats_head = False
-        self.parser = UpgradeIgnoringParser(self.parser, self._head_to_repeat)  # type: ignore[assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
@@ -89,45 +90,77 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._in_headers:
             self._header_bytes += len(data)
         self._is_parsing = True
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(memoryview(data))
         self._is_parsing = False
         if self._unstarted is not None:
             (cycle, app), self._unstarted = self._unstarted, None
             self._start_asgi_task(cycle, app)
         if self._in_headers and self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
+            limit = f"{MAX_HEADER_BYTES >> 10} KiB"
+            self._refuse(HeadersTooLarge(f"the request line and the headers have more than {limit}"))
+
+    def _feed(self, data: memoryview) -> None:
+        """Parse received bytes. A request with an `Upgrade` that changes nothing is parsed again without it.
+
+        The parser takes all bytes after the headers of such a request for those of the other protocol, its body too.
+        Java's client asks for HTTP/2 with the first request of each connection.
+        """
+        waiting = [data]
+        while waiting:
+            data = waiting.pop()
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserError:
+                self._refuse(MalformedHttp("the bytes are no valid HTTP request"))
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                if not self._ignores_upgrade:
+                    self.handle_websocket_upgrade()
+                    return
+                self._ignores_upgrade = False
+                head = head_without_upgrade(self.parser, self.url, self.headers)
+                waiting += [data[upgrade.args[0] :], memoryview(head)]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def _refuse(self, error: MalformedHttp | HeadersTooLarge) -> None:
+        """Answer bytes that are no request, and close. A running answer on the connection is cut, not mixed with it."""
+        cycle = self.cycle
+        is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
+        if not is_answering and not self.pipeline:
+            self.transport.write(refusal(error, self.client))
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._header_timer is None:
             self._start_header_timer()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Trailers (RFC 9110, section 6.5.1) would be read as headers that a proxy has seen and checked.
+        if self._in_headers:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self.scope["method"] = self.parser.get_method().decode("ascii")
-        asks = self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
-        self._repeats_head = asks and not self._should_upgrade()
-        if self._repeats_head:
+        self._ignores_upgrade = (
+            self.parser.should_upgrade() and self._get_upgrade() is not None and not self._should_upgrade()
+        )
+        if self._ignores_upgrade:
             return
         self._stop_header_timer()
         self._in_headers = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        if not self._repeats_head:
+        if not self._ignores_upgrade:
             super().on_message_complete()
-
-    def _head_to_repeat(self) -> bytes | None:
-        """The head of a request without its header `Upgrade`, if that changes nothing; else None."""
-        if not self._repeats_head:
-            return None
-        self._repeats_head = False
-        return head_of(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
 
     def _should_upgrade(self) -> bool:
         if self._is_over_limit or self.scope["method"] != "GET" or self.url.partition(b"?")[0] not in SOCKET_PATHS:
             return False
-        return super()._should_upgrade()
+        return super()._should_upgrade() and is_handshake(self.headers)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._is_parsing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import ssl
+import stat
 from pathlib import Path
 
 from server.errors import StartError
@@ -66,6 +67,9 @@ def _load(context: ssl.SSLContext, settings: Settings, certificate: Path, key: P
 
 def _check_form(setting: str, path: Path, form: re.Pattern[bytes], name: str) -> None:
     try:
+        # Reading anything else, such as a named pipe, may block for ever.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StartError(f"{setting}: {path} is not a regular file")
         data = path.read_bytes()
     except OSError as error:
         raise StartError(f"{setting}: cannot read {path}: {error.strerror or type(error).__name__}") from None

@@ -1,48 +1,45 @@
-"""Read a request with the header `Upgrade` like any other, where the server does not change the protocol.
-
-A server may ignore the header (RFC 9110, section 7.8). httptools ends such a request with its headers, and what follows
-is lost: the body, and the next request of a pipeline. Java's HTTP client asks for HTTP/2 this way (`Upgrade: h2c`) with
-every request, and so do the programs that use it with its defaults.
-"""
+"""The header `Upgrade`: which requests open a WebSocket connection, and the others without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Sequence
 
 import httptools
 
+Headers = Sequence[tuple[bytes, bytes]]
+"""Names in lower case, and values."""
 
-class UpgradeIgnoringParser:
-    """An `httptools.HttpRequestParser` that is given the head of a request once more, without `Upgrade`.
+_KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_TOKENS = re.compile(rb"[ \t]*%b[ \t]*(?:,[ \t]*%b[ \t]*)*" % (_TOKEN, _TOKEN))
 
-    parser: the parser of the connection.
-    head: called after a request with the header; returns its head without it, or None if the protocol changes.
+
+def is_handshake(headers: Headers) -> bool:
+    """Whether the headers open a WebSocket connection of version 13 (RFC 6455, section 4.2.1).
+
+    The library answers others with text that repeats them, before the API key is checked.
     """
 
-    def __init__(self, parser: httptools.HttpRequestParser, head: Callable[[], bytes | None]) -> None:
-        self._parser = parser
-        self._head = head
+    def values(name: bytes) -> list[bytes]:
+        return [value for found, value in headers if found == name]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._parser, name)
-
-    def feed_data(self, data: bytes) -> None:
-        """Parse bytes of the connection. Raises HttpParserError, and HttpParserUpgrade if the protocol changes."""
-        rest = memoryview(data)
-        while True:
-            try:
-                self._parser.feed_data(rest)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                head = self._head()
-                if head is None:
-                    raise
-                rest = rest[upgrade.args[0] :]
-                self._parser.feed_data(head)
+    keys, lists = values(b"sec-websocket-key"), [*values(b"connection"), *values(b"sec-websocket-protocol")]
+    return (
+        len(keys) == 1
+        and _KEY.fullmatch(keys[0]) is not None
+        and values(b"sec-websocket-version") == [b"13"]
+        and len(values(b"origin")) < 2
+        and all(map(_TOKENS.fullmatch, lists))
+    )
 
 
-def head_of(method: bytes, url: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """The head of a request without the header `Upgrade`. headers: names in lower case, and values."""
-    lines = [b"%b: %b\r\n" % (name, value) for name, value in headers if name != b"upgrade"]
-    return b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, version.encode(), b"".join(lines))
+def head_without_upgrade(parser: httptools.HttpRequestParser, url: bytes, headers: Headers) -> bytes:
+    """The request line and the headers of a request that was parsed, without `Upgrade`."""
+    lines = [b"%b %b HTTP/%b" % (parser.get_method(), url, parser.get_http_version().encode())]
+    for name, value in headers:
+        if name == b"connection":
+            value = b", ".join([token for token in value.split(b",") if token.strip().lower() != b"upgrade"])
+        if name != b"upgrade" and (value or name != b"connection"):
+            lines.append(b"%b: %b" % (name, value))
+    return b"\r\n".join([*lines, b"", b""])

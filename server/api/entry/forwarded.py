@@ -55,14 +55,17 @@ class ForwardedMiddleware:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """An IP address, alone or with a port; None for any other text. An IPv4 address within IPv6 becomes IPv4."""
+    """An IP address, alone or with a port; None for any other text. An IPv4 address within IPv6 becomes IPv4.
+
+    The zone of an IPv6 address (`fe80::1%eth0`) is left out: it may be any text, and the log shows the address.
+    """
     name = text.strip()
     if name.startswith("["):
         name = name[1:].partition("]")[0]
     elif name.count(":") == 1:
         name = name.partition(":")[0]
     try:
-        address = ip_address(name)
+        address = ip_address(name.partition("%")[0])
     except ValueError:
         return None
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

@@ -176,7 +176,9 @@ def record(state: State, scope: Scope, status: int, seconds: float) -> None:
     metrics.request_seconds.labels(route).observe(seconds)
     if state.settings.access_log:
         level = logging.DEBUG if _reads(scope, OPERATIONS_PATHS) else logging.INFO
-        log_request(scope, level, status, seconds, route != UNMATCHED)
+        # A secret in a path is not logged: the route is, as it is written.
+        path = route if has_secret(scope["path"]) else scope["path"]
+        log_request(scope, level, status, seconds, None if route == UNMATCHED else path)
     if state.tracing is not None and TRACE in scope:
         state.tracing.end(scope[TRACE], scope, status, None if route == UNMATCHED else route)
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from server.api.entry.scope import CACHE_SALT, KEY_LIMITS
 from server.api.state import State
-from server.errors import InvalidRequest, Unauthorized
+from server.errors import BodyTooLarge, InvalidRequest, Unauthorized
 
 _IN_HEADER = "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 KEY_DEFERRED = "triptych.key_deferred"
@@ -20,7 +20,7 @@ async def read_unverified(request: Request, reading: Awaitable[Any]) -> Any:
     """A body whose key is not checked yet. A body that cannot be read holds no key: raises Unauthorized."""
     try:
         return await reading
-    except InvalidRequest:
+    except (InvalidRequest, BodyTooLarge):
         if KEY_DEFERRED in request.scope:
             raise Unauthorized(f"send a valid API key {_IN_HEADER}") from None
         raise

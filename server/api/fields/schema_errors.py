@@ -82,7 +82,7 @@ def describe_errors(body: Mapping[str, Any], errors: Sequence[Any], schema: type
     kind, fields = first.kind, first.place.fields
     field = _name(fields[0]) if fields else None
     if kind in ("extra_forbidden", "missing"):
-        inner, owner = _name(fields[-1]), _path(body, fields[:-1])[0]
+        inner, owner = _name(fields[-1]), path_in(body, fields[:-1])[0]
         if len(fields) > 1 and owner:
             has = "needs the" if kind == "missing" else "has an unknown"
             return f"`{owner}` {has} field" + (f" `{inner}`" if inner else ""), field
@@ -97,7 +97,7 @@ def describe_errors(body: Mapping[str, Any], errors: Sequence[Any], schema: type
 
 def _error(body: Mapping[str, Any], error: Any, schema: type[BaseModel]) -> _Error:
     place = place_of(schema.__pydantic_core_schema__, error["loc"])
-    return _Error(error["type"], error.get("ctx", {}), error["msg"], place, *_path(body, place.fields))
+    return _Error(error["type"], error.get("ctx", {}), error["msg"], place, *path_in(body, place.fields))
 
 
 def _in_member(errors: Sequence[_Error]) -> _Error:
@@ -147,7 +147,7 @@ def _name(part: object) -> str | None:
     return part if isinstance(part, str) and _FIELD_NAME.fullmatch(part) else None
 
 
-def _path(body: Any, place: Sequence[int | str]) -> tuple[str, bool]:
+def path_in(body: Any, place: Sequence[int | str]) -> tuple[str, bool]:
     """The location of an error in the form `messages[0].role`, as far as it is in the body and has names.
 
     Returns the path, and whether it has all parts of the location.

@@ -94,13 +94,33 @@ class DocumentJobs:
                 f"(--documents-memory) the limit is {self._max_bytes // WORKING_BYTES:,}",
                 "file",
             )
-        own = sum(job.owner == owner for job in self._jobs.values())
-        if self.num_bytes + needed > self._max_bytes or own >= MAX_JOBS:
-            limit = f"{self._max_bytes / 2**20:,.0f} MiB" if own < MAX_JOBS else f"{MAX_JOBS} documents of one key"
-            raise Overloaded("other documents need all memory for documents", DOCUMENTS.refusal(limit), 5)
+        if sum(job.owner == owner for job in self._jobs.values()) >= MAX_JOBS:
+            raise self._no_room(f"{MAX_JOBS} documents of one key")
+        if self.num_bytes + needed > self._max_bytes:
+            raise self._no_room(f"{self._max_bytes / 2**20:,.0f} MiB")
         job = DocumentJob(owner, filename, media_type, needed, time.monotonic() + self._ttl_seconds)
         self._jobs[job.id] = job
         return job
+
+    def count_texts(self, job: DocumentJob, text_bytes: int) -> None:
+        """Reserve more memory for a document whose texts are larger than its file, which is compressed.
+
+        Raises the errors of `add`.
+        """
+        needed = text_bytes * WORKING_BYTES
+        if needed > self._max_bytes:
+            raise RequestTooLarge(
+                f"the texts of `file` have {text_bytes:,} bytes; with the memory for documents of "
+                f"{self._max_bytes / 2**20:,.0f} MiB (--documents-memory) the limit is "
+                f"{self._max_bytes // WORKING_BYTES:,}",
+                "file",
+            )
+        if self.num_bytes - job.num_bytes + needed > self._max_bytes:
+            raise self._no_room(f"{self._max_bytes / 2**20:,.0f} MiB")
+        job.num_bytes = max(job.num_bytes, needed)
+
+    def _no_room(self, limit: str) -> Overloaded:
+        return Overloaded("other documents need all memory for documents", DOCUMENTS.refusal(limit), 5)
 
     def start(self, job: DocumentJob, translation: Callable[[], Awaitable[bytes]]) -> None:
         """Translate a document in the background."""

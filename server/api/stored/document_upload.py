@@ -29,12 +29,12 @@ from server.ipc.client.call import Call
 from server.operations.translating.instructed import Formality
 from server.operations.translating.translate_document import (
     DocumentSpec,
-    check_document,
     source_language,
     translate_document,
 )
-from server.text.documents.formats import DocumentFormat, format_of
-from server.text.documents.units import Document, DocumentError
+from server.text.documents.formats import format_of
+from server.text.documents.reader import DocumentTexts
+from server.text.documents.units import DocumentError
 
 MAX_NAME_CHARACTERS = 255
 _UNSAFE = re.compile(r"[^\w.+() -]")
@@ -111,36 +111,39 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
             raise InvalidRequest("`output_format` has to be the format of the document", "output_format")
         job = state.documents.add(owner, _translated_name(name, options.target_lang), kind.media_type, len(data))
         try:
-            document = await state.runtime.pools.document.run(lambda: _read(kind, data), call)
+            suffix = name.rpartition(".")[2].lower()
+            texts = await state.runtime.pools.document.run(lambda: _read(state, suffix, data), call)
+            state.documents.count_texts(job, texts.num_bytes)
+            if not texts.has_text:
+                raise InvalidRequest("`file` has no text to translate", "file")
             spec = DocumentSpec(
-                document.units,
+                texts.units,
                 options.source_lang,
                 options.target_lang,
                 options.glossary_ids,
                 options.model,
                 options.formality,
             )
-            check_document(spec)
             spec = self.with_default_model(state, spec)
-            job.characters = spec.num_characters
+            job.characters = texts.characters
             await state.runtime.prepare(call, "translate", spec)
             source = await self.run(state.runtime, call, spec)
         except BaseException:
             state.documents.drop(job)
             raise
-        state.documents.start(job, lambda: _translation(request, state, job, document, spec, source))
+        state.documents.start(job, lambda: _translation(request, state, job, suffix, data, spec, source))
         return job
 
 
-def _read(kind: DocumentFormat, data: bytes) -> Document:
+def _read(state: State, suffix: str, data: bytes) -> DocumentTexts:
     try:
-        return kind.read(data)
+        return state.runtime.document_reader.read(suffix, data)
     except DocumentError as error:
         raise InvalidRequest(f"`file`: {error}", "file") from None
 
 
 async def _translation(
-    request: Request, state: State, job: DocumentJob, document: Document, spec: DocumentSpec, source: str
+    request: Request, state: State, job: DocumentJob, suffix: str, data: bytes, spec: DocumentSpec, source: str
 ) -> bytes:
     """The translated file."""
     salt, key = cache_salt(request), request.scope.get(KEY_LIMITS)
@@ -153,7 +156,14 @@ async def _translation(
         job.done_characters += characters
 
     translations = await translate_document(state.runtime, new_call, spec, source, advance)
-    return await state.runtime.pools.document.run(lambda: document.write(translations, spec.target_lang))
+
+    def write() -> bytes:
+        try:
+            return state.runtime.document_reader.write(suffix, data, translations, spec.target_lang)
+        except DocumentError as error:
+            raise InvalidRequest(f"`file`: {error}", "file") from None
+
+    return await state.runtime.pools.document.run(write)
 
 
 async def _wait(state: State, call: Call, job: DocumentJob) -> None:

@@ -18,22 +18,20 @@ log = logging.getLogger("triptych.access")
 _MAX_PATH_CHARACTERS = 256
 
 
-def log_request(scope: Scope, level: int, status: int, seconds: float, is_route: bool) -> None:
+def log_request(scope: Scope, level: int, status: int, seconds: float, path: str | None) -> None:
     """Log a request that has ended.
 
     status: 499 if the client disconnected before a status was sent.
-    is_route: whether the path belongs to a route. Other paths are logged as `unmatched`.
+    path: None if it belongs to no route. Such a path is logged as `unmatched`: it may hold anything that was pasted.
     """
     if not log.isEnabledFor(level):
         return
     client = scope.get("client")
-    # A path that belongs to no route is not logged, because it may hold anything that a client has pasted.
-    path = scope["path"][:_MAX_PATH_CHARACTERS] if is_route else "unmatched"
     fields: dict[str, Any] = {
         "client": client[0] if client else None,
         "method": scope["method"][:8],
         # Quoted, so that a path cannot forge a line of the log.
-        "path": quote(path, safe="/:@!$&'()*+,;=~"),
+        "path": quote((path or "unmatched")[:_MAX_PATH_CHARACTERS], safe="/:@!$&'()*+,;=~{}"),
         "status": status,
         "milliseconds": round(seconds * 1000, 1),
     }

@@ -14,6 +14,7 @@ from server.operations.chatting.answer_plan import Reasoning
 from server.operations.chatting.chat_spec import ChatSpec
 from server.operations.chatting.late_instructions import reads_late_instructions, with_instructions_at_front
 from server.operations.chatting.reasoning_settings import reasoning_variables
+from server.operations.marked_prompts import special_texts
 from server.operations.runtime import MAX_TEXT_TOKENS, PIECE_TOKENS, Runtime
 from server.operations.served_model import ServedModel
 from server.system.loop_iterations import next_iteration
@@ -84,8 +85,7 @@ async def render_prompt(
 
     def render(source: str, reads_late: bool) -> MarkedText:
         _check_variables(call, spec, source, model.name)
-        special = frozenset[str]() if runtime.special_tokens_in_texts else model.tokenizer.special_texts
-        marks = TextMarks(special, spec.given, source)
+        marks = TextMarks(special_texts(runtime, model.tokenizer), spec.given, source)
         given = marks.messages(spec.messages if reads_late else with_instructions_at_front(spec.messages))
         messages, text = template_messages(given, tools or _NO_TOOLS), ""
         lost = templates.forms_of(source).lost & {message.get("role") for message in messages}

@@ -15,12 +15,14 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Encode, EncodeItem, EncodeTask
 from server.operations.cost import Cost, characters_of
 from server.operations.encode import check_tokens, sigmoid, vectors
+from server.operations.marked_prompts import encode_prompts, special_texts
 from server.operations.ranking.rerank_scores import RerankScores, RerankTexts
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.text.chats.answer_prompts import AnswerPrompt
 from server.text.chats.chat import ChatError, chat_context
-from server.text.tokens.tokenizer import Encoding
+from server.text.chats.text_marks import TextMarks
+from server.text.tokens.marked_text import MarkedText
 
 RENDERED_TOGETHER = 64
 """Prompts that are rendered before other requests get their turn with the templates."""
@@ -66,16 +68,15 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
     if prompt is None:
         tokens, prompts = await _template_tokens(runtime, call, model, asked, texts)
     else:
-        tokens = await _prompt_tokens(runtime, call, model, prompt, asked)
-        prompts = [prompt.fill(prompt.document_part, asked.query, asked.instruction, text) for text in texts]
+        tokens, prompts = await _prompt_tokens(runtime, call, model, prompt, asked, texts)
     room = model.max_input_tokens - len(tokens.before) - len(tokens.after)
     if room <= tokens.query_tokens:
         raise ContextLengthExceeded(
             f"`query` leaves no room for a text: `{model.name}` reads at most {model.max_input_tokens} tokens", "query"
         )
 
-    def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
-        ids, is_long = encoding.ids, len(encoding.ids) > room
+    def item(ids: list[int]) -> tuple[EncodeItem, bool]:
+        is_long = len(ids) > room
         if is_long and asked.truncation is not None:
             # A prompt that is rendered as one text loses tokens at its beginning if it is too long, as in
             # sentence-transformers.
@@ -83,9 +84,7 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
             ids = [*ids[: room - len(end)], *end]
         return EncodeItem(check_tokens([*tokens.before, *ids, *tokens.after], model, "texts")), is_long
 
-    found = await runtime.encode_with(
-        model.tokenizer, prompts, item, param="texts", add_special_tokens=False, call=call
-    )
+    found = await encode_prompts(runtime, call, model.tokenizer, prompts, item, param="texts")
     items = [encoded for encoded, _ in found]
     task: EncodeTask = "classify" if "classify" in model.info.tasks else "answer_logits"
     message = Encode(call.next_id(), model.name, task, items, target_ids=tokens.answers)
@@ -143,61 +142,85 @@ async def _cut_texts(
     }
 
 
+def _marks(runtime: Runtime, model: ServedModel, asked: RerankTexts, texts: Sequence[str], *own: str) -> TextMarks:
+    """Marks for the special tokens of the query, the instruction and the texts. own: texts of the prompt itself."""
+    return TextMarks(special_texts(runtime, model.tokenizer), asked.query, asked.instruction or "", *texts, *own)
+
+
 async def _prompt_tokens(
-    runtime: Runtime, call: Call, model: ServedModel, prompt: AnswerPrompt, asked: RerankTexts
-) -> _AnswerPrompt:
-    """Tokens of a prompt whose parts are tokenized alone."""
+    runtime: Runtime, call: Call, model: ServedModel, prompt: AnswerPrompt, asked: RerankTexts, texts: Sequence[str]
+) -> tuple[_AnswerPrompt, list[MarkedText]]:
+    """Tokens of a prompt whose parts are tokenized alone, and the part with the document for each text."""
     place = prompt.parts.index(prompt.document_part)
-    texts = [prompt.fill(part, asked.query, asked.instruction) for part in prompt.parts]
+    own = (*prompt.parts, prompt.instruction, prompt.default_instruction)
+    marks = _marks(runtime, model, asked, texts, *own)
+
+    def fill() -> tuple[list[MarkedText], list[MarkedText]]:
+        query, instruction = marks.value(asked.query), marks.value(asked.instruction)
+        documents = [prompt.fill(prompt.document_part, query, instruction, marks.value(text)) for text in texts]
+        parts = [prompt.fill(part, query, instruction) for part in prompt.parts]
+        return [*map(marks.read, parts)], [*map(marks.read, documents)]
+
+    try:
+        filled, documents = await runtime.pools.tokenize.run(fill, call)
+    except ChatError as error:
+        raise InvalidRequest(f"`texts`: {error}", "texts") from None
     answers = [answer for answer in (prompt.positive, prompt.negative) if answer]
-    encoded = await runtime.encode(
-        model.tokenizer, [*texts, *answers], param="query", add_special_tokens=False, call=call
+    encoded = await encode_prompts(
+        runtime, call, model.tokenizer, [*filled, *map(MarkedText, answers)], lambda ids: ids, param="query"
     )
-    parts, found = encoded[: len(texts)], encoded[len(texts) :]
-    if not all(encoding.ids for encoding in found):
+    parts, found = encoded[: len(filled)], encoded[len(filled) :]
+    if not all(found):
         raise InvalidRequest(f"the tokenizer of `{model.name}` has no token for the answer {answers[0]!r}", "model")
-    return _AnswerPrompt(
-        [token for part in parts[:place] for token in part.ids],
-        [token for part in parts[place + 1 :] for token in part.ids],
-        len(parts[place].ids),
-        found[0].ids[0],
-        found[1].ids[0] if len(found) > 1 else None,
+    tokens = _AnswerPrompt(
+        [token for part in parts[:place] for token in part],
+        [token for part in parts[place + 1 :] for token in part],
+        len(parts[place]),
+        found[0][0],
+        found[1][0] if len(found) > 1 else None,
     )
+    return tokens, documents
 
 
 async def _template_tokens(
     runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts, texts: Sequence[str]
-) -> tuple[_AnswerPrompt, list[str]]:
+) -> tuple[_AnswerPrompt, list[MarkedText]]:
     """Tokens of the end of the chat template, and the prompt of each text.
 
     The end of the template counts as `query_tokens`, because it is kept when a prompt loses tokens.
     """
-    instruction = asked.instruction or model.text.prompts.default
+    default = model.text.prompts.default
+    marks = _marks(runtime, model, asked, texts, default, *model.text.chat_templates.by_name.values())
     base, filled, other = await _rendered(
         runtime,
         call,
         model,
         [(_FILLERS[0], _FILLERS[0]), (_FILLERS[1], _FILLERS[0]), (_FILLERS[0], _FILLERS[1])],
-        instruction,
+        marks,
+        asked.instruction,
     )
     if base in (filled, other):
         left_out = "query" if base == filled else "document"
         raise InvalidRequest(f"the chat template of `{model.name}` leaves the {left_out} out", "model")
-    first, second = await runtime.encode(
-        model.tokenizer, [base, other], param="query", add_special_tokens=False, call=call
-    )
+    first, second = await encode_prompts(runtime, call, model.tokenizer, [base, other], lambda ids: ids, param="query")
     end = 0
-    while end < min(len(first.ids), len(second.ids)) and first.ids[-1 - end] == second.ids[-1 - end]:
+    while end < min(len(first), len(second)) and first[-1 - end] == second[-1 - end]:
         end += 1
-    prompts = await _rendered(runtime, call, model, [(asked.query, text) for text in texts], instruction)
+    pairs = [(asked.query, text) for text in texts]
+    prompts = await _rendered(runtime, call, model, pairs, marks, asked.instruction)
     answer = model.info.answer
     assert answer is not None, "a model without a prompt of the operator names its answers"
     return _AnswerPrompt([], [], end, answer.positive, answer.negative), prompts
 
 
 async def _rendered(
-    runtime: Runtime, call: Call, model: ServedModel, pairs: Sequence[tuple[str, str]], instruction: str
-) -> list[str]:
+    runtime: Runtime,
+    call: Call,
+    model: ServedModel,
+    pairs: Sequence[tuple[str, str]],
+    marks: TextMarks,
+    instruction: str | None,
+) -> list[MarkedText]:
     """The prompts of pairs of query and document, as the chat template writes them."""
     templates, answer = model.text.chat_templates, model.info.answer
     adds_prompt = answer is not None and answer.adds_generation_prompt
@@ -206,17 +229,17 @@ async def _rendered(
         source = templates.choose()
         return [{"type": "text", "text": text}] if any(sign in source for sign in _PARTS_SIGNS) else text
 
-    def render(query: str, document: str) -> str:
-        roles = {"system": instruction, "query": query, "document": document}
+    def render(query: str, document: str) -> MarkedText:
+        stated = marks.value(instruction) or model.text.prompts.default
+        roles = {"system": stated, "query": marks.value(query), "document": marks.value(document)}
         messages = [
             {"role": role, "content": content(text)} for role, text in roles.items() if text or role != "system"
         ]
         context = chat_context(templates, messages, add_generation_prompt=adds_prompt)
-        return runtime.chat_renderer.render(
-            templates.choose(), context, runtime.max_text_characters, call.limits.next_deadline
-        )
+        most = runtime.max_text_characters + marks.num_characters
+        return marks.read(runtime.chat_renderer.render(templates.choose(), context, most, call.limits.next_deadline))
 
-    found: list[str] = []
+    found: list[MarkedText] = []
     for start in range(0, len(pairs), RENDERED_TOGETHER):
         work = partial(_all, render, pairs[start : start + RENDERED_TOGETHER])
         try:
@@ -226,5 +249,5 @@ async def _rendered(
     return found
 
 
-def _all(render: Callable[[str, str], str], pairs: Sequence[tuple[str, str]]) -> list[str]:
+def _all(render: Callable[[str, str], MarkedText], pairs: Sequence[tuple[str, str]]) -> list[MarkedText]:
     return [render(*pair) for pair in pairs]

@@ -9,6 +9,7 @@ See docs/decisions/0118-schemas-that-are-not-strict.md.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,10 @@ _IN_PLACE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchema
 """Keywords that apply further schemas to the same value, so that `unevaluated...` depends on them."""
 
 
+_NAME = re.compile(r"\$?[A-Za-z0-9_-]{1,64}")
+"""A name that errors may repeat. Others may be any text."""
+
+
 @dataclass(frozen=True)
 class Loss:
     """A keyword that is not enforced.
@@ -43,7 +48,8 @@ class Loss:
 
     def __str__(self) -> str:
         """The end of a sentence that begins with the name of the field."""
-        place = ".".join(filter(None, (self.path, self.keyword)))
+        parts = ".".join(filter(None, (self.path, self.keyword))).split(".")
+        place = ".".join(part if _NAME.fullmatch(part) else "..." for part in parts if part)
         return f"cannot be enforced: `{place[:MAX_PATH_CHARACTERS]}` {self.reason}" if place else self.reason
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
+from server.operations.marked_prompts import encode_prompts, special_texts
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
@@ -19,7 +19,6 @@ from server.text.tokens.text_pattern import text_pattern
 
 MAX_SEGMENT_TOKENS = 512
 """Tokens of the longest text in one prompt: some paragraphs. The models were trained on sentences and paragraphs."""
-_ROWS_AT_ONCE = 64
 _THINKING = ("enable_thinking", "thinking")
 """Variables of chat templates that switch reasoning off. Published prompts are rendered as their authors do."""
 _TEMPLATE_CHARACTERS = 512
@@ -89,7 +88,7 @@ async def _frame(
         raise InvalidRequest(f"`truncate` is not supported: `{model.name}` translates with a prompt", "truncate")
     templates = model.text.chat_templates
     source, target = step.prompt.source_lang, step.prompt.target_lang or ""
-    special = frozenset[str]() if runtime.special_tokens_in_texts else model.tokenizer.special_texts
+    special = special_texts(runtime, model.tokenizer)
     before, after = instruction.fill(source, target, context, formality)
 
     def render() -> PromptFrame:
@@ -136,35 +135,20 @@ async def read_instructed(
 async def _encode(
     runtime: Runtime, call: Call, model: ServedModel, frame: PromptFrame, texts: Sequence[str]
 ) -> list[list[int]]:
-    tokenizer = model.tokenizer
-    pattern = None if runtime.special_tokens_in_texts else text_pattern(tokenizer.special_texts)
+    pattern = text_pattern(special_texts(runtime, model.tokenizer))
     prompts = [
         frame.around(text, [match.start() + 1 for match in pattern.finditer(text)] if pattern is not None else ())
         for text in texts
     ]
-    plain = [place for place, prompt in enumerate(prompts) if not prompt.marks]
-    marked = [place for place, prompt in enumerate(prompts) if prompt.marks]
-    found: dict[int, list[int]] = {}
-    encoded = await runtime.encode_with(
-        tokenizer,
-        [prompts[place].text for place in plain],
-        lambda encoding: encoding.ids,
+    return await encode_prompts(
+        runtime,
+        call,
+        model.tokenizer,
+        prompts,
+        lambda ids: ids,
         param="inputs",
         add_special_tokens=frame.special_tokens,
-        call=call,
     )
-    found.update(zip(plain, encoded, strict=True))
-    if marked:
-        runtime.check_characters([prompts[place].text for place in marked], "inputs")
-        runtime.check_tokens(tokenizer, [prompts[place].text for place in marked], "inputs")
-        first = tokenizer.encode([""], add_special_tokens=True, offsets=False)[0].ids if frame.special_tokens else []
-
-        def encode(places: Sequence[int]) -> None:
-            found.update({place: [*first, *tokenizer.encode_marked(prompts[place])] for place in places})
-
-        pieces = [marked[start : start + _ROWS_AT_ONCE] for start in range(0, len(marked), _ROWS_AT_ONCE)]
-        await runtime.pools.tokenize.run_pieces([partial(encode, piece) for piece in pieces], call)
-    return [found[place] for place in range(len(texts))]
 
 
 def segment_tokens(model: ServedModel) -> int:

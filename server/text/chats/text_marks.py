@@ -62,11 +62,11 @@ class TextMarks:
         ]
 
     def value(self, value: Any) -> Any:
-        """A JSON value with marks in its texts. The texts of a list of parts count as one text as well."""
+        """A JSON value with marks in its texts and names. The texts of a list of parts count as one text as well."""
         if isinstance(value, str):
             return self._texts([value])[0]
         if isinstance(value, Mapping):
-            return {key: self.value(part) for key, part in value.items()}
+            return {self._key(key): self.value(part) for key, part in value.items()}
         if not isinstance(value, list):
             return value
         texts = [part.get("text") if isinstance(part, Mapping) else None for part in value]
@@ -74,7 +74,10 @@ class TextMarks:
             return [self.value(part) for part in value]
         marked = self._texts([text if isinstance(text, str) else "" for text in texts])
         return [
-            {key: new if key == "text" and isinstance(old, str) else self.value(other) for key, other in part.items()}
+            {
+                self._key(key): new if key == "text" and isinstance(old, str) else self.value(other)
+                for key, other in part.items()
+            }
             if isinstance(part, Mapping)
             else self.value(part)
             for part, old, new in zip(value, texts, marked, strict=True)
@@ -90,6 +93,10 @@ class TextMarks:
             marks.append(place)
             place += len(part)
         return MarkedText("".join((first, *others)), marks)
+
+    def _key(self, key: Any) -> Any:
+        """The name of a member with marks: parameters of tools and members of documents have any names."""
+        return self._texts([key])[0] if isinstance(key, str) else key
 
     def _texts(self, texts: list[str]) -> list[str]:
         """Texts with marks, also for tokens that begin in one text and end in a later one."""

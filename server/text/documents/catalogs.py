@@ -6,6 +6,7 @@ Messages that have a translation stay as they are.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ from server.text.documents.units import Document, DocumentError, TextUnit
 from server.text.documents.xml_tree import Element, local_name, parse_xml, xml_bytes
 
 _FORMATTED = frozenset({"g", "mrk", "pc"})
+_PLURALS = re.compile("[1-9]")
+"""Numbers of plural forms that languages have. The header of a file may state billions."""
 _FINAL_STATES = frozenset({"translated", "final", "signed-off", "reviewed"})
 
 
@@ -32,7 +35,7 @@ class PoDocument(Document):
         for message, count in self.messages:
             found = list(translations[at : at + count])
             at += count
-            forms = int(plurals) if count > 1 and str(plurals).isdigit() else count
+            forms = int(plurals) if count > 1 and _PLURALS.fullmatch(str(plurals)) else count
             message.target = [found[0], *[found[-1]] * (forms - 1)] if count > 1 else found[0]
         return bytes(self.store)
 
@@ -89,10 +92,13 @@ def read_xliff(data: bytes) -> Document:
     if local_name(root) != "xliff":
         raise DocumentError("the file is no XLIFF")
     document = XliffDocument(root=root)
-    for source in root.iter("{*}source"):
-        parent = source.getparent()
-        if local_name(parent) not in ("trans-unit", "segment") or _is_settled(parent):
+    for segment in root.iter("{*}trans-unit", "{*}segment"):
+        sources = [child for child in segment if local_name(child) == "source"]
+        if len(sources) > 1:
+            raise DocumentError("a segment has several sources")
+        if not sources or _is_settled(segment):
             continue
+        source = sources[0]
         fragment = Fragment()
         add_content(source, fragment, lambda child: local_name(child) in _FORMATTED)
         if fragment.has_text:

@@ -12,7 +12,8 @@ from server.text.documents.web import html_parts
 _FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,})")
 _RULE = re.compile(r"\s*(?:[-*_=]\s*){3,}$|\s*=+\s*$|\s*-+\s*$")
 _DEFINITION = re.compile(r"\s{0,3}\[[^\]]+\]:\s*\S")
-_TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-*:?\s*)+\|?\s*$")
+_TABLE_RULE = re.compile(r"\s*(?:\|\s*)?:?-+:?\s*(?:\|\s*(?:(?::?-+:?|::?)\s*)?)+$")
+"""No two parts of it take the same white space: a long line of spaces would take the square of its length."""
 _PREFIX = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?|#{1,6}\s+)?(?:>\s*)*")
 _STARTS_BLOCK = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s|#{1,6}\s)")
 _INDENTED = re.compile(r"(?: {4}|\t)")
@@ -21,8 +22,8 @@ _INLINE_HTML = re.compile(r"\s{0,3}</?(?:a|abbr|b|br|code|em|i|img|kbd|mark|q|s|
 _INLINE = re.compile(
     r"""
     (?P<code>(`+)(?!`).+?(?<!`)\2(?!`)) | (?P<kept>!\[[^\]]*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\]]*\])
-      | <[a-zA-Z][a-zA-Z+.-]*:[^<>\s]*> | </?[a-zA-Z][^<>]{0,400}> | <!--.*?--> | \[\^[^\]]+\] | \S*\\[!-/:-@[-`{-~]\S*
-      | &\#?\w{1,31}; | (?:[ ]{2,}|\\)\n)
+      | <[a-zA-Z][a-zA-Z+.-]*:[^<>\s]*> | </?[a-zA-Z][^<>]{0,400}> | <!--.*?--> | \[\^[^\]]+\]
+      | \S{0,100}\\[!-/:-@[-`{-~]\S* | &\#?\w{1,31}; | (?:[ ]{2,}|\\)\n)
     | \[(?P<link>[^\[\]]+)\](?P<target>\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\])
     | (?P<mark>\*\*\*|\*\*|\*|~~)(?=[^\s*~])(?P<marked>.+?)(?<=[^\s*~])(?P=mark)(?![*])
     | (?<!\w)(?P<line>__|_)(?=[^\s_])(?P<lined>.+?)(?<=[^\s_])(?P=line)(?!\w)
@@ -54,6 +55,8 @@ class _Reader:
     def __init__(self, document: MarkdownDocument, lines: list[str]) -> None:
         self.document, self.lines, self.at = document, lines, 0
         self.in_list = False
+        self._rows = range(0)
+        self._is_table = False
 
     def read(self) -> Document:
         if self.lines and re.fullmatch(r"(?:---|\+\+\+)\s*", self.lines[0]):  # front matter
@@ -97,11 +100,15 @@ class _Reader:
     def _is_table_row(self, at: int) -> bool:
         if "|" not in self.lines[at]:
             return False
-        start = at
-        while start > 0 and "|" in self.lines[start - 1]:
-            start -= 1
-        near = self.lines[start : start + 3]
-        return any(_TABLE_RULE.match(line) for line in near)
+        if at not in self._rows:
+            start, end = at, at + 1
+            while start > 0 and "|" in self.lines[start - 1]:
+                start -= 1
+            while end < len(self.lines) and "|" in self.lines[end]:
+                end += 1
+            self._rows = range(start, end)
+            self._is_table = any(_TABLE_RULE.match(line) for line in self.lines[start : start + 3])
+        return self._is_table
 
     def _table_row(self) -> None:
         for part in re.split(r"((?<!\\)\||[\r\n]+)", self.lines[self.at]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,13 +89,15 @@ class SubtitleDocument(TextDocument):
 def _wrapped(text: str, lines: int) -> Sequence[str]:
     """A text in as many lines as the original has, of about the same length."""
     text = " ".join(text.split())
-    width = -(-len(text) // lines)
-    while lines > 1 and width < len(text):
-        found = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-        if len(found) <= lines:
-            return found
-        width += 1
-    return [text]
+    if lines == 1 or not text:
+        return [text]
+
+    def wrapped(width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+    # The smallest width that suffices. Wider lines are never more lines.
+    widths = range(-(-len(text) // lines), len(text) + 1)
+    return wrapped(widths[bisect_left(widths, True, key=lambda width: len(wrapped(width)) <= lines)])
 
 
 def read_subtitles(data: bytes) -> Document:

@@ -14,17 +14,17 @@ from server.text.markup.markup_tokens import MarkupError
 
 MAX_TAGS = 400_000
 """Tags of one page."""
-_HTML = MarkupOptions("html", max_tags=MAX_TAGS)
-_XHTML = MarkupOptions(
+HTML = MarkupOptions("html", max_tags=MAX_TAGS)
+XHTML = MarkupOptions(
     "xml", splitting_tags=BLOCK_TAGS, ignore_tags=UNTRANSLATED_TAGS, detect_outline=False, max_tags=MAX_TAGS
 )
-_NCX = MarkupOptions("xml", splitting_tags=frozenset({"text"}), ignore_tags=frozenset({"head"}), max_tags=MAX_TAGS)
+NCX = MarkupOptions("xml", splitting_tags=frozenset({"text"}), ignore_tags=frozenset({"head"}), max_tags=MAX_TAGS)
 _ROOT = re.compile(r"<(?:html|ncx)\b")
 _ENTITY = re.compile(r"&([A-Za-z][A-Za-z0-9]{1,31});")
 _XML_ENTITIES = frozenset({"amp", "lt", "gt", "quot", "apos"})
 
 
-def html_parts(text: str, options: MarkupOptions = _HTML) -> Iterator[str | TextUnit]:
+def html_parts(text: str, options: MarkupOptions = HTML) -> Iterator[str | TextUnit]:
     """A page as markup that stays, and the runs of text between block tags. Raises DocumentError."""
     try:
         parts = parse(text, options)
@@ -42,7 +42,7 @@ def read_html(data: bytes) -> Document:
     """An HTML page. Raises DocumentError."""
     text, encoding = decoded(data)
     document = TextDocument(encoding=encoding)
-    _add_page(document, document.parts, text, _HTML)
+    _add_page(document, document.parts, text, HTML)
     return document
 
 
@@ -83,11 +83,11 @@ def read_epub(data: bytes) -> Document:
         start = root.start() if root else 0
         body = _ENTITY.sub(_resolved, text[start:])
         try:
-            _add_page(document, parts, body, _NCX if suffix == "ncx" else _XHTML)
+            _add_page(document, parts, body, NCX if suffix == "ncx" else XHTML)
             parts.insert(0, text[:start])
         except DocumentError:  # a page that is HTML, not XHTML
             parts.clear()
-            _add_page(document, parts, text, _HTML)
+            _add_page(document, parts, text, HTML)
     if not document.pages:
         raise DocumentError("the e-book has no pages")
     return document

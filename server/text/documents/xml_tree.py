@@ -19,6 +19,8 @@ def parse_xml(data: bytes) -> Element:
     try:
         root = etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
+        if error.code == etree.ErrorTypes.ERR_NO_MEMORY:
+            raise MemoryError from None
         line = getattr(error, "lineno", None)
         raise DocumentError(f"a part of the document is not well-formed XML (line {line})") from None
     except ValueError:

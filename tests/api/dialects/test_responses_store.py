@@ -177,6 +177,8 @@ async def test_input_items_are_listed_in_pages(bench: ResponseBench) -> None:
         ("/input_items", {"limit": 0}, "limit"),
         ("/input_items", {"limit": 101}, "limit"),
         ("/input_items", {"limit": "x"}, "limit"),
+        ("/input_items", {"limit": "000000001" + "9" * 9}, "limit"),
+        ("/input_items", {"limit": "000000001" + "9" * 5000}, "limit"),
         ("/input_items", {"order": "up"}, "order"),
         ("/input_items", {"after": "msg_1"}, "after"),
         ("/input_items", {"include[]": "everything"}, "include"),

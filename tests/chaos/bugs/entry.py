@@ -59,6 +59,38 @@ def texts_may_take_roles() -> None:
 
 
 @bug("http")
+def names_may_take_roles() -> None:
+    """Special tokens in the names of a tool's parameters are tokens."""
+    from server.text.chats.text_marks import TextMarks
+
+    replace(TextMarks, "_key", lambda self, key: key)
+
+
+@bug("http")
+def ranked_texts_may_take_roles() -> None:
+    """Special tokens in the texts that a language model ranks are tokens."""
+    from server.operations.ranking import rerank_answers
+
+    replace(rerank_answers, "special_texts", lambda runtime, tokenizer: frozenset())
+
+
+@bug("http")
+def secrets_of_links_are_logged() -> None:
+    """The access log has the whole path of a link that allows to fetch a document."""
+    from server.api.entry import middleware
+
+    replace(middleware, "has_secret", lambda path: False)
+
+
+@bug("http")
+def texts_of_archives_are_not_counted() -> None:
+    """A compressed document counts as its file, however much text is in it."""
+    from server.api.stored.document_jobs import DocumentJobs
+
+    replace(DocumentJobs, "count_texts", lambda self, job, text_bytes: None)
+
+
+@bug("http")
 def full_disks_are_faults() -> None:
     """An error of the disk is not recognised."""
     from contextlib import nullcontext

@@ -145,5 +145,9 @@ def log_lines() -> Record:
 
 
 def roles() -> Record:
-    """Promise 37: special tokens in the texts of a conversation."""
-    return run_tests(Record("test"), "tests/operations/test_special_tokens.py")
+    """Promise 37: special tokens in the texts of a conversation, and in texts that a language model ranks."""
+    return run_tests(
+        Record("test"),
+        "tests/operations/test_special_tokens.py",
+        "tests/operations/test_special_tokens_in_rankings.py",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -74,7 +75,7 @@ def _list_items(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
     """One page of all items that a response was generated from, those of earlier responses included."""
     _check_include(parameters)
     limit, order = parameters.get("limit", str(DEFAULT_LISTED)), parameters.get("order", "desc")
-    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_LISTED):
+    if not (re.fullmatch("[0-9]{1,9}", limit) and 1 <= int(limit) <= MAX_LISTED):
         raise InvalidRequest(f"`limit` must be a number from 1 to {MAX_LISTED}", "limit")
     if order not in ("asc", "desc"):
         raise InvalidRequest("`order` must be asc or desc", "order")
