@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ MAX_VOCABULARY_BYTES = 24 << 20
 """Largest JSON file with a vocabulary: `vocab.json`, `added_tokens.json`."""
 MAX_INDEX_BYTES = 64 << 20
 """Largest index of weights: 400,000 tensors with long names."""
+MAX_INDEX_ENTRIES = 1 << 19
+"""Most tensors of an index. Published ones have 207,000. A dictionary of them is built."""
 
 
 class BadJson(ValueError):
@@ -28,7 +31,7 @@ def parse_json(path: Path) -> Any:
     """The contents of a JSON file. Raises BadJson."""
     is_vocabulary = path.name.endswith(("vocab.json", "tokens.json")) or path.name.startswith("vocab")
     try:
-        return json.loads(_read(path, MAX_VOCABULARY_BYTES if is_vocabulary else MAX_JSON_BYTES))
+        return json.loads(read_bounded(path, MAX_VOCABULARY_BYTES if is_vocabulary else MAX_JSON_BYTES))
     except (ValueError, RecursionError, OSError) as error:
         raise error if isinstance(error, BadJson) else BadJson("not JSON") from None
 
@@ -36,7 +39,10 @@ def parse_json(path: Path) -> Any:
 def parse_index(path: Path) -> dict[str, str]:
     """The file of each tensor, by an index of weights. Raises BadJson for a file that is no index."""
     try:
-        found = msgspec.json.decode(_read(path, MAX_INDEX_BYTES), type=_WeightIndex).weight_map
+        content = read_bounded(path, MAX_INDEX_BYTES)
+        if (entries := content.count(b'":')) > MAX_INDEX_ENTRIES:
+            raise BadJson(f"{entries:,} members, and the limit is {MAX_INDEX_ENTRIES:,}")
+        found = msgspec.json.decode(content, type=_WeightIndex).weight_map
     except (msgspec.MsgspecError, RecursionError, OSError, ValueError) as error:
         raise error if isinstance(error, BadJson) else BadJson("no JSON object with a 'weight_map'") from None
     if not found:
@@ -44,8 +50,19 @@ def parse_index(path: Path) -> dict[str, str]:
     return found
 
 
-def _read(path: Path, most: int) -> bytes:
-    size = path.stat().st_size
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a regular file with at most `most` of them. Raises BadJson for another file, OSError as `open` does.
+
+    A pipe would block its reader for ever, and a device such as /dev/zero has no end.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BadJson("not a regular file")
+    size = status.st_size
+    if size <= most:
+        with path.open("rb") as file:
+            content = file.read(most + 1)  # files of /proc state no size
+        size = len(content)
     if size > most:
         raise BadJson(f"{size:,} bytes, and the limit is {most:,}")
-    return path.read_bytes()
+    return content

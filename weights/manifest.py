@@ -9,10 +9,13 @@ import hashlib
 import re
 from pathlib import Path
 
+from weights.bounded_json import BadJson, read_bounded
 from weights.errors import ResolveError
 from weights.resolve import file_in
 
 NAME = "SHA256SUMS"
+MAX_BYTES = 1 << 20
+"""Largest manifest: 8,000 files. The largest published checkpoints have 500."""
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
@@ -29,10 +32,17 @@ def check_manifest(directory: Path) -> int:
         manifest = file_in(directory, NAME)
         if manifest is None:
             return 0
-        listed = [_parse(line) for line in manifest.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = read_bounded(manifest, MAX_BYTES).decode("utf-8")
+        listed = list(dict.fromkeys(_parse(line) for line in text.splitlines() if line.strip()))
+        if len({name for _, name in listed}) < len(listed):
+            raise ManifestError(f"{NAME} is damaged: it has two digests of one file")
         wrong = [name for digest, name in listed if _digest(file_in(directory, name)) != digest]
-    except (ResolveError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{NAME}: {error}" if isinstance(error, ResolveError) else f"{NAME} is damaged") from None
+    except ResolveError as error:
+        raise ManifestError(f"{NAME}: {error}") from None
+    except BadJson as error:
+        raise ManifestError(f"{NAME} is damaged: {error}") from None
+    except UnicodeDecodeError:
+        raise ManifestError(f"{NAME} is damaged") from None
     if wrong:
         raise ManifestError(f"files differ from {NAME} or are missing: {', '.join(sorted(wrong))}")
     return len(listed)

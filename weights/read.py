@@ -43,6 +43,10 @@ DTYPES = {
 }
 MAX_TENSORS = 1 << 18
 """Most tensors of a file. Published checkpoints have 207,000 in all their files."""
+MAX_HEADER_BYTES = 100_000_000
+"""Longest header that the library reads."""
+MAX_HEADER_COMMAS = 8 * MAX_TENSORS
+"""Most commas in the header of a safetensors file. A tensor of four dimensions has seven."""
 MAX_OBJECTS_BYTES = 8 << 20
 """Largest list of objects of a pickled checkpoint. A tensor takes about 120 bytes: this is for 70,000 tensors."""
 
@@ -130,6 +134,7 @@ def _read_gguf(path: Path) -> Mapping[str, Stored]:
 
 def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
     try:
+        _check_header(path)
         file: Any = safe_open(path, framework="pt", device="cpu")
         names = file.keys()
         if len(names) > MAX_TENSORS:
@@ -143,6 +148,16 @@ def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
         )
         for name, part in slices.items()
     }
+
+
+def _check_header(path: Path) -> None:
+    """Raise WeightsError for a header with too many values, which the library would parse before it counts them."""
+    with path.open("rb") as file:
+        header = file.read(min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES))
+    if (tensors := header.count(b'"dtype"')) > MAX_TENSORS:
+        raise WeightsError(f"{path.name!r} has {tensors:,} tensors; the limit is {MAX_TENSORS:,}")
+    if (commas := header.count(b",")) > MAX_HEADER_COMMAS:
+        raise WeightsError(f"{path.name!r} has a header of {commas:,} values; the limit is {MAX_HEADER_COMMAS:,}")
 
 
 def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
@@ -165,6 +180,9 @@ def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
     ):
         raise WeightsError(f"{path.name!r} contains other objects than named tensors: convert it to safetensors")
+    for name, tensor in content.items():
+        if tensor.layout is not torch.strided or tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise WeightsError(f"tensor '{shown(name)}' in {path.name!r} has more numbers than the file has for it")
     known = set(DTYPES.values())
     return {
         name: StoredTensor(tuple(value.shape), value.dtype if value.dtype in known else None, path.name, value.detach)
@@ -186,6 +204,8 @@ def _check_archive(path: Path) -> None:
         raise WeightsError(
             f"{path.name!r} is a compressed archive, which torch does not write: convert it to safetensors"
         )
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise WeightsError(f"{path.name!r} is damaged: parts of the archive overlap")
     objects = sum(entry.file_size for entry in entries if entry.filename.endswith("data.pkl"))
     if objects > MAX_OBJECTS_BYTES:
         raise WeightsError(

@@ -5,11 +5,12 @@ Files as https://sbert.net writes them, old and new.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from weights.bounded_json import parse_json
+from weights.bounded_json import parse_json, read_bounded
 
 SETTINGS_FILES = (
     "sentence_bert_config.json",
@@ -21,6 +22,8 @@ SETTINGS_FILES = (
     "sentence_xlnet_config.json",
 )
 """Names of the settings of the transformer. The first one that exists is read."""
+MAX_MODULES_BYTES = 1 << 16
+"""Largest `modules.json`, and settings of a router. Published ones have 2 KB."""
 Module = tuple[str, str]
 """Class name and folder of a module."""
 Side = Literal["query", "document"]
@@ -47,7 +50,7 @@ def side_modules(directory: Path, side: Side | None) -> list[Module]:
     side: role of the text; None for a text without one.
     """
     try:
-        modules = _modules(parse_json(directory / "modules.json"))
+        modules = _modules(_parsed(directory / "modules.json"))
         if not modules or modules[0][0] not in ROUTERS:
             return modules
         return [*_route(directory, modules[0][1], side), *modules[1:]]
@@ -58,9 +61,14 @@ def side_modules(directory: Path, side: Side | None) -> list[Module]:
 def is_routed(directory: Path) -> bool:
     """Whether queries and documents go through modules of their own (`Router`, in older files `Asym`)."""
     try:
-        return _modules(parse_json(directory / "modules.json"))[0][0] in ROUTERS
+        return _modules(_parsed(directory / "modules.json"))[0][0] in ROUTERS
     except (ValueError, RecursionError, OSError, TypeError, KeyError, IndexError):
         return False
+
+
+def _parsed(path: Path) -> Any:
+    """The contents of a small JSON file. These files are read again whenever a file of the checkpoint is looked up."""
+    return json.loads(read_bounded(path, MAX_MODULES_BYTES))
 
 
 def _modules(listed: Any) -> list[Module]:
@@ -74,7 +82,7 @@ def _class(name: Any) -> str:
 def _route(directory: Path, folder: str, side: Side | None) -> list[Module]:
     """The modules of a router for a text. Source: `Router` of sentence-transformers 6.2."""
     path = directory / folder / "router_config.json"
-    content = parse_json(path if path.exists() else directory / folder / "config.json")
+    content = _parsed(path if path.exists() else directory / folder / "config.json")
     settings, structure = content.get("parameters") or {}, content["structure"]
     name = _route_name(settings.get("route_mappings") or {}, structure, side)
     if name is None and side is not None:

@@ -2,109 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import os
-import pickle
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from tests.hostile import gguf_cases
-from tests.hostile.base import config, generation, header, tensors, tokenizer, write_json
+from tests.hostile.base import config, generation, tokenizer, write_json
 from tests.hostile.pieces import pieces
-
-Case = Callable[[Path], Path | None]
-"""Changes the files of a directory. Returns the checkpoint to read if that is not the directory."""
-
-LONG = "x" * 5000
-ESCAPES = "model.\x1b[2J\x1b]0;owned\x07.weight"
-
-
-def _index(weight_map: Any) -> Case:
-    def apply(directory: Path) -> None:
-        (directory / "model.safetensors").unlink()
-        write_json(directory, "model.safetensors.index.json", {"weight_map": weight_map})
-
-    return apply
-
-
-def _index_text(content: bytes) -> Case:
-    def apply(directory: Path) -> None:
-        (directory / "model.safetensors").unlink()
-        (directory / "model.safetensors.index.json").write_bytes(content)
-
-    return apply
-
-
-def _bin(write: Callable[[Path], None]) -> Case:
-    def apply(directory: Path) -> None:
-        (directory / "model.safetensors").unlink()
-        write(directory / "pytorch_model.bin")
-
-    return apply
-
-
-class _Code:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return eval, ("1",)
-
-
-def _pickle_of_code(path: Path) -> None:
-    torch.save({"model.norm.weight": _Code()}, path)
-
-
-def _bomb(path: Path) -> None:
-    """An archive of torch whose 2 GB of zeros are compressed."""
-    plain = io.BytesIO()
-    torch.save({"model.norm.weight": torch.zeros(16)}, plain)
-    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            if "/data/" in name:
-                with target.open(name, "w", force_zip64=True) as file:
-                    for _ in range(2048):
-                        file.write(bytes(1 << 20))
-            else:
-                target.writestr(name, source.read(name))
-
-
-def _pickle_of_lists(path: Path) -> None:
-    """A pickle that doubles a list 40 times."""
-    code = b"\x80\x02]q\x00" + b"".join(b"]q\x01(h\x00h\x00eq\x00" for _ in range(40)) + b"."
-    path.write_bytes(code)
-
-
-def _pickle_of_long_text(path: Path) -> None:
-    """A pickle that states a text of 4 GB."""
-    path.write_bytes(b"\x80\x02X" + b"\xff\xff\xff\xff" + b"a" * 64)
-
-
-def _expanded_storage(path: Path) -> None:
-    """A tensor of 2 ** 40 numbers, all in one place of a storage."""
-    torch.save({"model.norm.weight": torch.zeros(1).expand(1 << 40)}, path)
-
-
-def _many_pickled(path: Path) -> None:
-    empty = torch.zeros(0)
-    torch.save({f"model.layers.{number}.x": empty for number in range(300_000)}, path)
-
-
-def _many_empty(directory: Path) -> None:
-    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    header({f"model.layers.{number}.mlp.up_proj.weight": entry for number in range(300_000)})(directory)
-
-
-def _many_dropped(directory: Path) -> None:
-    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    header({f"model.layers.{number}.self_attn.rotary_emb.inv_freq": entry for number in range(300_000)})(directory)
-
-
-def _wide(directory: Path) -> None:
-    """Shapes whose product overflows 64 bits."""
-    header({"model.norm.weight": {"dtype": "F32", "shape": [1 << 40, 1 << 40], "data_offsets": [0, 0]}})(directory)
+from tests.hostile.weight_cases import ESCAPES, LONG, WEIGHTS, Case, text_file
 
 
 def _vocabulary(count: int) -> Case:
@@ -112,41 +19,6 @@ def _vocabulary(count: int) -> Case:
         content["model"]["vocab"] |= {f"x{number}": 260 + number for number in range(count)}
 
     return tokenizer(change)
-
-
-def _quantized(**settings: Any) -> Case:
-    """Settings of a GPTQ checkpoint."""
-    return config(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128, **settings})
-
-
-def _gptq_regex(directory: Path) -> None:
-    """A regular expression that backtracks, among the settings of single modules."""
-    _quantized(dynamic={"+:(([a-z._0-9]+)+)+!": {"bits": 8}})(directory)
-    tensors(
-        lambda content: {
-            **{name: tensor for name, tensor in content.items() if "up_proj" not in name},
-            **{
-                f"model.layers.{layer}.mlp.up_proj.{part}": np.zeros(shape, dtype)
-                for layer in range(2)
-                for part, shape, dtype in (
-                    ("qweight", (2, 32), np.int32),
-                    ("qzeros", (1, 4), np.int32),
-                    ("scales", (1, 32), np.float32),
-                )
-            },
-        }
-    )(directory)
-
-
-def _text_file(name: str, content: bytes, size: int = 0) -> Case:
-    """A file with this content. size: its size, with zeros at the end; 0 for that of the content."""
-
-    def apply(directory: Path) -> None:
-        (directory / name).write_bytes(content)
-        if size:
-            os.truncate(directory / name, size)
-
-    return apply
 
 
 def _labels(directory: Path) -> None:
@@ -165,6 +37,13 @@ def _other_tokenizer(name: str, content: bytes, **settings: Any) -> Case:
 
 def _sentencepiece(content: bytes) -> Case:
     return _other_tokenizer("tokenizer.model", content, tokenizer_class="LlamaTokenizer")
+
+
+def _control_pieces(count: int) -> bytes:
+    return b"".join(
+        bytes([10, len(text) + 4, 10, len(text)]) + text + b"\x18\x03"
+        for text in (b"<%d>" % number for number in range(count))
+    )
 
 
 def _many_pieces(directory: Path) -> None:
@@ -259,12 +138,14 @@ CONFIGS: dict[str, Case] = {
         max_position_embeddings=10**9,
     ),
     "id2label with 1,000,000 labels": _labels,
-    "config.json, 100,000 brackets": _text_file("config.json", b"[" * 100_000),
-    "config.json of 200 MB": _text_file("config.json", b'{"model_type": "llama", "x": [', 200 << 20),
+    "config.json, 100,000 brackets": text_file("config.json", b"[" * 100_000),
+    "config.json of 200 MB": text_file("config.json", b'{"model_type": "llama", "x": [', 200 << 20),
     "model_type with escapes": config(model_type="\x1b[2Jllama"),
     "architectures of 5,000 characters": config(architectures=[LONG]),
     "unknown activation with escapes": config(hidden_act="\x1b]0;owned\x07" + LONG),
 }
+
+
 GENERATIONS: dict[str, Case] = {
     "top_k 1e30": generation(top_k=10**30),
     "top_k -1": generation(top_k=-1),
@@ -285,35 +166,8 @@ GENERATIONS: dict[str, Case] = {
     "100,000 end tokens": generation(eos_token_id=[7] * 100_000),
     "generation_config.json of 9 MB": generation(bad_words_ids=[[7]] * 3_000_000),
 }
-WEIGHTS: dict[str, Case] = {
-    "shard name of 5,000 characters": _index({"model.norm.weight": LONG}),
-    "shard name with escapes": _index({"model.norm.weight": "\x1b[2J.safetensors"}),
-    "300,000 shards": _index({f"x{number}": f"{number}.safetensors" for number in range(300_000)}),
-    "index without names": _index({}),
-    "index of numbers": _index({"model.norm.weight": 7}),
-    "index of 40 MB": _index({f"model.layers.{number}.x": "model.safetensors" for number in range(900_000)}),
-    "index that nests": _index_text(b"[" * 100_000),
-    "300,000 empty tensors": _many_empty,
-    "300,000 unused tensors": _many_dropped,
-    "tensor's name with escapes": tensors(lambda content: {**content, ESCAPES: np.zeros(2, np.float32)}),
-    "tensor's name of 5,000 characters": tensors(lambda content: {**content, LONG: np.zeros(2, np.float32)}),
-    "shape beyond 64 bits": _wide,
-    "header longer than the file": header({}, length=1 << 62),
-    "header of 90 MB": header(b'{"__metadata__": {"x": "' + b"a" * 90_000_000 + b'"}}'),
-    "header that nests": header(b'{"x": ' + b"[" * 100_000 + b"}"),
-    "offsets out of order": header({"x": {"dtype": "F32", "shape": [1], "data_offsets": [8, 4]}}, bytes(8)),
-    "pickle of code": _bin(_pickle_of_code),
-    "pickle that doubles lists": _bin(_pickle_of_lists),
-    "pickle with a length of 4 GB": _bin(_pickle_of_long_text),
-    "pickle of plain numbers": _bin(lambda path: path.write_bytes(pickle.dumps({"a": 1}))),
-    "tensor of 2 ** 40 numbers in one place": _bin(_expanded_storage),
-    "300,000 pickled tensors": _bin(_many_pickled),
-    "compressed archive of 2 GB": _bin(_bomb),
-    "quantized, group_size 1e30": _quantized(group_size=10**30),
-    "quantized, bits 1e30": _quantized(bits=10**30),
-    "quantized, expression that backtracks": _gptq_regex,
-    "quant_method with escapes": _quantized(quant_method="\x1b[2J" + LONG),
-}
+
+
 ADAPTERS: dict[str, Case] = {
     "adapter, r 1e30": _adapter({"r": 10**30}),
     "adapter, lora_alpha NaN": _adapter({"lora_alpha": float("nan")}),
@@ -323,6 +177,8 @@ ADAPTERS: dict[str, Case] = {
     "adapter, tensor's name with escapes": _adapter({}, {ESCAPES: np.ones((2, 2), np.float32)}),
     "adapter, 300,000 tensors": _many_adapted,
 }
+
+
 TOKENIZERS: dict[str, Case] = {
     "2,000,000 extra vocabulary entries": _vocabulary(2_000_000),
     "vocabulary entry of 10 MB": tokenizer(lambda content: content["model"]["vocab"].update({"x" * 10_000_000: 260})),
@@ -344,7 +200,22 @@ TOKENIZERS: dict[str, Case] = {
     "added_tokens_decoder, id of 400 digits": lambda directory: write_json(
         directory, "tokenizer_config.json", {"added_tokens_decoder": {"9" * 400: {"content": "x"}}}
     ),
-    "tokenizer.json that nests": _text_file("tokenizer.json", b"[" * 1_000_000),
+    "added tokens of 16 MB": tokenizer(
+        lambda content: content["added_tokens"].extend(
+            {
+                "id": 300 + number,
+                "content": f"{number}" + "\U0001f600" * 500,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": False,
+            }
+            for number in range(8000)
+        )
+    ),
+    "chat template of 3 GB": text_file("chat_template.jinja", b"", 3 << 30),
+    "tokenizer.json that nests": text_file("tokenizer.json", b"[" * 1_000_000),
     "added_tokens.json, 300,000 added tokens": lambda directory: write_json(
         directory, "added_tokens.json", {f"<{number}>": 300 + number for number in range(300_000)}
     ),
@@ -355,12 +226,28 @@ TOKENIZERS: dict[str, Case] = {
     "sentencepiece, 1,500,000 pieces": _many_pieces,
     "sentencepiece, scores NaN": _sentencepiece(pieces(["<unk>", "a", "b"], score=float("nan"))),
     "sentencepiece, character map cut": _sentencepiece(pieces(["<unk>", "a", "b"], charsmap=b"\xff\xff\xff\x7f")),
+    "sentencepiece, a text that is a number": _sentencepiece(
+        b"\x0a\x06\x08\xff\xff\xff\xff\x07" + pieces(["<unk>", "a"])
+    ),
+    "sentencepiece, 20,000,000 settings": _sentencepiece(
+        pieces(["<unk>", "a"]) + b"\x12\x80\xb4\x89\x13" + b"\x20\x00" * 20_000_000
+    ),
+    "sentencepiece, pieces that are all pairs of each other": _sentencepiece(
+        pieces(["<unk>", *("a" * size for size in range(1, 2000))], model_type=2)
+    ),
+    "sentencepiece, 200,000 control pieces": _sentencepiece(pieces(["<unk>"]) + _control_pieces(200_000)),
     "sentencepiece, pieces of nothing": _sentencepiece(b"\x0a\x00" * 1_000_000),
     "vocab.txt, 1,500,000 lines": _other_tokenizer("vocab.txt", b"a\n" * 1_500_000, tokenizer_class="BertTokenizer"),
 }
+
+
 SLOW = frozenset(
     (
         "300,000 shards",
+        "index of 4,500,000 tensors",
+        "1,600,000 tensors in a header",
+        "shape of 45,000,000 numbers",
+        "sentencepiece, 20,000,000 settings",
         "index of 40 MB",
         "300,000 empty tensors",
         "300,000 unused tensors",
@@ -380,6 +267,8 @@ SLOW = frozenset(
     )
 )
 """Cases that take seconds to write or to refuse. `python -m tests.hostile` and `make chaos` run them too."""
+
+
 CASES: dict[str, Mapping[str, Case]] = {
     "config.json": CONFIGS,
     "generation_config.json": GENERATIONS,

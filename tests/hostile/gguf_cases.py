@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def gguf(
     metadata: Mapping[str, tuple[int, Any]],
     tensors: Sequence[tuple[str, Sequence[int], int, int]] = (),
     counts: tuple[int, int] | None = None,
-    data: bytes = bytes(4096),
+    data: bytes = bytes(1 << 16),
 ) -> bytes:
     """A file. tensors: name, shape, type and offset of each. counts: stated numbers of tensors and keys."""
     stated = counts or (len(tensors), len(metadata))
@@ -69,12 +70,14 @@ _OF_LAYER: dict[str, tuple[int, ...]] = {
     "ffn_up": (16, 32),
     "ffn_down": (32, 16),
 }
-WHOLE = [
+SHARED = [
     ("token_embd.weight", (16, 3), 0, 0),
     ("output_norm.weight", (16,), 0, 0),
     *((f"blk.{layer}.{name}.weight", shape, 0, 0) for layer in range(2) for name, shape in _OF_LAYER.items()),
 ]
 """All tensors of the model, all in the same zeros of the file."""
+WHOLE = [(name, shape, kind, 2048 * index) for index, (name, shape, kind, _) in enumerate(SHARED)]
+"""All tensors of the model, each in its own zeros."""
 
 
 def case(
@@ -96,6 +99,27 @@ def whole(content: Callable[[], bytes]) -> Callable[[Path], Path]:
 
 def _nested() -> bytes:
     return struct.pack("<IQ", ARRAY, 1) * 100_000 + struct.pack("<IQ", UINT32, 0)
+
+
+def _pipe(directory: Path) -> Path:
+    os.mkfifo(directory / "m.gguf")
+    return directory / "m.gguf"
+
+
+def _sparse(directory: Path, value: bytes) -> Path:
+    """A file of 3 GB of zeros, but for its header. value: type and beginning of a value that they end."""
+    path = directory / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + value)
+    os.truncate(path, (3 << 30) + 100)
+    return path
+
+
+def _sparse_text(directory: Path) -> Path:
+    return _sparse(directory, struct.pack("<IQ", STRING, 3 << 30))
+
+
+def _sparse_entry(directory: Path) -> Path:
+    return _sparse(directory, struct.pack("<IIQQ", ARRAY, STRING, 1, 3 << 30))
 
 
 CASES: dict[str, Callable[[Path], Path]] = {
@@ -167,5 +191,25 @@ CASES: dict[str, Callable[[Path], Path]] = {
         }
     ),
     "GGUF, id of a role 4e9": case({"tokenizer.ggml.bos_token_id": (UINT32, 4_000_000_000)}),
+    "GGUF, block_count 2 ** 64 - 1": case({"llama.block_count": (UINT64, (1 << 64) - 1)}),
+    "GGUF, freq_base 1e300": case({"llama.rope.freq_base": (12, struct.pack("<d", 1e300))}),
+    "GGUF, pre-tokenizer is a list": case({"tokenizer.ggml.pre": (ARRAY, (STRING, ["x"]))}),
+    "GGUF, types are a number": case({"tokenizer.ggml.token_type": (UINT32, 1)}),
+    "GGUF, merges are a text": case({"tokenizer.ggml.merges": (STRING, "a b")}),
+    "GGUF, chat_templates is a number": case({"tokenizer.chat_templates": (UINT32, 7)}),
+    "GGUF, xielu.alpha_p is a number": case({"xielu.alpha_p": (FLOAT32, 1.0)}),
+    "GGUF, a pipe": _pipe,
+    "GGUF, all tensors in the same bytes": case(tensors=SHARED),
+    "GGUF, 8,000,000 texts in ten arrays": whole(
+        lambda: gguf(
+            {**LLAMA, **{f"x{n}": (ARRAY, struct.pack("<IQ", STRING, 800_000) + bytes(6_400_000)) for n in range(10)}},
+            WHOLE,
+        )
+    ),
+    "GGUF, types of 5,000,000 bytes": case(
+        {"tokenizer.ggml.token_type": (ARRAY, struct.pack("<IQ", 0, 5_000_000) + bytes(5_000_000))}
+    ),
+    "GGUF, text of 3 GB": _sparse_text,
+    "GGUF, entry of 3 GB": _sparse_entry,
     "GGUF, split.count 65,535": case({"split.count": (UINT32, 65_535)}),
 }

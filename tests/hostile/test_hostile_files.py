@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_memory_before_the_first_weight_is_limited(tmp_path: Path) -> None:
     ):
         bytearray(2 << 30)
     assert len(bytearray(2 << 30)) == 2 << 30, "the limit ends with the block"
+
+
+def test_holes_of_files_do_not_lift_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "padding.bin").touch()
+    os.truncate(tmp_path / "padding.bin", 1 << 42)
+    (tmp_path / "weights.bin").write_bytes(b"x" * 100_000)
+    assert 100_000 <= planning_limit._bytes_of(tmp_path)[1] < 200_000
 
 
 def test_mapped_files_count_for_no_memory(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,15 @@ def _normalizer(*steps: dict[str, Any]) -> Change:
 
 
 def _split(expression: str) -> Change:
-    split = {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
-    return _put(pre_tokenizer=split)
+    return _put(pre_tokenizer=_splits(expression))
+
+
+def _splits(expression: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+
+
+def _pre_tokenizer(*steps: dict[str, Any]) -> Change:
+    return _put(pre_tokenizer={"type": "Sequence", "pretokenizers": list(steps)})
 
 
 def _model(**settings: Any) -> Change:
@@ -70,7 +78,34 @@ def _nested(depth: int) -> dict[str, Any]:
 
 
 _TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+_METASPACES = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True} for mark in "▁_"]
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_HIDDEN = _replace({"String": "e"}, "x" * 1000)
 REFUSED: dict[str, Change] = {
+    "a normalizer that writes bytes as characters twice": _normalizer({"type": "ByteLevel"}, {"type": "ByteLevel"}),
+    "a pre-tokenizer that writes bytes as characters twice": _pre_tokenizer(_BYTES, _BYTES),
+    "a pre-tokenizer that puts two characters before each part": _pre_tokenizer(*_METASPACES),
+    "a pre-tokenizer that cuts parts of no length": _pre_tokenizer({"type": "FixedLength", "length": 0}),
+    "two character maps": _normalizer(_charsmap(8), _charsmap(8)),
+    "sixty texts before a text": _normalizer(*[{"type": "Prepend", "prepend": "xx"}] * 60),
+    "a replacement with an inner list that is not read": _put(normalizer={**_HIDDEN, "normalizers": [{"type": "NFC"}]}),
+    "a pre-tokenizer with a second list": _put(
+        pre_tokenizer={
+            "type": "Sequence",
+            "normalizers": [{"type": "NFC"}],
+            "pretokenizers": [_splits("(a+)+$")],
+        }
+    ),
+    "a replacement without a type": _put(
+        normalizer={key: value for key, value in _HIDDEN.items() if key != "type"}, decoder=_HIDDEN
+    ),
+    "an expression that remembers much of each character": _split("(?:" * 60 + "a" + "|x)" * 60 + "*"),
+    "an expression with a bracket in a class": _split("(?:[])]" + "(?:" * 60 + "a" + "|x)" * 60 + ")*"),
+    "an expression that calls itself": _split(r"(?<x>a\g<x>?)"),
+    "a quadratic expression of a script": _split(r"\p{Thai}+\p{Lao}"),
+    "a quadratic expression of a category": _split(r"\p{Sc}+\p{Zl}"),
+    "a quadratic expression of escapes": _split(r"[\x{3b1}-\x{3c9}]+[\x{2028}\x{2029}]"),
+    "many expressions": _pre_tokenizer(*[_splits(f"x{{{number}}}") for number in range(1, 30)]),
     "100,000 special tokens around a text": _template(100_000),
     "a template that repeats the text": _template(1, [_TEXT] * 200),
     "a template with 100,000 parts": _template(1, [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * 100_000),
@@ -121,6 +156,56 @@ def test_a_component_without_bounds_is_refused(name: str, tmp_path: Path) -> Non
     with pytest.raises(TokenizerError, match=r"^tokenizer\.json") as caught:
         _load(REFUSED[name], tmp_path)
     assert len(str(caught.value)) < 300 and str(caught.value).isprintable()
+
+
+def _map_of(character: str, text: bytes) -> dict[str, Any]:
+    """A character map of one ASCII character: a double array (Darts) with two nodes, then the text."""
+    units = [0] * 1024
+    units[0] = 256 << 10
+    node = 256 ^ ord(character)
+    units[node] = 512 << 10 | 1 << 8 | ord(character)
+    units[node ^ 512] = 1 << 31
+    trie = struct.pack(f"<{len(units)}I", *units)
+    content = struct.pack("<I", len(trie)) + trie + text + b"\0"
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (_normalizer(_map_of("a", b"a" * 30)), "a b " * 50),
+        (_normalizer({"type": "NFKD"}, _map_of("a", b"a" * 30)), "\u00aa " * 50),
+        (_normalizer({"type": "ByteLevel"}), "é日" * 50),
+        (
+            lambda content: content.update(
+                normalizer={"type": "Prepend", "prepend": "x" * 60},
+                added_tokens=[
+                    *content["added_tokens"],
+                    {
+                        "id": 300,
+                        "content": "q",
+                        "single_word": False,
+                        "lstrip": False,
+                        "rstrip": False,
+                        "normalized": False,
+                        "special": False,
+                    },
+                ],
+            ),
+            "aq" * 50,
+        ),
+    ],
+)
+def test_the_bound_of_a_foreign_tokenizer_is_true(change: Change, text: str, tmp_path: Path) -> None:
+    tokenizer = _load(change, tmp_path)
+    (encoding,) = tokenizer.encode([text], add_special_tokens=False)
+    assert len(text) < len(encoding.ids) <= tokenizer.token_bound(text)
+
+
+def test_a_plain_exception_of_the_library_is_an_error_of_one_request(tmp_path: Path) -> None:
+    tokenizer = _load(_put(model={"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"a": 0}}), tmp_path)
+    with pytest.raises(EngineFailure, match="failed on this text"):
+        tokenizer.encode(["b"])
 
 
 @pytest.mark.parametrize(

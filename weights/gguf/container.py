@@ -17,14 +17,17 @@ from typing import Any
 
 from weights.errors import GgufError
 from weights.gguf.choose import pieces
+from weights.gguf.key_kinds import KEY_KINDS
 from weights.gguf.types import OTHER_NAMES, TYPES, BlockType
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
 _MAX_KEY_BYTES = 65535
-_MAX_TENSORS, _MAX_KEYS, _MAX_TEXTS = 1 << 16, 1 << 12, 1 << 22
-"""Published files have 2,000 tensors, 100 keys and 600,000 texts in one array. Each takes microseconds to read."""
+_MAX_TENSORS, _MAX_KEYS, _MAX_ELEMENTS = 1 << 16, 1 << 12, 1 << 22
+"""Published files have 2,000 tensors, 100 keys and 1,500,000 elements of arrays. Each takes microseconds to read."""
+_MAX_TEXT_BYTES = 1 << 28
+"""Most bytes of a text of the metadata, and of all texts of an array. Vocabularies have 10 MB, templates 1 MB."""
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -67,18 +70,21 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
+        if not path.is_file():  # opening a pipe would wait for a writer
+            raise GgufError(f"{self.name!r} is not a regular file")
         try:
             with path.open("rb") as file:
                 self.mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             reason = "is empty" if isinstance(error, ValueError) else "cannot be read"
             raise GgufError(f"{self.name!r} {reason}") from None
-        self._at = 0
+        self._at = self._num_elements = 0
         try:
             self._values, tensors = self._read_header()
         except (struct.error, OverflowError):
             raise self._truncated() from None
         self.tensors = {name: self._place(name, *place) for name, place in tensors.items()}
+        self._check_overlaps()
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a metadata key. Arrays are lists. Raises GgufError for text that is not UTF-8."""
@@ -124,7 +130,9 @@ class GgufFile:
             key = self._text(_MAX_KEY_BYTES)
             if key in values:
                 raise GgufError(f"{self.name!r} is damaged: it has the key {key[:80]!r} twice")
-            values[key] = self._value(self._scalar("I"))
+            kind = self._scalar("I")
+            values[key] = self._value(kind)
+            self._check_kind(key, kind, values[key])
         tensors: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(num_tensors):
             name, dimensions = self._text(_MAX_KEY_BYTES), self._scalar("I")
@@ -158,6 +166,23 @@ class GgufFile:
             raise self._truncated()
         return GgufTensor(shape, block, start, nbytes, self)
 
+    def _check_kind(self, key: str, kind: int, value: Any) -> None:
+        """Raise GgufError for a value of another type than the key has."""
+        expected = KEY_KINDS.get(key)
+        if expected is None:
+            return
+        is_list = isinstance(value, _Array)
+        if is_list != expected.is_list or (value.kind if is_list else kind) not in expected.elements:
+            raise GgufError(f"{self.name!r} is damaged: {key!r} is not {expected.words}")
+
+    def _check_overlaps(self) -> None:
+        """Raise GgufError for tensors that share bytes, with which a small file would describe a model of any size."""
+        end, before = 0, ""
+        for start, name in sorted((tensor.offset, name) for name, tensor in self.tensors.items()):
+            if start < end:
+                raise GgufError(f"{self.name!r} is damaged: tensors {before[:80]!r} and {name[:80]!r} overlap")
+            end, before = start + self.tensors[name].nbytes, name
+
     def _truncated(self) -> GgufError:
         return GgufError(f"{self.name!r} is truncated or damaged: it has only {len(self.mapped):,} bytes")
 
@@ -174,10 +199,10 @@ class GgufFile:
         self._at = start + nbytes
         return start
 
-    def _text(self, max_bytes: int | None = None) -> str:
+    def _text(self, max_bytes: int = _MAX_TEXT_BYTES) -> str:
         length = self._scalar("Q")
-        if max_bytes is not None and length > max_bytes:
-            raise GgufError(f"{self.name!r} is damaged: a name has {length:,} bytes, more than {max_bytes:,}")
+        if length > max_bytes:
+            raise GgufError(f"{self.name!r} is damaged: a name or text has {length:,} bytes, more than {max_bytes:,}")
         start = self._skip(length)
         return self._utf8(self.mapped[start : start + length])
 
@@ -201,16 +226,26 @@ class GgufFile:
     def _array(self) -> _Array:
         kind, length = self._scalar("I"), self._scalar("Q")
         start = self._at
+        if length > len(self.mapped) - start:
+            raise self._truncated()
+        self._num_elements += length
+        if self._num_elements > _MAX_ELEMENTS:
+            raise GgufError(
+                f"{self.name!r} has {self._num_elements:,} or more elements in its arrays; the limit is "
+                f"{_MAX_ELEMENTS:,}"
+            )
         if kind == _STRING:
             if length > (len(self.mapped) - start) // 8:
                 raise self._truncated()
-            if length > _MAX_TEXTS:
-                raise GgufError(f"{self.name!r} has an array of {length:,} texts; the limit is {_MAX_TEXTS:,}")
             mapped, at, unpack = self.mapped, start, struct.Struct("<Q").unpack_from
             for _ in range(length):
                 at += 8 + unpack(mapped, at)[0]
             if at > len(mapped):
                 raise self._truncated()
+            if at - start > _MAX_TEXT_BYTES:
+                raise GgufError(
+                    f"{self.name!r} has an array of texts of {at - start:,} bytes; the limit is {_MAX_TEXT_BYTES:,}"
+                )
             self._at = at
         elif kind in _SCALARS:
             self._skip(length * struct.calcsize(f"<{_SCALARS[kind]}"))

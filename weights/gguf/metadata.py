@@ -8,6 +8,10 @@ from typing import Any
 from weights.errors import GgufError
 from weights.gguf.container import Gguf
 
+MAX_LAYERS = 4096
+_LARGEST = 3e38
+"""Numbers up to this size fit into a float32."""
+
 
 class Metadata:
     """The metadata of one architecture, strictly read. Every method raises GgufError with the key."""
@@ -59,7 +63,10 @@ class Metadata:
     @property
     def layers(self) -> int:
         """Number of layers, without those that only predict further tokens (multi-token prediction)."""
-        return self.integer("block_count") - self.integer("nextn_predict_layers", 0)
+        count = self.integer("block_count") - self.integer("nextn_predict_layers", 0)
+        if not 0 <= count <= MAX_LAYERS:  # lists of this length are made
+            raise self.error("block_count", f"must be at most {MAX_LAYERS:,}, not {count:,}")
+        return count
 
     def layers_with(self, tensor: str) -> list[int]:
         """Numbers of the layers that have a tensor. tensor: its name without the prefix of the layer."""
@@ -89,6 +96,8 @@ class Metadata:
 
 def shortest(value: float) -> float:
     """The decimal number with the fewest digits that rounds to this float32: the number in the original settings."""
+    if abs(value) > _LARGEST:
+        return float(value)
     for digits in range(1, 9):
         short = float(f"{value:.{digits}g}")
         if struct.pack("<f", short) == struct.pack("<f", value):

@@ -72,6 +72,6 @@ def _read(values: Any, name: str) -> QuantizedFormat:
     method = settings.get("quant_method")
     if method is None and name == "compression_config":
         method = "compressed-tensors"
-    if method in FORMATS:
+    if isinstance(method, str) and method in FORMATS:
         return FORMATS[method](settings)
     settings.refuse("quant_method", f"{shown(repr(method))} is not supported, only {', '.join(FORMATS)}")

@@ -47,7 +47,7 @@ def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: b
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         yield progress
         return
-    file_bytes = sum(map(_bytes_of, sources))
+    file_bytes, disk_bytes = (sum(sizes) for sizes in zip(*map(_bytes_of, sources), strict=True))
     earlier = signal.signal(signal.SIGPROF, _raise)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     is_over = False
@@ -66,7 +66,7 @@ def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: b
     if limits_memory:
         limit = _data_bytes() + MEMORY_BYTES + MAPPINGS * file_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
-    signal.setitimer(signal.ITIMER_PROF, _seconds(file_bytes), REPEAT_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, _seconds(disk_bytes), REPEAT_SECONDS)
     try:
         yield report
     finally:
@@ -78,9 +78,17 @@ def _raise(number: int, frame: object) -> None:
     raise PlanningTooLong
 
 
-def _bytes_of(source: Path) -> int:
+def _bytes_of(source: Path) -> tuple[int, int]:
+    """Bytes of the files of a checkpoint, and those of them that are on the disk.
+
+    Holes of sparse files are not on the disk, nor is anything that /proc states.
+    """
     files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files)
+    found = [path.stat() for path in files]
+    return (
+        sum(status.st_size for status in found),
+        sum(min(status.st_size, max(status.st_blocks, 1) * 512) for status in found),
+    )
 
 
 def _seconds(file_bytes: int) -> float:

@@ -135,6 +135,9 @@ def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
         path = file_in(directory, file)
         if path is not None:
             try:
+                size = path.stat().st_size
+                if size > 4 * MAX_TEMPLATE_CHARACTERS:
+                    raise TokenizerError(f"{file} has {size:,} bytes; the limit is {4 * MAX_TEMPLATE_CHARACTERS:,}")
                 found[name] = path.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):
                 raise TokenizerError(f"{file} is damaged: not UTF-8 text") from None

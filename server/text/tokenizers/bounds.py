@@ -18,14 +18,17 @@ MAX_ENTRIES = 1 << 20
 MAX_IDS = 1 << 22
 """Highest token id plus one: tables by id are made of this length."""
 MAX_MERGES = 1 << 21
-MAX_ADDED_TOKENS, MAX_ADDED_CHARACTERS = 1 << 17, 1 << 22
-"""Most tokens beside the vocabulary. Published models of speech have 65,536."""
+MAX_ADDED_TOKENS, MAX_ADDED_BYTES = 1 << 17, 1 << 22
+"""Most tokens beside the vocabulary. Published models of speech have 65,536. A search tree of their bytes is built."""
 MAX_ENTRY = 2048
 """Longest entry of a vocabulary, in characters. It bounds the text that one generated token adds."""
 MAX_UNIGRAM_ENTRY = 256
 """Longest entry of a Unigram model, which compares each place of a text with entries up to this length."""
 MAX_MERGED_CHARACTERS = 1 << 22
 """Characters of all pieces from which merges are found: each piece is cut at each of its characters."""
+
+MAX_PAIR_CHARACTERS = 1 << 25
+"""Characters of all pairs of pieces that form a piece. Published vocabularies have five million."""
 
 
 def read_bounded(path: Path) -> bytes:

@@ -18,16 +18,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, normalizers
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.tokenizers.bounds import (
-    MAX_ADDED_CHARACTERS,
+    MAX_ADDED_BYTES,
     MAX_ADDED_TOKENS,
     MAX_ENTRIES,
     MAX_ENTRY,
     MAX_MERGES,
     check,
 )
-from server.text.tokenizers.expressions import check_expression
+from server.text.tokenizers.expressions import check_expression, is_published
+from server.text.tokens.token_bound import character_map_texts
 from server.text.tokens.tokenizer import TokenizerError
 
 MAX_COMPONENT_BYTES = 4 << 20
@@ -42,7 +44,11 @@ MAX_MAPPED_BYTES = 256
 MAX_WORD = 256
 """Longest word, in characters, that a WordPiece model divides: the time grows with the square of it."""
 MAX_AFFIX = 64
+MAX_EXPRESSIONS = 8
+"""Most expressions to be tried on texts, which takes half a second for each."""
 
+_ONCE = ("ByteLevel", "Precompiled", "Metaspace")
+_LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 _NONE = msgspec.Raw(b"null")
 
 
@@ -76,31 +82,59 @@ def check_tokenizer_json(content: bytes) -> int | None:
         file = msgspec.json.decode(content, type=_File)
         added = file.added_tokens or []
         check(len(added), MAX_ADDED_TOKENS, "added tokens")
-        check(sum(len(token.content) for token in added), MAX_ADDED_CHARACTERS, "characters of added tokens")
+        check(sum(len(token.content.encode()) for token in added), MAX_ADDED_BYTES, "bytes of added tokens")
         check(max((len(token.content) for token in added), default=0), MAX_ENTRY, "characters in one added token")
         _check_model(file.model)
-        normalizer, pre_tokenizer, post_processor, decoder = (
-            _parsed(part) for part in (file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder)
+        _check_components(
+            *(_parsed(part) for part in (file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder))
         )
-        _check_growth("normalizer", normalizer)
-        _check_growth("decoder", decoder)
-        for step in _steps(pre_tokenizer):
-            _check_pattern("pre_tokenizer", step)
-        for step in _steps(post_processor):
-            _check_template(step)
         return _measured_size(bytes(file.model.vocab))
     except (msgspec.MsgspecError, RecursionError, AttributeError, TypeError, KeyError, binascii.Error) as error:
         reason = " ".join(str(error).split())[:120]
         raise TokenizerError(f"tokenizer.json is damaged or of a newer format: {reason}") from None
 
 
-def check_character_map(charsmap: bytes, file: str) -> None:
-    """Raise TokenizerError for a character map of SentencePiece that makes a long text of one character.
+def check_built(backend: LibraryTokenizer) -> None:
+    """Check the components of a tokenizer that the library has built from a file. Raises TokenizerError.
 
-    charsmap: length of a trie, the trie, then texts that each end with a zero.
+    The library may read a file in another way than `check_tokenizer_json`: it takes components without a type, and
+    ignores members that it does not know.
     """
-    texts = charsmap[4 + int.from_bytes(charsmap[:4], "little") :]
-    check(max(map(len, texts.split(b"\0"))), MAX_MAPPED_BYTES, "bytes in one text of its character map", file)
+    built = (backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder)
+    states = [msgspec.json.decode(b"null" if part is None else part.__getstate__()) for part in built]
+    for state in states:
+        check(sum(1 for _ in _steps(state)), MAX_STEPS, "parts in one component")
+    _check_components(*states)
+
+
+def _check_components(normalizer: Any, pre_tokenizer: Any, post_processor: Any, decoder: Any) -> None:
+    components = (normalizer, pre_tokenizer, post_processor, decoder)
+    expressions = {_expression(step) for component in components for step in _steps(component)} - {None}
+    foreign = sum(expression is not None and not is_published(expression) for expression in expressions)
+    check(foreign, MAX_EXPRESSIONS, "expressions that no published tokenizer has")
+    _check_growth("normalizer", normalizer)
+    _check_growth("decoder", decoder)
+    _check_once("pre_tokenizer", pre_tokenizer)
+    for step in _steps(pre_tokenizer):
+        _check_pattern("pre_tokenizer", step)
+        if step.get("type") == "FixedLength" and step["length"] < 1:
+            raise TokenizerError("tokenizer.json: its pre_tokenizer cuts texts into parts of no length")
+    for step in _steps(post_processor):
+        _check_template(step)
+
+
+def _check_once(name: str, component: Any) -> None:
+    """Check the parts that lengthen each piece of a text: applied twice, they lengthen what they have added."""
+    kinds = [step.get("type") for step in _steps(component)]
+    for kind in _ONCE:
+        check(kinds.count(kind), 1, f"parts of the type {kind} in its {name}")
+
+
+def check_character_map(charsmap: bytes, file: str) -> None:
+    """Raise TokenizerError for a character map of SentencePiece that makes a long text of one character."""
+    check(
+        max(map(len, character_map_texts(charsmap))), MAX_MAPPED_BYTES, "bytes in one text of its character map", file
+    )
 
 
 def _parsed(component: msgspec.Raw) -> Any:
@@ -156,13 +190,17 @@ def _steps(component: Any) -> Iterator[Mapping[str, Any]]:
     while waiting and seen <= MAX_STEPS:
         step = waiting.pop()
         seen += 1
-        inner = step.get("normalizers") or step.get("pretokenizers") or step.get("processors") if step else None
-        inner = inner or (step.get("decoders") if step else None)
+        inner = [part for name in _LISTS for part in step.get(name) or ()] if _is_sequence(step) else []
         if inner:
             waiting += inner[: MAX_STEPS + 1]
             yield {"type": "Sequence"}
         elif step is not None:
             yield step
+
+
+def _is_sequence(step: Any) -> bool:
+    """Whether a part is a list of parts. Old files state no types."""
+    return step is not None and step.get("type", "Sequence") == "Sequence"
 
 
 def _check_growth(name: str, component: Any) -> None:
@@ -173,11 +211,12 @@ def _check_growth(name: str, component: Any) -> None:
     name: `normalizer` or `decoder`, for errors. component: its JSON object.
     """
     steps = list(_steps(component))
+    _check_once(name, component)
+    check(sum(len(step.get("prepend") or "") for step in steps), MAX_AFFIX, "characters in texts that are prepended")
     for step in steps:
         _check_pattern(name, step)
         if step.get("type") == "Precompiled":
             check_character_map(base64.b64decode(step.get("precompiled_charsmap") or ""), "tokenizer.json")
-        check(len(step.get("prepend") or ""), MAX_AFFIX, "characters in a text that is prepended")
         check(len(step.get("suffix") or "") + len(step.get("prefix") or ""), MAX_AFFIX, "characters in a prefix")
     growth = prod(_growth(step) for step in steps)
     if growth > MAX_GROWTH:
@@ -189,7 +228,7 @@ def _check_growth(name: str, component: Any) -> None:
 
 def _growth(step: Mapping[str, Any]) -> int:
     """Largest number of characters that a part makes of one."""
-    if step.get("type") != "Replace":
+    if step.get("type", "Replace") != "Replace" or "content" not in step or "pattern" not in step:
         return 1
     length, pattern = len(step["content"]), step["pattern"]
     text, expression = pattern.get("String"), pattern.get("Regex")
@@ -206,9 +245,14 @@ def _growth(step: Mapping[str, Any]) -> int:
     return 1 + length if may_be_empty else max(1, length)
 
 
-def _check_pattern(name: str, step: Mapping[str, Any]) -> None:
+def _expression(step: Mapping[str, Any]) -> str | None:
+    """The regular expression of a part."""
     pattern = step.get("pattern")
-    expression = pattern.get("Regex") if isinstance(pattern, dict) else None
+    return pattern.get("Regex") if isinstance(pattern, dict) else None
+
+
+def _check_pattern(name: str, step: Mapping[str, Any]) -> None:
+    expression = _expression(step)
     if expression is not None:
         check_expression(expression, name)
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 
 from tokenizers import Regex, pre_tokenizers
 
@@ -31,6 +34,9 @@ a short quadratic search.
 SECONDS_PER_CHARACTER = 4e-6
 """Fifty times what published expressions need on a slow processor."""
 SPARE_SECONDS = 0.002
+MAX_REPEATED_CHOICES = 16
+"""Groups, alternatives and quantifiers in a group that is repeated. The library remembers about 32 bytes of each for
+each character until the match ends: 200 MB of the longest text. Published expressions have five at most."""
 UNRANKED = (LENGTHS[0], LENGTHS[-1])
 """Lengths whose times are not ranked, nor compared with those of the next length."""
 MAX_GROWTH = 8.0
@@ -39,19 +45,30 @@ rule, because a quadratic expression keeps the limit per character there."""
 CLOCK_TICK = 1e-6
 """Seconds. A clock of processor time may show none for a short text."""
 MAX_CHARACTERS = 20
+MAX_LITERALS = 128
+"""Characters of an expression that are tried alone."""
+_LAST_SAMPLE = 0x1F000
+_PROPERTY = re.compile(r"\\[pP]|\[:")
+_ESCAPES = re.compile(r"\\x\{([0-9a-fA-F]{1,6})\}|\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})")
 _KINDS = ("a", "A", "1", " ", "\n", ".", "'", "_", "中", "\u0301", "\N{GRINNING FACE}")
 _QUADRATIC = frozenset(("superbpe",))
 """Published pre-tokenizers whose expressions look ahead to the end of a number from each of its digits."""
 
 
+@lru_cache(maxsize=64)
 def check_expression(expression: str, name: str) -> None:
     """Raise TokenizerError for a regular expression that is invalid, or slow on some text. name: its component."""
-    if _spelled_alike(expression) in _published():
+    if is_published(expression):
         return
     if len(expression) > MAX_EXPRESSION:
         raise TokenizerError(
             f"tokenizer.json: the expression of its {name} has {len(expression):,} characters; the limit is "
             f"{MAX_EXPRESSION:,}"
+        )
+    if (choices := repeated_choices(expression)) > MAX_REPEATED_CHOICES:
+        raise TokenizerError(
+            f"tokenizer.json: the expression of its {name} repeats a group of {choices:,} choices; the limit is "
+            f"{MAX_REPEATED_CHOICES}"
         )
     try:
         split = pre_tokenizers.Split(Regex(expression), "isolated")
@@ -60,6 +77,40 @@ def check_expression(expression: str, name: str) -> None:
         raise TokenizerError(f"tokenizer.json: the expression of its {name} is invalid: {reason}") from None
     with _silent_panics():
         _try(split, name, list(_texts(expression)))
+
+
+def is_published(expression: str) -> bool:
+    """Whether a published tokenizer has this expression."""
+    return _spelled_alike(expression) in _published()
+
+
+def repeated_choices(expression: str) -> int:
+    """Most groups, alternatives and quantifiers in a group of an expression that is repeated.
+
+    Recursion repeats without a quantifier. Comments, and classes that begin with a bracket, would hide brackets. All
+    three count as more than any limit.
+    """
+    if re.search(r"\\g|\(\?#|\(\?[a-z-]*x|\[\^?\]", expression):
+        return MAX_REPEATED_CHOICES + len(expression)
+    most, class_depth, counts, place = 0, 0, [0], 0
+    while place < len(expression):
+        character = expression[place]
+        place += 2 if character == "\\" else 1
+        if character in "[]":
+            class_depth = max(class_depth + (1 if character == "[" else -1), 0)
+        elif class_depth or character == "\\":
+            continue
+        elif character == "(":
+            counts.append(1)
+            place += expression[place : place + 1] == "?"
+        elif character == ")" and len(counts) > 1:
+            inside = counts.pop()
+            counts[-1] += inside
+            if expression[place : place + 1] in ("*", "+", "{"):
+                most = max(most, inside)
+        elif character in "|*+?{":
+            counts[-1] += 1
+    return most
 
 
 def _try(split: pre_tokenizers.PreTokenizer, name: str, texts: list[tuple[str, str]]) -> None:
@@ -115,9 +166,10 @@ def _texts(expression: str) -> Iterator[tuple[str, str]]:
     A text ends in another character, or in one that stops a match and then in all characters of the expression: without
     a character that every match needs, the library does not try to match.
     """
+    escaped = (int("".join(code), 16) for code in _ESCAPES.findall(expression))
     literal = [
         character
-        for character in dict.fromkeys(expression)
+        for character in dict.fromkeys((*expression, *(chr(code) for code in escaped if code <= sys.maxunicode)))
         if character.isprintable() and character not in "\\()[]{}|?*+^$"
     ]
     characters = list(dict.fromkeys((*literal[: MAX_CHARACTERS - len(_KINDS)], *_KINDS)))
@@ -125,6 +177,26 @@ def _texts(expression: str) -> Iterator[tuple[str, str]]:
     for character in characters:
         yield from ((character, end) for end in (*characters, *ends))
         yield from ((character + other, end) for other in characters if character != other for end in ends[:2])
+    samples = _samples() if _PROPERTY.search(expression) else ()
+    for character in dict.fromkeys((*literal[:MAX_LITERALS], *samples)):
+        if character not in characters:
+            yield from ((character, end) for end in ends[:2])
+
+
+@cache
+def _samples() -> tuple[str, ...]:
+    """A character of each category in each block of 128 code points that has letters, or the first of its category.
+
+    Expressions name scripts and categories, such as `\\p{Thai}`, of which no character is written in them.
+    """
+    found: dict[object, str] = {}
+    for code in range(_LAST_SAMPLE):
+        category = unicodedata.category(chr(code))
+        if category not in ("Cn", "Cs", "Co"):
+            found.setdefault(category, chr(code))
+            if category[0] == "L":
+                found.setdefault(code // 128, chr(code))
+    return tuple(dict.fromkeys(found.values()))
 
 
 @contextmanager

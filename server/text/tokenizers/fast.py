@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from server.text.tokenizers.added_tokens import add_in_order
 from server.text.tokenizers.bounds import (
+    MAX_ADDED_BYTES,
     MAX_ADDED_TOKENS,
     MAX_ENTRIES,
     MAX_ENTRY,
@@ -200,4 +201,5 @@ def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
     for token in (*files.added.values(), *roles, *files.extra_special):
         if token.content not in known:
             missing.setdefault(token.content, token)
+    check(sum(len(content.encode()) for content in missing), MAX_ADDED_BYTES, "bytes of added tokens")
     add_in_order(backend, missing.values(), special)

@@ -11,7 +11,7 @@ from server.text.tokenizers.blenderbot_small import BlenderbotSmallTokenizer
 from server.text.tokenizers.bounds import read_bounded
 from server.text.tokenizers.byt5 import ByT5Tokenizer
 from server.text.tokenizers.clip import ClipTokenizer, build_clip
-from server.text.tokenizers.components import check_tokenizer_json
+from server.text.tokenizers.components import check_built, check_tokenizer_json
 from server.text.tokenizers.fast import FastTokenizer
 from server.text.tokenizers.fsmt import FsmtTokenizer
 from server.text.tokenizers.gguf import build_tokenizer
@@ -79,7 +79,9 @@ Built = tuple[LibraryTokenizer, int | None]
 def _from_json(path: Path) -> Built:
     content = read_bounded(path)
     size = check_tokenizer_json(content)
-    return LibraryTokenizer.from_buffer(content), size
+    backend = LibraryTokenizer.from_buffer(content)
+    check_built(backend)
+    return backend, size
 
 
 def _build(directory: Path, files: TokenizerFiles) -> Built:

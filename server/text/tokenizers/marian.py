@@ -17,6 +17,7 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from server.text.tokenizers.added_tokens import AddedTokenSplitter, added_tokens_by_id
+from server.text.tokenizers.bounds import read_bounded
 from server.text.tokenizers.protobuf import protobuf_fields
 from server.text.tokenizers.python_tokenizer import PythonTokenizer, TokenSpan
 from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
@@ -247,7 +248,7 @@ def load_pieces(directory: Path, name: str) -> Any:
         raise TokenizerError(f"{name} is missing")
     model = SentencePieceProcessor()
     try:
-        model.LoadFromSerializedProto(path.read_bytes())
+        model.LoadFromSerializedProto(read_bounded(path))
     except (RuntimeError, OSError):
         raise TokenizerError(f"{name} is damaged: not a SentencePiece model") from None
     return model

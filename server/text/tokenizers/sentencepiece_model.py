@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 
 from tokenizers import AddedToken, normalizers
 
-from server.text.tokenizers.bounds import MAX_ENTRIES, MAX_MERGED_CHARACTERS, check, check_entries
+from server.text.tokenizers.bounds import (
+    MAX_ADDED_TOKENS,
+    MAX_ENTRIES,
+    MAX_ENTRY,
+    MAX_MERGED_CHARACTERS,
+    MAX_PAIR_CHARACTERS,
+    check,
+    check_entries,
+)
 from server.text.tokenizers.components import check_character_map
 from server.text.tokenizers.protobuf import count_messages, protobuf_fields
 from server.text.tokens.tokenizer import TokenizerError
@@ -22,6 +30,10 @@ UNIGRAM, BPE, CHARACTERS = 1, 2, 4
 """Values of `model_type`; 3 is a model of whole words."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Kinds of pieces."""
+
+_MAX_MESSAGE = {1: 4 * MAX_ENTRY + 64, 2: 4 << 20, 3: 4 << 20}
+"""Messages that are read, by their field numbers, and their most bytes: a piece, and the settings of the trainer and of
+the normaliser. Published settings have 300 KB."""
 
 Pieces = Sequence[tuple[str, float]]
 """Vocabulary in the order of the ids: text and log-probability of each piece."""
@@ -63,11 +75,12 @@ class SentencePieceModel:
         trainer: dict[int, bytes | int] = {}
         normalizer: dict[int, bytes | int] = {}
         for field, value in protobuf_fields(content):
-            if isinstance(value, int):
+            if isinstance(value, int) or field not in _MAX_MESSAGE:
                 continue
+            check(len(value), _MAX_MESSAGE[field], f"bytes in a message of type {field}", file)
             parts = dict(protobuf_fields(value))
             if field == 1:
-                text, score = bytes(parts[1]).decode(), parts.get(2)
+                text, score = _raw(parts[1]).decode(), parts.get(2)
                 pieces.append((text, struct.unpack("<f", score)[0] if isinstance(score, bytes) else 0.0))
                 kinds.append(int(parts.get(3, NORMAL)))
             elif field == 2:
@@ -77,9 +90,12 @@ class SentencePieceModel:
         if not pieces:
             raise TokenizerError(f"{file} contains no pieces")
         check_entries((text for text, _ in pieces), file)
+        added = sum(kind in (CONTROL, USER_DEFINED) for kind in kinds)
+        check(added, MAX_ADDED_TOKENS, "control and user-defined pieces", file)
         if not all(math.isfinite(score) for _, score in pieces):
             raise TokenizerError(f"{file} has scores that are not finite")
-        check_character_map(bytes(normalizer.get(2, b"")), file)
+        charsmap = _raw(normalizer.get(2, b""))
+        check_character_map(charsmap, file)
         if trainer.get(24) or normalizer.get(5, 1) == 0:
             setting = "treat_whitespace_as_suffix" if trainer.get(24) else "escape_whitespaces: false"
             raise TokenizerError(f"{file} has the setting {setting}, which is not supported")
@@ -87,7 +103,7 @@ class SentencePieceModel:
             file,
             pieces,
             kinds,
-            charsmap=bytes(normalizer.get(2, b"")),
+            charsmap=charsmap,
             model_type=int(trainer.get(3, UNIGRAM)),
             add_dummy_prefix=normalizer.get(3, 1) != 0,
             remove_extra_whitespaces=normalizer.get(4, 1) != 0,
@@ -134,12 +150,22 @@ class SentencePieceModel:
         by_score = sorted(mergeable, key=lambda piece: -piece[1])
         rank = {text: index for index, (text, _) in enumerate(by_score)}
         found = []
+        characters = 0
         for text, index in rank.items():
-            pairs = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
-            for left, right in pairs:
+            for cut in range(1, len(text)):
+                left, right = text[:cut], text[cut:]
                 if left in rank and right in rank:
-                    found.append((index, len(left), left, right))
+                    found.append((index, cut, left, right))
+                    characters += len(text)
+            check(characters, MAX_PAIR_CHARACTERS, "or more characters in the pairs of its pieces", self.file)
         return [(left, right) for _, _, left, right in sorted(found)]
 
     def normalizers(self) -> list[normalizers.Normalizer]:
         return [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
+
+
+def _raw(value: bytes | int) -> bytes:
+    """The bytes of a text in a protocol buffer. Raises ValueError for a number: `bytes` would take it as a length."""
+    if isinstance(value, int):
+        raise ValueError("a number in the place of a text")
+    return value

@@ -54,5 +54,6 @@ class _Call:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._started.pop(self._number, None)
-        if error is not None and panic_of(error) is not None:
+        # The library raises plain exceptions, for example for a word without an unknown token.
+        if error is not None and (panic_of(error) is not None or type(error) is Exception):
             raise EngineFailure("the tokenizer of the model failed on this text") from None

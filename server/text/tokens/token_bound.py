@@ -6,12 +6,17 @@ character becomes at most one token, or each byte of UTF-8 if the tokenizer has 
 
 from __future__ import annotations
 
+import base64
 import json
+import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import normalizers
 
 LONGEST_CHARACTER = "\ufdfa"
 """The character that grows most: to 18 characters and 33 bytes in the forms NFKC and NFKD."""
@@ -31,6 +36,24 @@ _FORM_OF = {
 }
 """Form of a normalizer of the `tokenizers` library. `Precompiled` is NFKC with small changes (SentencePiece)."""
 _NEUTRAL = frozenset({"Sequence", "Strip", "StripAccents", "Nmt", "ByteLevel", "Prepend"})
+_ASCII = [chr(code) for code in range(128)]
+
+
+@cache
+def _composed() -> list[str]:
+    """The characters that a Unicode normal form makes longer, without `LONGEST_CHARACTER`."""
+    characters = (chr(code) for code in range(128, sys.maxunicode + 1))
+    return [
+        character
+        for character in characters
+        if character != LONGEST_CHARACTER and len(unicodedata.normalize("NFKD", character)) > 1
+    ]
+
+
+def character_map_texts(charsmap: bytes) -> list[bytes]:
+    """The texts that a character map of SentencePiece makes of characters: length of a trie, the trie, then texts that
+    each end with a zero."""
+    return charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
 
 
 @dataclass(frozen=True)
@@ -90,9 +113,10 @@ class MosesBound(TokenBound):
 
 def bound_of(tokenizer: LibraryTokenizer) -> TokenBound:
     """The bound of a tokenizer of the `tokenizers` library."""
-    characters, size, replacements = 1, 4, 1
+    ascii_growth, characters, size, replacements = 1, 1, 4, 1
     spaces = "\N{LOWER ONE EIGHTH BLOCK}"
-    for step in _steps(_state(tokenizer.normalizer), "normalizers"):
+    steps = list(_steps(_state(tokenizer.normalizer), "normalizers"))
+    for step in steps:
         kind = step["type"]
         if kind == "Replace":
             matched = len(step["pattern"].get("String", "")) or 1
@@ -102,30 +126,55 @@ def bound_of(tokenizer: LibraryTokenizer) -> TokenBound:
             characters, size = max(characters, growth[0]), max(size, growth[1])
         elif kind not in _NEUTRAL:
             return TokenBound()
+        if kind == "Precompiled":
+            ascii_growth, texts_characters, texts_bytes = _mapped(tokenizer, steps)
+            characters, size = max(characters, texts_characters), max(size, texts_bytes)
     parts = list(_steps(_state(tokenizer.pre_tokenizer), "pretokenizers"))
     kinds = {step["type"] for step in parts}
     has_bytes = "ByteLevel" in kinds or bool(getattr(tokenizer.model, "byte_fallback", False))
     if has_bytes and "ByteLevel" not in kinds and tokenizer.token_to_id(spaces) is None:
         return TokenBound()
-    more = _puts_space_before_characters(tokenizer, parts)
+    more = _put_before_characters(tokenizer, parts)
     other = size if has_bytes else characters
     longest = other
-    if characters == _GROWTH["NFKC"][0]:
+    if characters >= _GROWTH["NFKC"][0]:
         longest = LONGEST_BYTES if has_bytes else 18
-    return TokenBound(*(replacements * (most + more) for most in (1, other, longest)))
+    if "ByteLevel" in {step["type"] for step in steps}:  # writes each byte as a character, which may have two bytes
+        ascii_growth, other, longest = 2 * ascii_growth, 2 * size, 2 * LONGEST_BYTES
+    longest = max(longest, other)
+    return TokenBound(*(replacements * (most + more) for most in (ascii_growth, other, longest)))
 
 
-def _puts_space_before_characters(tokenizer: LibraryTokenizer, parts: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a single character may get a space before it, which can become a token of its own.
+def _mapped(tokenizer: LibraryTokenizer, steps: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+    """What a character map makes of one character: characters of an ASCII one, and characters and bytes of another one.
 
-    Spaces are put before sections between added tokens, and before the parts that another pre-tokenizer has split.
+    A foreign map may lengthen any character. The texts of the map are counted; where other steps lengthen characters
+    too, such as NFKD, the whole normalizer is applied to all characters that they lengthen.
     """
-    prefixes = any(
-        step.get("add_prefix_space") or step.get("prepend_scheme", "never") != "never" for step in parts
-    ) or any(step["type"] == "Prepend" for step in _steps(_state(tokenizer.normalizer), "normalizers"))
+    charsmap = next(step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled")
+    content = base64.b64decode(charsmap) if isinstance(charsmap, str) else bytes(charsmap)
+    lengthen = normalizers.Precompiled(content)
+    known = unicodedata.normalize("NFKC", LONGEST_CHARACTER).encode()
+    texts = [text.decode(errors="replace") for text in character_map_texts(content) if text != known]
+    found = [*texts, *(lengthen.normalize_str(character) for character in _ASCII)]
+    ascii_growth = max(map(len, found[len(texts) :]))
+    if any(step["type"] in _FORM_OF and step["type"] != "Precompiled" for step in steps):
+        found += map(tokenizer.normalizer.normalize_str, _composed())
+    return ascii_growth, max(map(len, found)), max(len(text.encode()) for text in found)
+
+
+def _put_before_characters(tokenizer: LibraryTokenizer, parts: Sequence[Mapping[str, Any]]) -> int:
+    """Number of characters that may be put before a single character, each of which can become a token of its own.
+
+    A space, or the text of a normalizer, is put before sections between added tokens, and before the parts that another
+    pre-tokenizer has split.
+    """
+    prefixes = sum(
+        bool(step.get("add_prefix_space") or step.get("prepend_scheme", "never") != "never") for step in parts
+    ) + sum(len(step.get("prepend", "")) for step in _steps(_state(tokenizer.normalizer), "normalizers"))
     splits = {step["type"] for step in parts} - {"ByteLevel", "Metaspace", "WhitespaceSplit"}
     short = any(len(token.content) < 2 for token in tokenizer.get_added_tokens_decoder().values())
-    return prefixes and (bool(splits) or short)
+    return prefixes if splits or short else 0
 
 
 def _steps(state: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:

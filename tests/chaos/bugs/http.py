@@ -340,3 +340,19 @@ def panics_pass_all_handlers() -> None:
     from server.text.tokens import library_calls
 
     replace(library_calls, "panic_of", lambda error: None)
+
+
+@bug("http")
+def characters_of_bytes_grow_twice() -> None:
+    """Parts of a tokenizer that lengthen a text may be applied to what they have added."""
+    from server.text.tokenizers import components
+
+    replace(components, "_ONCE", ())
+
+
+@bug("http", "worker")
+def tensors_may_share_bytes() -> None:
+    """A GGUF file may have all its tensors in the same bytes."""
+    from weights.gguf.container import GgufFile
+
+    replace(GgufFile, "_check_overlaps", lambda self: None)

@@ -22,7 +22,7 @@ from tests.text import test_bounded_tokenizers as bounded
 
 MAX_SECONDS, MAX_MIB = 5.0, 1024.0
 REQUEST_SECONDS, REQUEST_BYTES = 1.0, 256e6
-_FIRST = ("rank_pattern that backtracks", "num_hidden_layers 1,000", "top_k 1e30")
+_FIRST = ("rank_pattern that backtracks", "num_hidden_layers 1,000", "top_k 1e30", "in the same bytes")
 """Parts of the names of the cases that a short run has."""
 _STARTED = ("head_dim 1e9", "top_k 1e30", "tensor's name with escapes", "pickle of plain numbers")
 """Cases with which the product is started too: one message, no restart."""

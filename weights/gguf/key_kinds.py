@@ -1,0 +1,39 @@
+"""Types of the metadata keys that Triptych reads as texts or lists. Another type is refused before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KeyKind:
+    """Type of the value of a key.
+
+    words: the type, for messages.
+    elements: numbers of the types of GGUF that the value, or each element of a list, may have.
+    is_list: whether the value is a list.
+    """
+
+    words: str
+    elements: frozenset[int]
+    is_list: bool = True
+
+
+_STRINGS, _INTEGERS, _FLOATS = frozenset((8,)), frozenset((0, 1, 2, 3, 4, 5, 10, 11)), frozenset((6, 12))
+TEXT = KeyKind("a text", _STRINGS, is_list=False)
+TEXTS = KeyKind("a list of texts", _STRINGS)
+INTEGERS = KeyKind("a list of integers", _INTEGERS)
+NUMBERS = KeyKind("a list of numbers", _INTEGERS | _FLOATS)
+KEY_KINDS: Mapping[str, KeyKind] = {
+    "tokenizer.ggml.model": TEXT,
+    "tokenizer.ggml.pre": TEXT,
+    "tokenizer.ggml.tokens": TEXTS,
+    "tokenizer.ggml.token_type": INTEGERS,
+    "tokenizer.ggml.merges": TEXTS,
+    "tokenizer.ggml.scores": NUMBERS,
+    "tokenizer.ggml.precompiled_charsmap": INTEGERS,
+    "tokenizer.chat_template": TEXT,
+    "tokenizer.chat_templates": TEXTS,
+    **{f"xielu.{name}": NUMBERS for name in ("alpha_p", "alpha_n", "beta", "eps")},
+}
