@@ -10,17 +10,22 @@ from models.config import (
     AlternatingLayerConfig,
     BottleneckLayerConfig,
     BucketBiasConfig,
+    ConformerLayerConfig,
     ConvolutionalEmbeddingConfig,
     ConvolutionLayerConfig,
     EmbeddingConfig,
+    FramedWaveformEmbeddingConfig,
     GlobalVectorsLayerConfig,
     KeyAlibiConfig,
     LayerConfig,
     LayerInputConfig,
+    LogMelSubsamplingConfig,
     NeighbourEmbeddingConfig,
+    NormedWaveformEmbeddingConfig,
     OwnVectorEmbeddingConfig,
     QueryScale,
     QuestionTypesEmbeddingConfig,
+    SamplesEmbeddingConfig,
     StackConfig,
     WaveformEmbeddingConfig,
 )
@@ -28,14 +33,18 @@ from models.layers.alternating_layer import AlternatingLayer, Streams
 from models.layers.audio_embedding import ConvolutionalEmbedding
 from models.layers.bottleneck_layer import BottleneckLayer
 from models.layers.capacity_layer import CapacityLayer
+from models.layers.conformer_layer import ConformerLayer
 from models.layers.convolution_layer import ConvolutionLayer
 from models.layers.disentangled_attention import DistanceTable
 from models.layers.embeddings import Embedding, EmbeddingTable
+from models.layers.framed_waveform_embedding import FramedWaveformEmbedding
 from models.layers.global_vectors import GlobalVectorsLayer
 from models.layers.layer import Layer
 from models.layers.layer_input import LayerWithInput, PerLayerEmbedding
 from models.layers.linear import Linear, parameter
+from models.layers.log_mel_subsampling import LogMelSubsampling
 from models.layers.neighbour_embedding import NeighbourEmbedding
+from models.layers.normed_waveform_embedding import NormedWaveformEmbedding
 from models.layers.norms import make_norm
 from models.layers.own_vector_embedding import OwnVectorEmbedding
 from models.layers.positions import (
@@ -50,6 +59,8 @@ from models.layers.positions import (
 from models.layers.question_types import QuestionTypesEmbedding
 from models.layers.waveform_embedding import WaveformEmbedding
 from models.steps.step_inputs.base import StepInputs
+
+SamplesEmbedding = WaveformEmbedding | NormedWaveformEmbedding | FramedWaveformEmbedding | LogMelSubsampling
 
 
 class Stack(nn.Module):
@@ -78,6 +89,8 @@ class Stack(nn.Module):
             self.per_layer = PerLayerEmbedding(
                 config.per_layer, config.embedding.vocab_size, len(config.layers), hidden_size
             )
+        table = config.final_positions
+        self.final_positions = None if table is None else EmbeddingTable(table.num_positions, hidden_size)
         count = config.global_vectors
         self.global_vectors = parameter(count, hidden_size) if count else None
         self.streams = None if config.streams is None else Streams(config.streams, hidden_size)
@@ -122,25 +135,36 @@ class Stack(nn.Module):
             step.global_vectors = self.global_vectors.repeat(len(step.lengths), 1)
 
     def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:
-        """Run layers, final norm and projection: [tokens, hidden] -> [n, hidden or output width], the output rows."""
+        """Run the layers, and what follows them: final norm, positions of the final states, projection.
+
+        [tokens, hidden] -> [n, hidden or output width], the output rows.
+        """
         x = x if self.streams is None else self.streams.expanded(x)
         for layer in self.layers:
             x = layer(x, step)
         x = x if self.streams is None else self.streams.merged(x)
         x = x if self.final_norm is None else self.final_norm(x)
+        x = x if step.final_positions is None else x + step.final_positions
         x = x if self.output_projection is None else self.output_projection(x)
         return step.select_rows(len(self.layers), x)
 
 
 def _make_embedding(
-    config: EmbeddingConfig | ConvolutionalEmbeddingConfig | WaveformEmbeddingConfig,
+    config: EmbeddingConfig | ConvolutionalEmbeddingConfig | SamplesEmbeddingConfig,
     hidden_size: int,
     tokens: EmbeddingTable | None,
-) -> Embedding | ConvolutionalEmbedding | WaveformEmbedding:
+) -> Embedding | ConvolutionalEmbedding | SamplesEmbedding:
+    if isinstance(config, FramedWaveformEmbeddingConfig):
+        return FramedWaveformEmbedding(config)
+    if isinstance(config, LogMelSubsamplingConfig):
+        return LogMelSubsampling(config, hidden_size)
+    if isinstance(config, NormedWaveformEmbeddingConfig):
+        return NormedWaveformEmbedding(config)
     if isinstance(config, WaveformEmbeddingConfig):
         return WaveformEmbedding(config, hidden_size)
     if isinstance(config, ConvolutionalEmbeddingConfig):
         return ConvolutionalEmbedding(config, hidden_size)
+    assert isinstance(config, EmbeddingConfig), "an embedding of samples has a class of its own"
     if isinstance(config, QuestionTypesEmbeddingConfig):
         return QuestionTypesEmbedding(config, hidden_size, tokens)
     if isinstance(config, NeighbourEmbeddingConfig):
@@ -169,6 +193,8 @@ def _make_layer(config: LayerConfig, hidden_size: int, index: int) -> Layer:
         return AlternatingLayer(config, hidden_size, index)
     if isinstance(config, LayerInputConfig):
         return LayerWithInput(config, hidden_size, index)
+    if isinstance(config, ConformerLayerConfig):
+        return ConformerLayer(config, hidden_size, index)
     if isinstance(config, ConvolutionLayerConfig):
         return ConvolutionLayer(config, hidden_size, index)
     if isinstance(config, GlobalVectorsLayerConfig):

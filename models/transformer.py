@@ -17,6 +17,9 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.embedding.convolutions.N.{weight,bias}`            | [width, width before, kernel], samples only     |
 | `encoder.embedding.convolutions.N.{channel_weight,channel_bias}` | [width], Wav2Vec2                          |
 | `encoder.embedding.convolutions.N.norm.{weight,bias}`       | [width], Wav2Vec2                               |
+| `encoder.embedding.recording_norm.{weight,bias}`            | [width], Moonshine                              |
+| `encoder.embedding.log_scale`                               | [], streaming Moonshine, as the next row        |
+| `encoder.embedding.frames.weight`                           | [hidden, samples of a frame]                    |
 | `encoder.embedding.input_norm.{weight,bias}`                | [width], samples only                           |
 | `encoder.embedding.positions.{scale,direction,bias}`        | [1, 1, kernel], [hidden, hidden / groups, kernel] |
 |                                                             | and [hidden], samples only                      |
@@ -35,6 +38,10 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.layers.N.attention.depthwise.weight`               | [hidden, 1, kernel], ConvBERT only, like the    |
 | `encoder.layers.N.attention.{pointwise,kernel,convolved}.{weight,bias}` | next row                            |
 | `encoder.layers.N.attention.global_{query,key,value}.{weight,bias}` | as without `global_`, Longformer only   |
+| `encoder.layers.N.attention.bias_gate.{weight,bias}`        | [8, head_dim] and [8], WavLM only, as the next  |
+| `encoder.layers.N.attention.bias_gate_scale`                | [1, heads, 1, 1]                                |
+| `encoder.layers.N.attention.distance_key.weight`            | [heads * head_dim, hidden], Conformer layers    |
+| `encoder.layers.N.attention.{content_bias,distance_bias}`   | [heads, head_dim], Conformer layers             |
 | `encoder.layers.N.attention.summary_norm.weight`            | [hidden], LongT5 only                           |
 | `encoder.layers.N.attention.summary_bias.weight`            | [num_buckets, heads], LongT5 only               |
 | `decoder.layers.N.attention.gate.{weight,bias}`             | like `query`, gated attention only              |
@@ -80,11 +87,19 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
 | `encoder.output_projection.weight`                          | [output width, hidden]; heads read this width   |
+| `encoder.final_positions.weight`                            | [num_positions, hidden], streaming Moonshine    |
 | `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
 | `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |
 | `encoder.layers.N.attention.position_{key,query}.{weight,bias}` | like `key` and `query`, disentangled only   |
 | `encoder.layers.N.convolution.{weight,bias}`                | [hidden, hidden / groups, kernel], and [hidden] |
 | `encoder.layers.N.convolution_norm.{weight,bias}`           | [hidden]                                        |
+| `encoder.layers.N.convolution.{input,output}.{weight,bias}` | [2 * hidden, hidden] and [hidden, hidden],      |
+|                                                             | Conformer layers, like the next five rows       |
+| `encoder.layers.N.convolution.depthwise.{weight,bias}`      | [hidden, 1, kernel], and [hidden]               |
+| `encoder.layers.N.convolution.norm.{weight,bias,mean,variance}` | [hidden]                                    |
+| `encoder.layers.N.convolution_norms.input.{weight,bias}`    | [hidden]                                        |
+| `encoder.layers.N.first_feed_forward.{up,down}.{weight,bias}` | as of `feed_forward`                          |
+| `encoder.layers.N.{first_feed_forward_norms.input,output_norm}.{weight,bias}` | [hidden]                      |
 | `decoder....`                                               | the same, and in each layer `cross_attention.*` |
 |                                                             | and `cross_attention_norms.*`                   |
 | `head.weight`                                               | [vocab, hidden], language model head, untied;   |
@@ -124,7 +139,7 @@ from models.layers.layer import Layer
 from models.lora.adapters import AdapterSet
 from models.stack import Stack
 from models.steps.alignment import AlignmentStepInputs, CachedAlignmentStepInputs
-from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
+from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
 from models.steps.step_inputs.base import PagedStepInputs
@@ -181,6 +196,8 @@ class Transformer(nn.Module):
         with self.adapters.used(batch.adapters, batch.lengths):
             hidden = stack.embedding.embed(batch)  # type: ignore[arg-type]
             step = self._ragged_step(stack, batch)
+            if stack.final_positions is not None:
+                step.final_positions = stack.final_positions(batch.positions)
             if isinstance(batch, EncoderBatch):
                 stack.set_layer_inputs(step, batch.token_ids, hidden)
             return self._executors[stack].run_hidden(hidden, step)
@@ -190,7 +207,7 @@ class Transformer(nn.Module):
         encoder_hidden: Tensor,
         slot_mapping: Tensor,
         cross_cache: KVCache,
-        sources: EncoderBatch | AudioBatch | None = None,
+        sources: SourceBatch | None = None,
     ) -> None:
         """Compute and store the keys and values of each decoder layer's cross-attention.
 

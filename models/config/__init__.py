@@ -10,9 +10,11 @@ from models.config.attention import (
     ConvolutionAttentionConfig,
     DisentangledConfig,
     DistanceConfig,
+    GatedBiasAttentionConfig,
     JointAttentionConfig,
     LatentAttentionConfig,
     QueryScale,
+    RelativeAttentionConfig,
 )
 from models.config.embeddings import (
     ConvolutionalEmbeddingConfig,
@@ -22,7 +24,6 @@ from models.config.embeddings import (
     PerLayerEmbeddingConfig,
     QuestionTypesEmbeddingConfig,
     StaticEmbeddingConfig,
-    WaveformEmbeddingConfig,
 )
 from models.config.errors import ConfigError, UnservedFamilyError
 from models.config.heads import (
@@ -63,9 +64,17 @@ from models.config.positions import (
     SinusoidalPositions,
     YarnScaling,
 )
+from models.config.samples import (
+    FramedWaveformEmbeddingConfig,
+    LogMelSubsamplingConfig,
+    NormedWaveformEmbeddingConfig,
+    SamplesEmbeddingConfig,
+    WaveformEmbeddingConfig,
+)
 from models.config.special_layers import (
     AlternatingLayerConfig,
     BottleneckLayerConfig,
+    ConformerLayerConfig,
     ConvolutionLayerConfig,
     GlobalVectorsLayerConfig,
     LayerInputConfig,
@@ -90,6 +99,7 @@ __all__ = [
     "BucketBiasConfig",
     "ClassificationHead",
     "ConfigError",
+    "ConformerLayerConfig",
     "ConvolutionAttentionConfig",
     "ConvolutionLayerConfig",
     "ConvolutionalEmbeddingConfig",
@@ -102,6 +112,8 @@ __all__ = [
     "FeedForwardConfig",
     "FeedForwardSpanHead",
     "FeedForwardSumConfig",
+    "FramedWaveformEmbeddingConfig",
+    "GatedBiasAttentionConfig",
     "GatedDeltaConfig",
     "GlobalVectorsLayerConfig",
     "HeadConfig",
@@ -115,6 +127,7 @@ __all__ = [
     "LearnedPositions",
     "LinearScaling",
     "Llama3Scaling",
+    "LogMelSubsamplingConfig",
     "LongScaling",
     "MaskedLanguageModelHead",
     "MixerConfig",
@@ -123,14 +136,17 @@ __all__ = [
     "NeighbourEmbeddingConfig",
     "NormConfig",
     "NormSlots",
+    "NormedWaveformEmbeddingConfig",
     "OwnVectorEmbeddingConfig",
     "PerLayerEmbeddingConfig",
     "PoolingHead",
     "QueryKeyNorm",
     "QueryScale",
     "QuestionTypesEmbeddingConfig",
+    "RelativeAttentionConfig",
     "RopeConfig",
     "RouterConfig",
+    "SamplesEmbeddingConfig",
     "Scaling",
     "ShortConvolutionConfig",
     "SinusoidalPositions",

@@ -198,6 +198,36 @@ class ConvolutionAttentionConfig(AttentionConfig):
 
 
 @dataclass(frozen=True)
+class GatedBiasAttentionConfig(AttentionConfig):
+    """Self-attention whose score bias by distance is scaled by a gate of each query (Chen et al. 2021,
+    arXiv:2110.13900, section 3.1). The bias is that of the stack."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
+        require(
+            plain and not self.causal and self.num_heads == self.num_kv_heads,
+            "a gated bias supports none of causal, rope, query_key_norm, window, score_cap and grouped heads",
+        )
+
+
+@dataclass(frozen=True)
+class RelativeAttentionConfig(AttentionConfig):
+    """Self-attention with vectors of distances and two learned query biases (Dai et al. 2019, arXiv:1901.02860, 3.3).
+
+    The vector of a distance is a projection of its sines and cosines.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = self.rope is None and self.query_key_norm is None and self.window is None and self.score_cap is None
+        require(
+            plain and not self.causal and self.num_heads == self.num_kv_heads,
+            "attention with distances supports none of causal, rope, query_key_norm, window, score_cap, grouped heads",
+        )
+
+
+@dataclass(frozen=True)
 class DisentangledConfig(AttentionConfig):
     """Disentangled self-attention: scores with terms for relative positions (He et al. 2021, arXiv:2006.03654, 3.1).
 

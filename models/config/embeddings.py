@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from models.config.errors import require
 from models.config.norms import NormConfig
@@ -129,67 +128,3 @@ class ConvolutionalEmbeddingConfig:
     vocab_size: ClassVar[int] = 0
     width: ClassVar[int | None] = None
     token_width: ClassVar[int | None] = None
-
-
-MAX_SAMPLES = 16_000
-"""Largest number of samples of one hidden state: a second. Published models have 25 ms. No tensor bounds a stride."""
-
-
-@dataclass(frozen=True)
-class WaveformEmbeddingConfig:
-    """Convolutions over the samples of a recording, a projection to the hidden size, then positions.
-
-    The positions are a further convolution, over the projected states, whose result is added to them. A GELU follows
-    each convolution (Baevski et al. 2020, arXiv:2006.11477, section 2).
-
-    widths, kernels, strides: outputs, kernel size and stride of each convolution over samples.
-    bias: whether these convolutions have biases.
-    normed: `first`: each channel of the first convolution is normalised over the whole recording. `all`: the channels
-        of each output of each convolution are normalised together.
-    input_norm: norm before the projection, None for no norm.
-    position_kernel, position_groups: kernel size and groups of the convolution for positions.
-    norm: norm of the sum of states and positions, None for no norm.
-    """
-
-    widths: tuple[int, ...]
-    kernels: tuple[int, ...]
-    strides: tuple[int, ...]
-    bias: bool
-    normed: Literal["first", "all"]
-    input_norm: NormConfig | None
-    position_kernel: int
-    position_groups: int
-    norm: NormConfig | None
-    vocab_size: ClassVar[int] = 0
-    width: ClassVar[int | None] = None
-    token_width: ClassVar[int | None] = None
-
-    def __post_init__(self) -> None:
-        counts = {len(self.widths), len(self.kernels), len(self.strides)}
-        require(len(counts) == 1 and bool(self.widths), "each convolution needs a width, a kernel size and a stride")
-        sizes = (*self.widths, *self.kernels, *self.strides, self.position_kernel, self.position_groups)
-        require(min(sizes) > 0, "widths, kernel sizes, strides and groups of convolutions must be positive")
-        longest = max(self.min_samples, self.samples_per_token)
-        require(
-            longest <= MAX_SAMPLES,
-            f"'conv_stride' and 'conv_kernel': a hidden state of {longest:,} samples exceeds {MAX_SAMPLES:,}",
-        )
-
-    def num_tokens(self, samples: int) -> int:
-        """Number of hidden states of a recording; 0 or less if it is shorter than `min_samples`."""
-        for kernel, stride in zip(self.kernels, self.strides, strict=True):
-            samples = (samples - kernel) // stride + 1
-        return samples
-
-    @property
-    def samples_per_token(self) -> int:
-        """Distance between two hidden states, in samples."""
-        return math.prod(self.strides)
-
-    @property
-    def min_samples(self) -> int:
-        """Length, in samples, of the shortest recording that gives a hidden state. It gives one."""
-        samples = 1
-        for kernel, stride in zip(reversed(self.kernels), reversed(self.strides), strict=True):
-            samples = (samples - 1) * stride + kernel
-        return samples

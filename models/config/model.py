@@ -13,7 +13,6 @@ from models.config.embeddings import (
     EmbeddingConfig,
     PerLayerEmbeddingConfig,
     StaticEmbeddingConfig,
-    WaveformEmbeddingConfig,
 )
 from models.config.errors import require
 from models.config.heads import HeadConfig
@@ -24,9 +23,12 @@ from models.config.positions import (
     BucketBiasConfig,
     DynamicScaling,
     KeyAlibiConfig,
+    LearnedPositions,
     LongScaling,
     RopeConfig,
 )
+from models.config.samples import SamplesEmbeddingConfig
+from models.config.sparse_attention import BandedAttentionConfig
 from models.config.special_layers import AlternatingLayerConfig, GlobalVectorsLayerConfig, LayerInputConfig
 from models.config.state import MixerConfig
 
@@ -53,10 +55,12 @@ class StackConfig:
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
     per_layer: vectors of tokens for each layer, for layers with an `input_width`. None for none.
     streams: streams of hidden states, for layers with streams. None for one.
+    final_positions: table of vectors by position, which are added to the final hidden states before they are projected
+        to the output width. None for no such table.
     global_vectors: number of global vectors of each text, for layers with global vectors.
     """
 
-    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig | WaveformEmbeddingConfig
+    embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig | SamplesEmbeddingConfig
     layers: tuple[LayerConfig, ...]
     final_norm: NormConfig | None = None
     score_bias: BucketBiasConfig | AlibiConfig | KeyAlibiConfig | None = None
@@ -66,6 +70,7 @@ class StackConfig:
     per_layer: PerLayerEmbeddingConfig | None = None
     streams: StreamsConfig | None = None
     global_vectors: int = 0
+    final_positions: LearnedPositions | None = None
 
     def __post_init__(self) -> None:
         require(self.output_width is None or self.output_width > 0, "the output width must be positive")
@@ -89,6 +94,9 @@ class StackConfig:
             require(slopes == heads, f"{slopes} ALiBi slopes for {heads} heads")
         disentangled = any(isinstance(layer.attention, DisentangledConfig) for layer in self.layers)
         require(disentangled == (self.distances is not None), "disentangled attention and distances require each other")
+        # Programs have no positions of the final states. This attention runs outside of programs.
+        banded = all(isinstance(layer.attention, BandedAttentionConfig) for layer in self.layers)
+        require(self.final_positions is None or banded, "positions of the final states need banded attention")
         self._check_shared_keys()
         self._check_layer_inputs()
         has_global_vectors = {isinstance(layer, GlobalVectorsLayerConfig) for layer in self.layers}
@@ -204,7 +212,12 @@ class ModelConfig:
         require(size is None or self.is_encoder_decoder, "only the encoder of an encoder-decoder has its own width")
         require(size is None or not self.shared_embeddings, "stacks of different widths cannot share embeddings")
         widths = {layer.cross_attention.key_value_width for layer in layers if layer.cross_attention is not None}
-        require(widths <= {size}, "cross-attention must read hidden states of the width of the encoder")
+        projected = None if self.encoder is None or self.decoder is None else self.encoder.output_width
+        require(projected in (None, self.hidden_size), "the encoder of an encoder-decoder projects to the hidden size")
+        require(
+            widths <= {size if projected is None else None},
+            "cross-attention must read hidden states of the width of the encoder",
+        )
 
     @property
     def output_size(self) -> int:

@@ -13,11 +13,12 @@ class NormConfig:
     """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467).
 
     kind: `affine` multiplies by a weight and adds a bias, without mean, variance and `eps` (MobileBERT).
-        `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma). `layer_unscaled` is a layer norm
+        `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma), and `layer_from_one` such a layer
+        norm without a bias (streaming Moonshine). `layer_unscaled` is a layer norm
         without weight and bias (OLMo), `rms_unscaled` an RMS norm without weight.
     """
 
-    kind: Literal["affine", "layer", "layer_unscaled", "rms", "rms_from_one", "rms_unscaled"]
+    kind: Literal["affine", "layer", "layer_from_one", "layer_unscaled", "rms", "rms_from_one", "rms_unscaled"]
     eps: float
     bias: bool = True
 

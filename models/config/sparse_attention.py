@@ -29,7 +29,7 @@ class BandedAttentionConfig(AttentionConfig):
     """Attention within `window` tokens, in time and memory proportional to length times window.
 
     back_window: a query attends to the `back_window - 1` tokens before it and to the `window - 1` after it. None: to
-        the `window - 1` tokens on each side.
+        the `window - 1` tokens on each side. One of the two is at least 2.
     """
 
     back_window: int | None = None
@@ -37,12 +37,9 @@ class BandedAttentionConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         back = self.back_window
+        require(back is None or back > 0, f"the window before a query must be positive, got {back}")
         require(
-            back is None or (self.window is not None and 0 < back <= self.window),
-            f"the window before a query must be positive and at most the one after it, got {back}",
-        )
-        require(
-            not self.causal and self.window is not None and self.window >= 2 and self.score_cap is None,
+            not self.causal and self.window is not None and max(self.window, back or 0) >= 2 and self.score_cap is None,
             "banded attention needs a window of at least 2, and supports neither causal masks nor capped scores",
         )
 

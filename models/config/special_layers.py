@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.config.errors import require
-from models.config.layers import Activation, LayerConfig
+from models.config.layers import Activation, FeedForwardConfig, LayerConfig
 from models.config.norms import NormConfig
 
 
@@ -25,6 +25,34 @@ class ConvolutionLayerConfig(LayerConfig):
             self.attention is not None and not self.attention.causal and self.mixer is None,
             "a layer with a convolution needs attention that is not causal, and no mixer",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConformerLayerConfig(LayerConfig):
+    """Feed-forward, self-attention, convolution and feed-forward, then a norm (Gulati et al. 2020, arXiv:2005.08100).
+
+    feed_forward_norms: of both feed-forwards, with the factor of their results.
+    first_feed_forward: the feed-forward before the attention.
+    kernel_size, convolution_activation, convolution_bias: of the convolution for each channel; its two projections have
+        biases too, or not. Its input norm is configured like that of the attention.
+    output_norm: norm of the result.
+    """
+
+    first_feed_forward: FeedForwardConfig
+    kernel_size: int
+    convolution_activation: Activation
+    convolution_bias: bool
+    output_norm: NormConfig
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.kernel_size % 2 == 1, f"the kernel size of a convolution must be odd, got {self.kernel_size}")
+        require(
+            self.attention is not None and not self.attention.causal and self.feed_forward is not None,
+            "a Conformer layer needs attention that is not causal, and two feed-forwards",
+        )
+        plain = self.mixer is None and not self.parallel and self.cross_attention is None
+        require(plain, "a Conformer layer has no mixer, no cross-attention and no parallel sublayers")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from models.config import ConvolutionAttentionConfig, RopeConfig
 from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import ConvolutionWeights, Linear
 from models.layers.positions import PositionEncodings, Rotation
-from models.steps.batch import EncoderBatch
+from models.steps.batch import WholeBatch
 
 
 class ConvolutionPlan(NamedTuple):
@@ -50,7 +50,7 @@ class ConvolutionAttention(FullSequenceAttention[ConvolutionPlan]):
         self.convolved = Linear(hidden_size, width, bias=True)
         self.output = Linear(2 * width, hidden_size, config.output_bias)
 
-    def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> ConvolutionPlan:
+    def make_plan(self, batch: WholeBatch, encodings: PositionEncodings, dtype: torch.dtype) -> ConvolutionPlan:
         counts = torch.tensor(batch.lengths, device=batch.positions.device)
         lengths, side = counts.repeat_interleave(counts), self.kernel_size // 2
         rows, neighbours = torch.arange(len(lengths), device=counts.device), []

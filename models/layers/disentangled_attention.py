@@ -17,7 +17,7 @@ from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import Linear, parameter
 from models.layers.norms import make_norm
 from models.layers.positions import PositionEncodings, Rotation
-from models.steps.batch import EncoderBatch
+from models.steps.batch import WholeBatch
 
 
 def row_of_distance(distance: Tensor, config: DistanceConfig) -> Tensor:
@@ -73,7 +73,7 @@ class DisentangledAttention(FullSequenceAttention[AttentionMetadata]):
             self.position_key = Linear(hidden_size, width, config.position_key_bias) if to_position else None
             self.position_query = Linear(hidden_size, width, bias=True) if to_content else None
 
-    def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionMetadata:
+    def make_plan(self, batch: WholeBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionMetadata:
         """Metadata with which every token attends to every token of its sequence."""
         return AttentionMetadata(batch.lengths, batch.lengths, distances=encodings.distances)
 

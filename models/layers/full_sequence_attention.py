@@ -14,7 +14,7 @@ from models.config import RopeConfig
 from models.layers.attention import Attention
 from models.layers.linear import Linear
 from models.layers.positions import PositionEncodings, Rotation
-from models.steps.batch import EncoderBatch
+from models.steps.batch import WholeBatch
 
 PlanT = TypeVar("PlanT")
 """Data of a step that all layers of one attention configuration share."""
@@ -31,7 +31,7 @@ class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
     not_captured = "attention over full sequences"
 
     @abstractmethod
-    def make_plan(self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype) -> PlanT:
+    def make_plan(self, batch: WholeBatch, encodings: PositionEncodings, dtype: torch.dtype) -> PlanT:
         """Prepare the data of a step that all layers of this configuration share.
 
         dtype: dtype of the hidden states.

@@ -11,11 +11,13 @@ from models.config import (
     BottleneckAttentionConfig,
     ConvolutionAttentionConfig,
     DisentangledConfig,
+    GatedBiasAttentionConfig,
     GatedDeltaConfig,
     JointAttentionConfig,
     LatentAttentionConfig,
     LayerConfig,
     MixerConfig,
+    RelativeAttentionConfig,
     ShortConvolutionConfig,
     StateSpaceConfig,
 )
@@ -29,12 +31,14 @@ from models.layers.attention import Attention
 from models.layers.bottleneck_attention import BottleneckAttention
 from models.layers.convolution_attention import ConvolutionAttention
 from models.layers.disentangled_attention import DisentangledAttention
+from models.layers.gated_bias_attention import GatedBiasAttention
 from models.layers.gated_delta import GatedDelta
 from models.layers.joint_attention import JointAttention
 from models.layers.latent_attention import LatentAttention
 from models.layers.mixer import Mixer
 from models.layers.moe import make_feed_forward
 from models.layers.norms import SublayerNorms
+from models.layers.relative_attention import RelativeAttention
 from models.layers.short_convolution import ShortConvolution
 from models.layers.sparse_attention import (
     BandedAttention,
@@ -139,6 +143,10 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
             return BandedAttention(config, hidden_size)
         case ConvolutionAttentionConfig():
             return ConvolutionAttention(config, hidden_size)
+        case GatedBiasAttentionConfig():
+            return GatedBiasAttention(config, hidden_size)
+        case RelativeAttentionConfig():
+            return RelativeAttention(config, hidden_size)
         case DisentangledConfig():
             return DisentangledAttention(config, hidden_size)
         case BottleneckAttentionConfig():

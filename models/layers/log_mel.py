@@ -49,9 +49,12 @@ class LogMel:
         return (power.T @ self._filters).clamp(min=MIN_POWER).log10()
 
 
-def mel_filters(num_mels: int) -> Tensor:
-    """Weights of the 201 frequencies in each mel band: [frequencies, num_mels], float32, on the CPU."""
-    frequencies = torch.linspace(0, SAMPLE_RATE / 2, WINDOW_SAMPLES // 2 + 1, dtype=torch.float64, device="cpu")
+def mel_filters(num_mels: int, transform_samples: int = WINDOW_SAMPLES) -> Tensor:
+    """Weights of the frequencies in each mel band: [transform_samples / 2 + 1, num_mels], float32, on the CPU.
+
+    transform_samples: samples of a Fourier transform.
+    """
+    frequencies = torch.linspace(0, SAMPLE_RATE / 2, transform_samples // 2 + 1, dtype=torch.float64, device="cpu")
     highest = 15 + math.log(SAMPLE_RATE / 2 / 1000) / _LOG_STEP_PER_MEL
     corners = _hertz(torch.linspace(0, highest, num_mels + 2, dtype=torch.float64, device="cpu"))
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]

@@ -34,6 +34,30 @@ class LayerNorm(nn.Module):
         return backend(x).add_layer_norm(x, y, self.weight, self.bias, self.eps)
 
 
+class LayerNormFromOne(nn.Module):
+    """Layer normalisation that multiplies by `1 + weight`, without a bias. The whole norm is computed in float32.
+
+    The sum is not made when the model is loaded, because half precision would round it.
+
+    weight: [hidden], model dtype.
+    forward: [..., hidden] -> [..., hidden], any float dtype.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = parameter(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = nn.functional.layer_norm(x.float(), self.weight.shape, eps=self.eps)
+        return (normed * (1 + self.weight.float())).to(x.dtype)
+
+    def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        total = x + y
+        return total, self(total)
+
+
 class UnscaledLayerNorm(nn.Module):
     """Layer normalisation without weight and bias.
 
@@ -155,7 +179,7 @@ class PerHeadNorm(nn.Module):
         return torch.stack([norm(head) for norm, head in zip(self.heads, x.unbind(1), strict=True)], dim=1)
 
 
-Norm = Affine | LayerNorm | UnscaledLayerNorm | RMSNorm | UnscaledRMSNorm
+Norm = Affine | LayerNorm | LayerNormFromOne | UnscaledLayerNorm | RMSNorm | UnscaledRMSNorm
 
 
 def make_norm(config: NormConfig | None, size: int) -> Norm | None:
@@ -167,6 +191,8 @@ def make_norm(config: NormConfig | None, size: int) -> Norm | None:
             return Affine(size)
         case "layer":
             return LayerNorm(size, config.eps, config.bias)
+        case "layer_from_one":
+            return LayerNormFromOne(size, config.eps)
         case "layer_unscaled":
             return UnscaledLayerNorm(size, config.eps)
         case "rms":

@@ -30,7 +30,7 @@ from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.linear import Linear
 from models.layers.norms import RMSNorm
 from models.layers.positions import BucketBias, PositionEncodings, Rotation
-from models.steps.batch import EncoderBatch
+from models.steps.batch import EncoderBatch, WholeBatch
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,21 @@ class SequenceSlice:
     """One sequence of a step.
 
     tokens: range of the sequence among the tokens of the step.
-    token_ids: [seq], int64.
+    token_ids: [seq], int64; None for a recording.
     score_bias: [heads, 2 * length - 1], model dtype, bias by distance for this length or a longer one; or None.
-    dtype: dtype of the hidden states.
+    dtype, device: dtype and device of the hidden states.
     """
 
     tokens: slice
-    token_ids: Tensor
+    token_ids: Tensor | None
     score_bias: Tensor | None
     dtype: torch.dtype
+    device: torch.device
 
     @property
     def length(self) -> int:
-        return len(self.token_ids)
+        length: int = self.tokens.stop - self.tokens.start
+        return length
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,13 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
     def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan: ...
 
     def make_plan(
-        self, batch: EncoderBatch, encodings: PositionEncodings, dtype: torch.dtype
+        self, batch: WholeBatch, encodings: PositionEncodings, dtype: torch.dtype
     ) -> Sequence[tuple[SequenceSlice, SparsePlan]]:
         """The sequences of the batch, each with its plan."""
         bias, spans = encodings.score_bias, [slice(start, end) for start, end in pairwise(batch.offsets)]
         assert not isinstance(bias, KeyBias), "sparse attention takes a bias by distance, not by key"
-        sequences = [SequenceSlice(span, batch.token_ids[span], bias, dtype) for span in spans]
+        ids, device = batch.token_ids if isinstance(batch, EncoderBatch) else None, batch.positions.device
+        sequences = [SequenceSlice(span, None if ids is None else ids[span], bias, dtype, device) for span in spans]
         return [(sequence, self.plan_sequence(sequence)) for sequence in sequences]
 
     def forward(
@@ -136,9 +139,10 @@ class BandedAttention(SparseAttention):
 
     def _plan_band(self, sequence: SequenceSlice, global_tokens: Tensor | None) -> SparsePlan:
         assert self.config.window is not None
-        length, size, device = sequence.length, self.config.window - 1, sequence.token_ids.device
-        back = size if self.config.back_window is None else self.config.back_window - 1
-        if length <= back + 1:
+        length, after, device = sequence.length, self.config.window - 1, sequence.device
+        back = after if self.config.back_window is None else self.config.back_window - 1
+        size = max(back, after)
+        if length <= min(back, after) + 1:
             positions, bias = torch.arange(length, device=device), sequence.score_bias
             return SparsePlan(
                 0, None if bias is None else _bias_at(positions - positions[:, None], bias), global_tokens
@@ -147,7 +151,7 @@ class BandedAttention(SparseAttention):
         band = torch.zeros(1, 1, 1, dtype=sequence.dtype, device=device)
         if sequence.score_bias is not None:
             band = _bias_at(distance, sequence.score_bias)
-        band = band.masked_fill((distance > size) | (distance < -back), -torch.inf)
+        band = band.masked_fill((distance > after) | (distance < -back), -torch.inf)
         return SparsePlan(size, _block_mask(band, length, size, global_tokens), global_tokens)
 
 
@@ -173,9 +177,10 @@ class LongformerAttention(BandedAttention):
 
     def _global_tokens(self, sequence: SequenceSlice) -> Tensor | None:
         """Positions of the global tokens: [n], int64, or None without any."""
-        device = sequence.token_ids.device
+        device = sequence.device
         if isinstance(self.config.global_tokens, GlobalFirstToken):
             return torch.zeros(1, dtype=torch.int64, device=device)
+        assert sequence.token_ids is not None, "global tokens are those of a text"
         ids, end = sequence.token_ids.tolist(), self.config.global_tokens.token_id
         count = ids.index(end) if end in ids else 0
         return torch.arange(count, device=device) if count else None
@@ -209,7 +214,7 @@ class TransientGlobalAttention(BandedAttention):
         if not count:
             return band
         assert band.mask is not None, "attention with summaries has a score bias"
-        summary = torch.arange(sequence.length, device=sequence.token_ids.device) // self.config.summary_tokens
+        summary = torch.arange(sequence.length, device=sequence.device) // self.config.summary_tokens
         distance = torch.arange(count, device=summary.device) - summary.clamp(max=count - 1)[:, None]
         bias = _bias_at(distance, self.summary_bias(count))
         if band.block_size:
@@ -242,7 +247,7 @@ class BlockSparseAttention(SparseAttention):
     config: BlockSparseAttentionConfig
 
     def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan:
-        length, size, device = sequence.length, self.config.block_size, sequence.token_ids.device
+        length, size, device = sequence.length, self.config.block_size, sequence.device
         if length <= self.config.full_length:
             return SparsePlan(0, None)
         last = torch.arange((length - 1) // size * size, length, device=device)

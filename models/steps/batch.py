@@ -95,7 +95,7 @@ class WaveformBatch:
 
     samples: [samples], float32, 16 kHz.
     sample_lengths: samples of each recording, `batch` integers that add up to `samples`.
-    lengths: tokens of each recording (`WaveformEmbeddingConfig.num_tokens`), each at least 1.
+    lengths: tokens of each recording (`SamplesEmbeddingConfig.num_tokens`), each at least 1.
     adapters: as in `EncoderBatch`.
     """
 
@@ -105,11 +105,18 @@ class WaveformBatch:
     adapters: tuple[str, ...] = ()
 
     @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Index of each recording's first token, then `tokens`: `batch + 1` integers."""
+        return (0, *accumulate(self.lengths))
+
+    @cached_property
     def positions(self) -> Tensor:
         """Position of each token in its recording, from 0: [tokens], int64."""
         return torch.cat([torch.arange(length) for length in self.lengths]).to(self.samples.device)
 
 
+WholeBatch = EncoderBatch | WaveformBatch
+"""Whole texts, or recordings as samples."""
 SourceBatch = EncoderBatch | AudioBatch | WaveformBatch
 """Whole texts or recordings."""
 

@@ -16,6 +16,7 @@ from server.text.languages.translation_prompts import InstructionPrompt
 from server.text.speech.ctc import CtcTokens
 from server.text.speech.speech import SpeechTokens
 from server.text.speech.speech_settings import SpeechSettings
+from server.text.speech.untimed_speech import UntimedSpeech
 from server.text.task_settings import TaskSettings, task_settings
 from server.text.tokenizers.load import load_tokenizer
 from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_files
@@ -28,8 +29,10 @@ from weights.sentence_modules import SIDES, is_routed, module_kinds
 SENTENCE_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
 """Values of `model_type` of speech recognition models that write tokens."""
-CTC_FAMILIES = frozenset({"wav2vec2", "hubert", "unispeech", "unispeech-sat"})
+CTC_FAMILIES = frozenset({"wav2vec2", "hubert", "unispeech", "unispeech-sat", "wavlm", "parakeet_ctc"})
 """Values of `model_type` of speech recognition models with a CTC head."""
+UNTIMED_FAMILIES = frozenset({"moonshine", "moonshine_streaming"})
+"""Values of `model_type` of speech recognition models whose decoder writes text alone, without times."""
 SimilarityFunction = Literal["cosine", "dot", "euclidean", "manhattan"]
 _SIMILARITIES: Mapping[str, SimilarityFunction] = {
     "cosine": "cosine",
@@ -75,6 +78,7 @@ class CheckpointText:
     speech: its special tokens for speech recognition; None for other models.
     speech_settings: its other settings for speech recognition.
     ctc: labels and input of a model with a CTC head; None for other models.
+    untimed_speech: input of a speech model whose decoder writes text alone; None for other models.
     chat_templates: its chat templates.
     similarity: how two vectors of it are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
@@ -96,6 +100,7 @@ class CheckpointText:
     sides: frozenset[str] = frozenset()
     query_weights: QueryWeights | None = None
     ctc: CtcTokens | None = None
+    untimed_speech: UntimedSpeech | None = None
 
     def prompt(self, name: str | None) -> str:
         """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
@@ -146,6 +151,7 @@ def load(
             sides=frozenset(SIDES) if is_routed(directory) else frozenset(),
             query_weights=query_weights(directory, tokenizer.vocab_size),
             ctc=CtcTokens.from_checkpoint(directory, tokenizer) if family in CTC_FAMILIES else None,
+            untimed_speech=UntimedSpeech.from_checkpoint(directory) if family in UNTIMED_FAMILIES else None,
         )
     except (TokenizerError, ResolveError, EngineFailure, QueryWeightsError) as error:
         raise CheckpointError(f"{name}: {error}") from None

@@ -13,12 +13,14 @@ from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.config import ConfigError
 from server.engine.device import devices
 from server.engine.process import memory_profile, service
-from server.engine.process.loading import LoadError, build
+from server.engine.process.loading import LoadedCheckpoint, LoadError, build
 from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes
 from server.engine.process.speculation import kv_shares
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from tests.engine.harness import generate, run
+from tests.parity import moonshine
+from tests.parity.checkpoints import load
 
 CUDA = torch.device("cuda", 0)
 
@@ -273,3 +275,19 @@ def test_a_model_without_graphs_says_why(pairs) -> None:
 
 def _fields(options: EngineOptions) -> dict[str, object]:
     return {name: getattr(options, name) for name in options.__struct_fields__}
+
+
+@pytest.mark.parametrize("shape", ["moonshine-tiny", "moonshine-streaming-tiny"])
+def test_a_decoder_of_recordings_gets_a_cache(tmp_path, shape) -> None:
+    """Its encoder requests are log-mel frames, which take no memory worth measuring."""
+    moonshine.write(tmp_path, shape)
+    cpu = torch.device("cpu")
+    loaded = LoadedCheckpoint(ModelSpec(shape, str(tmp_path), "float32"), load(tmp_path, cpu), torch.float32, cpu, 0.0)
+    options = EngineOptions(block_size=4, max_batch_rows=3)
+    memory = FakeMemory(int(SPARE_SHARE * FakeMemory.total_bytes) + (100 << 20), 10 << 20, 1.0)
+
+    def make_engine(size: int) -> Engine:
+        memory.cache_bytes = size
+        return Engine({shape: build(loaded, options, size)[0]}, cpu)
+
+    assert kv_cache_bytes(memory, [loaded], options, make_engine) > 50 << 20

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from models.families import FAMILIES
 from tests.e2e import gliner_checkpoints, retrieval_checkpoints
 from tests.engine.tiny_checkpoints import GENERATING
-from tests.parity import ctc, speech
+from tests.parity import ctc, moonshine, parakeet, speech
 from tests.parity.checkpoints import edit_config, write_model
 from tests.parity.native_twins import rewrite_as_native
 from tests.parity.published_code import (
@@ -140,17 +140,24 @@ RETRIEVAL: Mapping[str, Callable[[Path], Path]] = {
 files."""
 
 CTC = {
+    "parakeet_ctc": "parakeet-ctc",
     "wav2vec2": "wav2vec2-base",
     "hubert": "hubert-large",
     "unispeech": "unispeech",
     "unispeech-sat": "unispeech-sat",
+    "wavlm": "wavlm-base",
 }
 """Shape of the checkpoint of each model type with a CTC head."""
+UNTIMED = {
+    "moonshine": (moonshine.write, "moonshine-tiny"),
+    "moonshine_streaming": (moonshine.write, "moonshine-streaming-tiny"),
+}
+"""Writer and shape of the checkpoint of each speech model whose decoder writes text alone."""
 
 
 def covered() -> set[str]:
     """Model types of which this module writes a checkpoint."""
-    return {*CASES, *WRITERS, *CTC, "whisper"}
+    return {*CASES, *WRITERS, *CTC, *UNTIMED, "whisper"}
 
 
 def write_checkpoint(directory: Path, name: str) -> Path:
@@ -163,7 +170,11 @@ def write_checkpoint(directory: Path, name: str) -> Path:
         speech.write_tokenizer(directory)
         return directory
     if name in CTC:
-        ctc.write(directory, CTC[name])
+        (parakeet if name == "parakeet_ctc" else ctc).write(directory, CTC[name])
+        return directory
+    if name in UNTIMED:
+        write, shape = UNTIMED[name]
+        write(directory, shape)
         return directory
     if name in WRITERS or name in NAMED:
         (WRITERS | NAMED)[name](directory)

@@ -12,7 +12,7 @@ from models import transformer
 from models.config import ConfigError
 from models.families import FAMILIES
 from tests.families.checkpoints import CASES
-from tests.parity import ctc
+from tests.parity import ctc, moonshine, parakeet
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_decoders import CASES as DECODERS
 from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
@@ -41,6 +41,8 @@ def configurations():
     yield from (case[1] for case in (CASES | DECODERS | SEQ2SEQ).values())
     yield transformers.WhisperConfig(**dict.fromkeys(("encoder_layers", "decoder_layers"), 1), d_model=48)
     yield from map(ctc.config, ctc.SHAPES)
+    yield from moonshine.SHAPES.values()
+    yield from map(parakeet.config, parakeet.ENCODERS)
     for stem, settings in (BODIES | RECENT_BODIES | SPARSE).values():
         yield getattr(transformers, f"{stem}Config")(**settings)
 

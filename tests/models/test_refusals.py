@@ -118,6 +118,9 @@ HARMLESS = {
     "mpnet": "tie_word_embeddings",
     "mpt": "embedding_fraction learned_pos_emb",
     "mt5": "tie_word_embeddings",
+    "moonshine": "pad_head_dim_to_multiple_of",
+    "moonshine_streaming": "pad_head_dim_to_multiple_of",
+    "parakeet_ctc": "ctc_loss_reduction ctc_zero_infinity",
     "mvp": "prompt_length prompt_mid_dim",
     "new": "tie_word_embeddings",
     "phi3": "original_max_position_embeddings",
@@ -140,6 +143,8 @@ HARMLESS = {
     "unispeech": f"{CTC} {CODEBOOK} num_ctc_classes replace_prob",
     "unispeech-sat": f"{CTC} {CODEBOOK} num_clusters",
     "wav2vec2": f"{CTC} {CODEBOOK} adapter_kernel_size adapter_stride num_adapter_layers",
+    "wavlm": f"{CTC} {CODEBOOK} adapter_kernel_size adapter_stride num_adapter_layers num_ctc_classes "
+    "output_hidden_size",
     "whisper": "apply_spec_augment median_filter_width suppress_tokens use_weighted_layer_sum",
     "xlm-roberta": "tie_word_embeddings",
     "xlm-roberta-xl": "tie_word_embeddings",

@@ -51,7 +51,7 @@ def test_the_nearest_family_is_served():
         ("siglip_text_model", "part of a checkpoint of the type 'siglip'"),
         ("qwen3_vl_text", "nearest served family is qwen3_vl"),
         ("kosmos_2_text_model", "'kosmos-2'"),
-        ("wavlm", "nearest served family is wav2vec2"),
+        ("sew", "nearest served family is wav2vec2"),
         ("parakeet_rnnt", "transducer"),
         ("canary", "nearest served family is whisper"),
         ("extractor", "it is GLiNER2"),

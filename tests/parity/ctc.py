@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 
 from tests.parity.checkpoints import write_model
@@ -36,6 +37,11 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "unispeech-large": ("UniSpeech", _LARGE),
     "unispeech-sat": ("UniSpeechSat", {}),
     "unispeech-sat-large": ("UniSpeechSat", _LARGE),
+    "wavlm-base": ("WavLM", {"num_buckets": 32, "max_bucket_distance": 40}),
+    "wavlm-large": (
+        "WavLM",
+        {**_LARGE, "num_buckets": 20, "max_bucket_distance": 60, "hidden_size": 64, "intermediate_size": 96},
+    ),
 }
 """Start of the class names of transformers, and settings, by the published checkpoint that has them. The shapes whose
 names end in `base` or in no size are those of base checkpoints."""
@@ -81,6 +87,8 @@ def _spread(model: Any) -> None:
             tensor.mul_(0.1)
         if name.endswith("out_proj.weight"):
             tensor.mul_(0.2)
+        if "rel_attn_embed" in name or "gru_rel_pos" in name:
+            tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(5)) / 2)
     model.lm_head.weight.mul_(3)
     model.lm_head.bias[[VOCABULARY["<pad>"], VOCABULARY["|"]]] += 8
     model.lm_head.bias[[VOCABULARY[token] for token in ("<s>", "</s>", "<unk>")]] -= 30

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from models.backends.logits import DecoderOutput, LogitsRequest
-from models.config import CHUNK_TOKENS
-from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
+from models.config import CHUNK_TOKENS, SamplesEmbeddingConfig
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import ZERO_STATE, StateMemory
 from models.transformer import Transformer
@@ -72,9 +72,7 @@ class Rows:
         self.cross = None
         if sources is not None:
             self.cross = Pool(model.cross_attention_layers(), num_blocks, block_size, model, seed + 1, dtype)
-            is_audio = torch.is_tensor(sources[0])
-            batch = audio_batch(sources, self.device) if is_audio else encoder_batch(sources, self.device)
-            batch = replace(batch, adapters=self.adapters)
+            batch = replace(source_batch(model, sources), adapters=self.adapters)
             self.source_lens = dict(enumerate(batch.lengths))
             hidden = model.encode(batch)
             slots = [slot for row, length in self.source_lens.items() for slot in self.cross.slots(row, 0, length)]
@@ -156,6 +154,22 @@ def encoder_batch(texts, device) -> EncoderBatch:
 def audio_batch(recordings, device) -> AudioBatch:
     """Batch of recordings. recordings: one tensor [frames, num_mels] each."""
     return AudioBatch(torch.cat(recordings).to(device), tuple(len(frames) for frames in recordings))
+
+
+def waveform_batch(model: Transformer, recordings) -> WaveformBatch:
+    """Batch of recordings. recordings: one tensor [samples] each."""
+    assert model.config.encoder is not None
+    embedding = model.config.encoder.embedding
+    assert isinstance(embedding, SamplesEmbeddingConfig)
+    lengths = tuple(map(len, recordings))
+    return WaveformBatch(torch.cat(recordings).to(model.device), lengths, tuple(map(embedding.num_tokens, lengths)))
+
+
+def source_batch(model: Transformer, sources) -> SourceBatch:
+    """Batch of texts, of recordings as frames, or of recordings as samples."""
+    if not torch.is_tensor(sources[0]):
+        return encoder_batch(sources, model.device)
+    return waveform_batch(model, sources) if sources[0].ndim == 1 else audio_batch(sources, model.device)
 
 
 def one_shot(rows: Rows, texts) -> list[torch.Tensor]:

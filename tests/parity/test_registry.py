@@ -21,6 +21,8 @@ from tests.engine.harness import Pair, as_transformers_settings, generate, refer
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import (
     ctc,
+    moonshine,
+    parakeet,
     speech,
     test_clip,
     test_native,
@@ -85,6 +87,8 @@ def shapes_compared() -> Counter[str]:
     found += Counter({"new": found["gte"], "embedding_gemma2": found["embedding_gemma2_text"]})
     found += Counter(dict.fromkeys(WITHOUT_A_CLASS, 2))
     found += Counter(config.model_type for _, config in test_clip.CASES.values())
+    found += Counter({"parakeet_ctc": len(parakeet.ENCODERS)})
+    found += Counter(config.model_type for config in moonshine.SHAPES.values())
     return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), **PICTURES})
 
 

@@ -146,15 +146,15 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "whisper",
         "audioflamingo3 musicflamingo qwen2_audio qwen3_asr glmasr fun_asr_nano granite_speech "
         "granite_speech_plus voxtral voxtral_realtime vibevoice_asr nemo_speechlm kyutai_speech_to_text "
-        "moss_transcribe_diarize seamless_m4t seamless_m4t_v2 audio-spectrogram-transformer moonshine "
-        "moonshine_streaming nemotron3_diarization speech-encoder-decoder speech_to_text speecht5 clap "
+        "moss_transcribe_diarize seamless_m4t seamless_m4t_v2 audio-spectrogram-transformer "
+        "nemotron3_diarization speech-encoder-decoder speech_to_text speecht5 clap "
         "pe_audio pe_audio_video nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_audio "
         "nemotron3_5_transcribe_word_timestamp pe_audio_video_encoder",
     ),
     (
         "ctc",
         "wav2vec2",
-        "sew sew-d wavlm wav2vec2-bert wav2vec2-conformer data2vec-audio parakeet_ctc lasr_ctc "
+        "sew sew-d wav2vec2-bert wav2vec2-conformer data2vec-audio lasr_ctc "
         "granite_speech5_ctc granite_speech5_encoder lasr_encoder parakeet_encoder",
     ),
     ("transducer", "wav2vec2", "parakeet_rnnt parakeet_tdt nemotron_asr_streaming nemotron3_5_asr"),

@@ -53,15 +53,17 @@ def ctc_family(name: str, classes: str, prefix: str) -> Family:
     prefix: start of the tensor names of its encoder.
     """
 
+    def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+        return ctc_config(hf)
+
     def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-        assert model.encoder is not None and isinstance(model.encoder.embedding, WaveformEmbeddingConfig)
-        is_pre_norm = model.encoder.final_norm is not None
-        return _rules(prefix + r"\.", is_pre_norm, model.encoder.embedding.normed)
+        return ctc_rules(model, prefix + r"\.")
 
-    return Family(name, (name,), {f"{classes}ForCTC": ("transcribe",)}, _config, rules)
+    return Family(name, (name,), {f"{classes}ForCTC": ("transcribe",)}, config, rules)
 
 
-def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
+def ctc_config(hf: Mapping[str, Any]) -> ModelConfig:
+    """The configuration of an encoder of samples with a CTC head."""
     fields = Fields(hf, defaults=_DEFAULTS)
     for setting in ("add_adapter", "conv_pos_batch_norm"):
         fields.refuse_unless(setting, False)
@@ -113,7 +115,10 @@ def _embedding(
     )
 
 
-def _rules(prefix: str, is_pre_norm: bool, normed: str) -> Sequence[Rule]:
+def ctc_rules(model: ModelConfig, prefix: str) -> Sequence[Rule]:
+    """Rules of an encoder of samples with a CTC head. prefix: expression for the start of the names of its encoder."""
+    assert model.encoder is not None and isinstance(model.encoder.embedding, WaveformEmbeddingConfig)
+    is_pre_norm, normed = model.encoder.final_norm is not None, model.encoder.embedding.normed
     linear, slot = r"\.(weight|bias)", "input" if is_pre_norm else "residual"
     layer, ours = prefix + r"encoder\.layers\.(\d+)\.", r"encoder.layers.\1."
     convolution = prefix + r"feature_extractor\.conv_layers\."

@@ -63,6 +63,7 @@ class StepInputs(ABC):
     output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
     adapters: name of each sequence's adapter; empty for none.
     layer_inputs: [tokens, layers, width], model dtype, a vector of each token for each layer; None for none.
+    final_positions: [tokens, hidden], model dtype, added to the final hidden states; or None.
     global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
 
     kind: which program runs such steps, or None where they run eagerly.
@@ -86,6 +87,7 @@ class StepInputs(ABC):
         self._query_scales = encodings.query_scales
         self.layer_inputs: Tensor | None = None
         self.global_vectors: Tensor | None = None
+        self.final_positions: Tensor | None = None
         self._selecting_layer = num_layers if adapters or needs_all_rows else num_layers - 1
         if adapters:
             self.kind = None

@@ -15,7 +15,7 @@ from models.layers.full_sequence_attention import FullSequenceAttention
 from models.layers.joint_attention import JointAttention
 from models.layers.mixer import Mixer, Projections
 from models.layers.positions import PositionEncodings
-from models.steps.batch import EncoderBatch, SourceBatch
+from models.steps.batch import AudioBatch, EncoderBatch, SourceBatch
 from models.steps.state_steps import run_whole
 from models.steps.step_inputs.base import AttentionPattern, KeysValues, StepInputs, StepKind
 from models.steps.step_inputs.shared_keys import SharedKeys
@@ -48,6 +48,7 @@ class RaggedStepInputs(StepInputs):
         key_value_layers: frozenset[int] = frozenset(),
         needs_all_rows: bool = False,
     ) -> None:
+        self._batch = batch
         self._texts = batch if isinstance(batch, EncoderBatch) else None
         output_rows = None if self._texts is None else self._texts.output_rows
         super().__init__(encodings, output_rows, num_layers, batch.adapters, needs_all_rows)
@@ -65,8 +66,8 @@ class RaggedStepInputs(StepInputs):
             return super().self_attention(layer, attention, hidden)
         assert self._texts is None or self._texts.attended is None, "attention over full sequences attends to all"
         if attention.config not in self._full_plans:
-            assert self._texts is not None, "attention over full sequences reads text"
-            self._full_plans[attention.config] = attention.make_plan(self._texts, self._encodings, self._dtype)
+            assert not isinstance(self._batch, AudioBatch), "attention over full sequences reads text or samples"
+            self._full_plans[attention.config] = attention.make_plan(self._batch, self._encodings, self._dtype)
         plan = self._full_plans[attention.config]
         return self.select_rows(layer, attention(hidden, self.rotations, plan))
 

@@ -15,7 +15,7 @@ from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import AttentionConfig
 from models.steps.alignment import normalise_alignment
-from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
+from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
 from server.engine.device.captured_steps import CapturedSteps
@@ -40,7 +40,7 @@ class TransformerProtocol(Protocol):
         encoder_hidden: Tensor,
         slot_mapping: Tensor,
         cross_cache: KVCache,
-        sources: EncoderBatch | AudioBatch | None = None,
+        sources: SourceBatch | None = None,
     ) -> None: ...
 
     def decode(
@@ -214,7 +214,7 @@ class Runner:
             type_ids = self._tensor(list(chain.from_iterable(columns)))
         return EncoderBatch(self._tensor(list(chain.from_iterable(texts))), lengths, type_ids, named(adapters))
 
-    def source_batch(self, groups: Sequence[SequenceGroup]) -> EncoderBatch | AudioBatch:
+    def source_batch(self, groups: Sequence[SequenceGroup]) -> SourceBatch:
         """Ragged batch of the whole sources of some groups."""
         texts = [group.source_token_ids for group in groups]
         return self.encoder_batch(texts, [None] * len(texts), [group.adapter for group in groups])

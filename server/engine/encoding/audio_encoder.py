@@ -61,7 +61,8 @@ class LogMelEngine(EncoderEngine):
     def _refusal(self, message: Encode) -> tuple[FailureCode, str]:
         if not message.items or message.task != "log_mel":
             return "engine_error", "the request has no audio samples, or its task is not log_mel"
-        longest = 2 * self.limits.source_tokens * HOP_SAMPLES + WINDOW_SAMPLES
+        token_samples = self.limits.samples_per_token or 2 * HOP_SAMPLES
+        longest = self.limits.source_tokens * token_samples + WINDOW_SAMPLES
         for item in message.items:
             samples, rest = divmod(len(item.samples), _FLOAT_BYTES)
             if rest or not WINDOW_SAMPLES <= samples <= longest:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from models.config import WaveformEmbeddingConfig
-from models.steps.batch import WaveformBatch
-from server.engine.device.runner import Runner, named
+from models.config import SamplesEmbeddingConfig
+from server.engine.device.runner import Runner
 from server.engine.encoding.encode_queue import QueuedItem
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.encoding.encoder_outputs import EncoderOutput
+from server.engine.encoding.samples import waveform_batch
 from server.engine.scheduling.model_limits import ModelLimits
 from server.ipc.wire.descriptions import StepTokens
-from server.ipc.wire.messages import Encode, EncodeItem, FailureCode
-
-_FLOAT_BYTES = 4
+from server.ipc.wire.messages import FLOAT_BYTES, Encode, EncodeItem, FailureCode
 
 
 class CtcEngine(EncoderEngine):
-    """The `ctc` requests of one model. embedding: the convolutions over samples, which decide on the number of labels.
+    """The `ctc` requests of one model. embedding: decides on the number of labels of a recording.
 
     A recording is one item. Its labels depend on no other item of the step.
     """
@@ -30,7 +27,7 @@ class CtcEngine(EncoderEngine):
         runner: Runner,
         limits: ModelLimits,
         step_tokens: StepTokens,
-        embedding: WaveformEmbeddingConfig,
+        embedding: SamplesEmbeddingConfig,
     ) -> None:
         super().__init__(name, runner, limits, step_tokens)
         self._embedding = embedding
@@ -40,7 +37,7 @@ class CtcEngine(EncoderEngine):
             return "engine_error", "the request has no audio samples, or its task is not ctc"
         shortest, longest = self._embedding.min_samples, self.limits.source_tokens * self._embedding.samples_per_token
         for item in message.items:
-            samples, rest = divmod(len(item.samples), _FLOAT_BYTES)
+            samples, rest = divmod(len(item.samples), FLOAT_BYTES)
             if rest or not shortest <= samples <= longest:
                 return (
                     "engine_error",
@@ -50,14 +47,9 @@ class CtcEngine(EncoderEngine):
 
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
-        parts = [np.frombuffer(request.message.items[index].samples, dtype="<f4") for request, index in texts]
-        lengths = tuple(map(len, parts))
-        batch = WaveformBatch(
-            torch.from_numpy(np.concatenate(parts)).to(self.runner.device),
-            lengths,
-            tuple(self._embedding.num_tokens(length) for length in lengths),
-            named([request.adapter for request, _ in texts]),
-        )
+        recordings = [request.message.items[index].samples for request, index in texts]
+        adapters = [request.adapter for request, _ in texts]
+        batch = waveform_batch(recordings, self._embedding, self.runner.device, adapters)
         hidden = self.runner.model.encode(batch)
         logits = self.runner.model.classify_tokens(hidden, batch)
         best = torch.log_softmax(logits, -1).max(-1)
@@ -70,4 +62,4 @@ class CtcEngine(EncoderEngine):
 
 def silence(samples: int) -> EncodeItem:
     """An item of silence, for the first steps of a model."""
-    return EncodeItem([], samples=bytes(_FLOAT_BYTES * samples))
+    return EncodeItem([], samples=bytes(FLOAT_BYTES * samples))

@@ -17,7 +17,7 @@ from models.backends import choice
 from models.backends.int8_slots import MAX_INT8_HEAD
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.checkpoint.loader import LoadedModel, load_model
-from models.config import ConfigError, ConvolutionalEmbeddingConfig, WaveformEmbeddingConfig
+from models.config import ConfigError, ConvolutionalEmbeddingConfig, SamplesEmbeddingConfig
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
 from server.engine.cache.block_manager import BlockManager
@@ -29,6 +29,7 @@ from server.engine.drafting.drafts import Drafter
 from server.engine.encoding.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.encoding.ctc_engine import CtcEngine
 from server.engine.encoding.encoder_engine import EncoderEngine
+from server.engine.encoding.samples import SamplesRunner
 from server.engine.process.kv_memory import PoolNeed, pool_blocks, pool_need, state_need
 from server.engine.process.packed_cache import PackedCache, packed_key
 from server.engine.process.planning_limit import PlanningTooLong, planning_limit
@@ -39,6 +40,7 @@ from server.engine.stepping.generation_engine import GenerationEngine
 from server.errors import one_line
 from server.ipc.wire.descriptions import (
     AGENT_TOKENS,
+    LOG_MEL_BANDS,
     AnswerInfo,
     DType,
     EngineOptions,
@@ -121,8 +123,8 @@ class LoadedCheckpoint:
             return ["labelled_spans"]
         if settings.answers:
             return ["answer_logits"]
-        if self.waveform is not None:
-            return ["ctc"]
+        if self.samples is not None:
+            return ["log_mel"] if self.generates else ["ctc"]
         return [ENCODE_TASKS[task] for task in self.model.tasks if task in ENCODE_TASKS]
 
     @property
@@ -138,11 +140,16 @@ class LoadedCheckpoint:
         return embedding.num_mels if isinstance(embedding, ConvolutionalEmbeddingConfig) else 0
 
     @property
-    def waveform(self) -> WaveformEmbeddingConfig | None:
-        """Convolutions over samples, of a model with a CTC head; None for other models."""
+    def reads_recordings(self) -> bool:
+        """Whether a decoder writes the text of recordings, as frames or as samples."""
+        return bool(self.num_mels) or (self.samples is not None and self.generates)
+
+    @property
+    def samples(self) -> SamplesEmbeddingConfig | None:
+        """The embedding of a model that reads samples; None for other models."""
         encoder = self.model.config.encoder
         embedding = None if encoder is None else encoder.embedding
-        return embedding if isinstance(embedding, WaveformEmbeddingConfig) else None
+        return embedding if isinstance(embedding, SamplesEmbeddingConfig) else None
 
     @property
     def context_tokens(self) -> int:
@@ -306,6 +313,8 @@ def build(
         source_vocab_size=reader.embedding.vocab_size if reader is not None and loaded.source_tokens else 0,
         source_tokens=loaded.source_tokens,
         frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
+        min_samples=0 if loaded.samples is None else loaded.samples.min_samples,
+        samples_per_token=0 if loaded.samples is None else loaded.samples.samples_per_token,
         restart_tokens=config.restart_tokens,
         key_variant=config.key_variant,
     )
@@ -313,6 +322,8 @@ def build(
     runner: Runner
     if loaded.num_mels:
         runner = AudioRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.num_mels)
+    elif loaded.samples is not None and loaded.generates:
+        runner = SamplesRunner(transformer, loaded.device, caches["self"], caches["cross"], loaded.samples)
     else:
         runner = Runner(transformer, loaded.device, caches.get("self"), caches.get("cross"), state_memory)
     generation: GenerationEngine | None = None
@@ -328,10 +339,10 @@ def build(
         )
         scheduler = Scheduler(tables, step_tokens.batch, options.max_batch_rows)
         generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)
-    if loaded.num_mels:
-        encoding = LogMelEngine(spec.name, runner, limits, step_tokens, loaded.num_mels)
-    elif loaded.waveform is not None:
-        encoding = CtcEngine(spec.name, runner, limits, step_tokens, loaded.waveform)
+    if loaded.reads_recordings:
+        encoding = LogMelEngine(spec.name, runner, limits, step_tokens, loaded.num_mels or LOG_MEL_BANDS)
+    elif loaded.samples is not None:
+        encoding = CtcEngine(spec.name, runner, limits, step_tokens, loaded.samples)
     elif loaded.encodes:
         encoding = EncoderEngine(spec.name, runner, limits, step_tokens, model.sentence, model.heads)
     return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
@@ -395,8 +406,8 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         is_from_packed_cache=loaded.is_from_cache,
         quantization=loaded.spec.quantization,
         num_mels=loaded.num_mels,
-        samples_per_label=0 if loaded.waveform is None else loaded.waveform.samples_per_token,
-        min_samples=0 if loaded.waveform is None else loaded.waveform.min_samples,
+        samples_per_token=0 if loaded.samples is None else loaded.samples.samples_per_token,
+        min_samples=0 if loaded.samples is None else loaded.samples.min_samples,
         checkpoint_format=model.checkpoint_format,
         notes=list(model.notes),
         **_head_infos(model),

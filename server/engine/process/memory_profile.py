@@ -121,9 +121,10 @@ def _run_largest_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: 
     for model in loaded:
         found = engine.models[model.spec.name]
         messages: list[Generate | Encode] = []
-        if found.generation is not None and not model.num_mels:
+        # The steps of a decoder that reads recordings are not measured.
+        if found.generation is not None and not model.reads_recordings:
             messages += [_largest_prefill(model, found.generation, options), _streams(model, found.generation, options)]
-        if found.encoding is not None and not model.num_mels:
+        if found.encoding is not None and not model.reads_recordings:
             messages.append(_texts(model, options))
         for message in messages:
             engine.add(message)
@@ -190,8 +191,8 @@ def _texts(model: LoadedCheckpoint, options: EngineOptions) -> Encode:
     """Texts that fill an encoder step, each as long as the model reads."""
     tokens = model.step_tokens(options).encode
     length = max(min(tokens, model.source_tokens), 1)
-    if model.waveform is not None:
-        samples = max(length * model.waveform.samples_per_token, model.waveform.min_samples)
+    if model.samples is not None:
+        samples = max(length * model.samples.samples_per_token, model.samples.min_samples)
         return Encode(-1, model.spec.name, "ctc", [silence(samples)] * max(tokens // length, 1))
     # A task of a head needs more than a text: a mask, labels, spans.
     item = EncodeItem([0] * length, mask_index=0, spans=[(0, 1)], label_indices=[min(1, length - 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from server.engine.encoding.audio_encoder import warm_up_messages
 from server.engine.encoding.ctc_engine import silence
+from server.engine.encoding.samples import silent_generate
 from server.engine.process.loading import LoadedCheckpoint
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
@@ -28,8 +29,12 @@ def add_warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
             for message in warm_up_messages(name, -2 * index - 1, audio.limits, [0]):
                 engine.add(message)
             continue
-        if model.waveform is not None:
-            engine.add(Encode(-2 * index - 2, name, "ctc", [silence(model.waveform.min_samples)]))
+        if model.samples is not None:
+            generation = engine.models[model.spec.name].generation
+            if generation is None:
+                engine.add(Encode(-2 * index - 2, name, "ctc", [silence(model.samples.min_samples)]))
+            else:
+                engine.add(silent_generate(name, -2 * index - 1, generation.limits, [0]))
             continue
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []

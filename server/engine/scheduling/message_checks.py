@@ -31,9 +31,9 @@ class MessageChecks:
 
     def invalid_reason(self, message: Generate, has_vocabulary: bool) -> str | None:
         """Why a message is invalid, or None. has_vocabulary: whether the model has the bytes of its tokens."""
-        wrong = next((len(frame) for frame in message.frames if len(frame) != self._limits.frame_bytes), None)
-        if wrong is not None or bool(message.frames) != bool(self._limits.frame_bytes):
-            return f"the source has {wrong or 0} bytes of audio frames; the model takes {self._limits.frame_bytes}"
+        wrong = self._limits.wrong_source(message.frames)
+        if wrong is not None:
+            return wrong
         sources = message.frames or message.prompts
         if not all(0 <= row.prompt < len(sources) for row in message.rows):
             return f"a row refers to a prompt that is not among the {len(sources)} prompts"

@@ -104,7 +104,8 @@ class GenerationEngine:
         return [group for group in groups if group is not None]
 
     def _add_row(self, message: Generate, row: GenerateRow, events: EngineEvents, now: float) -> SequenceGroup | None:
-        num_source_tokens = self.limits.source_tokens if message.frames else None
+        frames = message.frames[row.prompt] if message.frames else None
+        num_source_tokens = None if frames is None else self.limits.recording_tokens(len(frames))
         adapter = message.model if message.model != self.name else ""
         variant = self.limits.key_variant
         group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter, variant)

@@ -50,6 +50,8 @@ Task = Literal[
     "embed_sparse",
     "late_interaction",
 ]
+LOG_MEL_BANDS = 80
+"""Values per log-mel frame of a recording, for a model whose encoder reads samples: they show where speech is."""
 AGENT_TOKENS = 32_768
 """Length of a long conversation of a program that calls tools: prompt, answers, and results of its calls. The default
 memory for keys and values holds one such sequence of each model."""
@@ -262,8 +264,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     load_seconds: time to load the model.
     is_from_packed_cache: its weights were read from the packed cache, not packed.
     num_mels: values per audio frame of the encoder input; 0 for text.
-    samples_per_label, min_samples: of a model with a CTC head, samples between two labels and samples of the shortest
-        recording; 0 for other models.
+    samples_per_token, min_samples: of a model that reads samples, samples between two tokens of its encoder (two labels
+        of a CTC head) and samples of the shortest recording; 0 for other models.
     checkpoint_format: format of the quantised matrices of the checkpoint; empty if it has none.
     notes: properties of the checkpoint that cost memory or are not used, for the operator.
     adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
@@ -305,7 +307,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     is_from_packed_cache: bool = False
     quantization: Quantization | None = None
     num_mels: int = 0
-    samples_per_label: int = 0
+    samples_per_token: int = 0
     min_samples: int = 0
     checkpoint_format: str = ""
     notes: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from server.errors import RequestTooLarge
 from server.ipc.wire.descriptions import ModelInfo
-from server.ipc.wire.messages import Encode, Generate, GenerateRow
+from server.ipc.wire.messages import FLOAT_BYTES, Encode, Generate, GenerateRow
 
 
 def sequence_sizes(message: Generate | Encode, info: ModelInfo) -> list[int]:
@@ -15,8 +15,13 @@ def sequence_sizes(message: Generate | Encode, info: ModelInfo) -> list[int]:
 
 
 def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
-    """Tokens of the prompt or source. Audio always has the full source length of its model."""
-    return info.source_tokens if message.frames else len(message.prompts[row.prompt])
+    """Tokens of the prompt or source. Log-mel frames always have the full source length of their model."""
+    if not message.frames:
+        return len(message.prompts[row.prompt])
+    if not info.min_samples:
+        return info.source_tokens
+    samples = len(message.frames[row.prompt]) // FLOAT_BYTES
+    return (samples - info.min_samples) // info.samples_per_token + 1
 
 
 def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:

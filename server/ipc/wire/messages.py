@@ -144,8 +144,9 @@ class Generate(Message, frozen=True):
     deadline: time at which unfinished rows end with reason `timeout`, or None. The engine client sets it.
     start_deadline: time at which the HTTP process ends the request unless a row has started; None if one has, and
         without a limit. The engine client sets it.
-    frames: sources of a speech model, in place of prompts: float32, little-endian, [frames, num_mels] each. The number
-        of frames is fixed: two for each of `ModelInfo.source_tokens`.
+    frames: sources of a speech model, in place of prompts: float32, little-endian. Log-mel frames are [frames,
+        num_mels] each; their number is fixed: two for each of `ModelInfo.source_tokens`. A model that reads samples
+        gets those of a recording, scaled as the checkpoint asks, at least `ModelInfo.min_samples`.
     cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
         opaque and does not identify the client.
     call_id: rows of one call take turns with those of other calls. 0: each row is a call of its own.
@@ -176,6 +177,8 @@ class Generate(Message, frozen=True):
         return sum(map(len, self.prompts))
 
 
+FLOAT_BYTES = 4
+"""Bytes of a number in the audio of a message."""
 SAMPLES_PER_TOKEN = 320
 """Audio samples of one source token of a speech model: 20 ms at 16 kHz."""
 
@@ -206,7 +209,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
     @property
     def num_tokens(self) -> int:
         """Cost of the item in tokens, for token budgets."""
-        return len(self.token_ids) or -(-len(self.samples) // (4 * SAMPLES_PER_TOKEN))
+        return len(self.token_ids) or -(-len(self.samples) // (FLOAT_BYTES * SAMPLES_PER_TOKEN))
 
 
 class Encode(Message, frozen=True):

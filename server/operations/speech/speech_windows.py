@@ -121,7 +121,8 @@ class WindowDecoder:
     async def first_token(self, window: Window, allowed: Sequence[int]) -> int:
         """The likeliest first token of a window, among some tokens."""
         row = GenerateRow(self.call.next_id(), 1, 0, window.prefix)
-        (ended,) = await self._run(GenerationParams(allowed_token_ids=[*allowed]), [row], [self._source(window)])
+        params, source = GenerationParams(allowed_token_ids=[*allowed]), self._source(window)
+        (ended,) = await finished_rows(self.call, Generate(self.model.name, params, [], [row], frames=[source]))
         return ended.hypotheses[0].token_ids[0]
 
     async def _generate(
@@ -142,28 +143,11 @@ class WindowDecoder:
         ]
         params = self.params
         if temperature > 0:
-            params = replace(params, do_sample=True, temperature=temperature, num_beams=1)
+            params = sampled(params, temperature)
         if self.probe_token is not None:
             params = replace(params, probe=PromptProbe(windows[0].start_index, self.probe_token))
-        return await self._run(params, rows, [self._source(window) for window in windows], sink)
-
-    async def _run(
-        self, params: GenerationParams, rows: list[GenerateRow], frames: list[bytes], sink: TokenSink | None = None
-    ) -> list[Finished]:
-        """Generate rows, and return their `Finished` events in the same order."""
-        self.call.submit(Generate(self.model.name, params, [], rows, frames=frames))
-        ended: dict[int, Finished] = {}
-        while events := await self.call.events():
-            for index, event in events:
-                if isinstance(event, Failed):
-                    raise request_error(event)
-                if isinstance(event, Tokens) and sink is not None:
-                    sink(event.token_ids)
-                if isinstance(event, Finished):
-                    if event.hypotheses[0].finish_reason == "timeout":
-                        raise DeadlineExceeded("the deadline passed before the end of the recording was transcribed")
-                    ended[index] = event
-        return [ended[index] for index in range(len(rows))]
+        sources = [self._source(window) for window in windows]
+        return await finished_rows(self.call, Generate(self.model.name, params, [], rows, frames=sources), sink)
 
     def _source(self, window: Window) -> bytes:
         """The frames of a window, filled with zeros after its end. The frames of a later window are left out."""
@@ -186,6 +170,32 @@ class WindowDecoder:
         token_ids = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
         result = WindowResult(token_ids, temperature, verdict == "silent", mean, no_speech, times, logprobs)
         return result, verdict != "rejected"
+
+
+async def finished_rows(call: Call, message: Generate, sink: TokenSink | None = None) -> list[Finished]:
+    """Generate the rows of a message, and return their `Finished` events in the same order.
+
+    sink: receives the new tokens of a message with one row.
+    Raises the error of a failed sequence, and DeadlineExceeded.
+    """
+    call.submit(message)
+    ended: dict[int, Finished] = {}
+    while events := await call.events():
+        for index, event in events:
+            if isinstance(event, Failed):
+                raise request_error(event)
+            if isinstance(event, Tokens) and sink is not None:
+                sink(event.token_ids)
+            if isinstance(event, Finished):
+                if event.hypotheses[0].finish_reason == "timeout":
+                    raise DeadlineExceeded("the deadline passed before the end of the recording was transcribed")
+                ended[index] = event
+    return [ended[index] for index in range(len(message.rows))]
+
+
+def sampled(params: GenerationParams, temperature: float) -> GenerationParams:
+    """The decoding parameters of a window that is sampled."""
+    return replace(params, do_sample=True, temperature=temperature, num_beams=1)
 
 
 def window_params(

@@ -12,22 +12,20 @@ from dataclasses import dataclass, field
 
 from server.audio import frames as audio
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE
-from server.audio.read import read_audio
 from server.audio.silence import cut_at_silences
 from server.audio.voice import VoiceActivity
-from server.audio.wav import AudioError
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.messages import Encode, EncodeItem
 from server.ipc.wire.params import GenerationParams, SpeechAlignment, TimestampRules
 from server.operations.cost import NEW_TOKEN_BYTES
-from server.operations.encode import matrices
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
+from server.operations.speech.recording_frames import log_mel_frames, read_samples
 from server.operations.speech.speech_fallback import CONDITION_TEMPERATURE, FallbackRules
 from server.operations.speech.speech_windows import Window, WindowDecoder, WindowResult, window_params
 from server.operations.speech.transcribe_ctc import transcribe_ctc
 from server.operations.speech.transcribe_spec import BATCH_WINDOWS, TranscribeSpec, Transcript
+from server.operations.speech.transcribe_untimed import transcribe_untimed
 from server.operations.speech.transcript_text import (
     TextStream,
     lines_of,
@@ -37,9 +35,6 @@ from server.operations.speech.transcript_text import (
 )
 from server.operations.speech.voice_filter import KeptFrames
 from server.text.speech.speech import SpeechSegment, SpeechTokens, certain_tokens, split_whole_window, split_window
-
-WAVES_PER_MESSAGE = 8
-"""Parts of the recording that go to the worker in one message."""
 
 
 async def transcribe(
@@ -55,6 +50,8 @@ async def transcribe(
     model = runtime.candidates(spec.model, operation)[0]
     if model.text.ctc is not None:
         return await transcribe_ctc(runtime, call, model, model.text.ctc, spec, emit)
+    if model.text.untimed_speech is not None:
+        return await transcribe_untimed(runtime, call, model, model.text.untimed_speech, spec, emit)
     tokens = model.text.speech
     assert tokens is not None, "a model that transcribes has speech tokens"
     spec.check()
@@ -72,7 +69,7 @@ async def transcribe(
         runtime.admission.check_size(spec.cost(model, seconds), "file")
         spec.file.drop()
         await runtime.admission.admit_in_turn(call, model, spec.cost_after_reading(model, seconds), "file")
-        frames = await _frames(runtime, call, model, waves)
+        frames = await log_mel_frames(runtime, call, model, waves)
     total_frames = min(audio.num_frames(num_samples), len(frames))
     activity = await runtime.pools.audio.run(lambda: VoiceActivity(frames, total_frames), call)
     if activity.is_silent(0, total_frames):
@@ -262,22 +259,9 @@ class _Certain:
         self.num_sent = max(self.num_sent, len(text))
 
 
-async def _frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[audio.Samples]) -> audio.Frames:
-    """Log-mel frames of the whole recording, computed by the worker. Removes the waves, to free their memory."""
-    found: list[audio.Frames] = []
-    while waves:
-        items = [EncodeItem([], samples=wave.astype("<f4").tobytes()) for wave in waves[:WAVES_PER_MESSAGE]]
-        del waves[:WAVES_PER_MESSAGE]
-        found += await matrices(call, Encode(call.next_id(), model.name, "log_mel", items))
-    return await runtime.pools.audio.run(lambda: audio.join_log_mel(found), call)
-
-
 def _waves(runtime: Runtime, spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
     """Cut the recording into parts for the log-mel computation. Returns the parts and the number of samples."""
-    try:
-        samples = read_audio(spec.file.data, spec.max_seconds, runtime.audio_decoder)
-    except AudioError as error:
-        raise InvalidRequest(str(error), "file") from None
+    samples = read_samples(runtime, spec)
     return audio.split_samples(samples, window_frames), len(samples)
 
 

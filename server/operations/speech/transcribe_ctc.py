@@ -13,31 +13,31 @@ from functools import partial
 
 import numpy as np
 
-from server.audio.frames import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Samples
-from server.audio.read import read_audio
-from server.audio.silence import cut_at_silences, loudness_frames
-from server.audio.wav import AudioError
+from server.audio.frames import HOP_SAMPLES, SAMPLE_RATE, Samples
+from server.audio.silence import loudness_frames
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
-from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost
 from server.operations.encode import encoded_items
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
+from server.operations.speech.recording_frames import read_samples
+from server.operations.speech.sample_windows import (
+    UNKNOWN_LANGUAGE,
+    WINDOWS_AT_ONCE,
+    SampleSpan,
+    sample_spans,
+    window_bytes,
+    window_frames,
+)
 from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 from server.text.speech.ctc import CtcToken, CtcTokens
 from server.text.speech.subtitles import SpokenWord, SubtitleLine
 from server.text.tokens.tokenizer import Tokenizer
 
-WINDOW_SECONDS = 30
-"""Longest window. The time of attention grows with the square of it."""
-WINDOWS_PER_MESSAGE = 4
 PAUSE_SECONDS, LINE_SECONDS = 0.6, 8.0
 """A subtitle ends at a pause of this length, and before a word that ends later than this after its start."""
-UNKNOWN_LANGUAGE = "und"
-"""Code of a language that is not known (ISO 639). A checkpoint does not say which languages it writes."""
-_VARIANCE_EPSILON = 1e-7
 _FLOAT_BYTES = 4
 _LABEL_BYTES = 32
 """Memory of a label: its number and log-probability, and its share of a token, a word and a line."""
@@ -60,16 +60,16 @@ async def transcribe_ctc(
     runtime.admission.check_size(_cost(model, seconds, spec.file.reading_bytes), "file")
     # The memory for reading is not reserved: one recording is read at a time.
     async with runtime.recordings.turn(call, call.limits, "earlier recordings were read"):
-        samples = await runtime.pools.audio.run(lambda: _read(runtime, spec), call)
+        samples = await runtime.pools.audio.run(lambda: read_samples(runtime, spec), call)
         seconds = len(samples) / SAMPLE_RATE
         spec.file.drop()
         cost = _cost(model, seconds, 0)
         runtime.admission.check_size(cost, "file")
         await runtime.admission.admit_in_turn(call, model, cost, "file")
-    spans = await runtime.pools.audio.run(lambda: _spans(samples, model), call)
-    writer = _Writer(model.tokenizer, tokens, model.info.samples_per_label / SAMPLE_RATE, seconds)
-    for at in range(0, len(spans), WINDOWS_PER_MESSAGE):
-        some = spans[at : at + WINDOWS_PER_MESSAGE]
+    spans = await runtime.pools.audio.run(lambda: sample_spans(samples, loudness_frames(samples), model.info), call)
+    writer = _Writer(model.tokenizer, tokens, model.info.samples_per_token / SAMPLE_RATE, seconds)
+    for at in range(0, len(spans), WINDOWS_AT_ONCE):
+        some = spans[at : at + WINDOWS_AT_ONCE]
         items = await runtime.pools.audio.run(partial(_items, samples, some, tokens), call)
         for (start, _), found in zip(
             some, await encoded_items(call, Encode(call.next_id(), model.name, "ctc", items)), strict=True
@@ -164,43 +164,17 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
     return [name for name, value in dropped.items() if value]
 
 
-def window_frames(info: ModelInfo) -> int:
-    """Longest window of a model, in frames of 10 ms: 30 s, or as long as the labels that the engine accepts."""
-    return min(WINDOW_SECONDS * FRAMES_PER_SECOND, info.context_tokens * info.samples_per_label // HOP_SAMPLES)
-
-
 def _cost(model: ServedModel, seconds: float | None, reading_bytes: int) -> Cost:
     """Upper bounds of the work; see `Cost`. seconds: length of the recording, None before a compressed one is read."""
     if seconds is None:
         return Cost(0, 0, 1, recording_bytes=reading_bytes)
-    labels = math.ceil(seconds * SAMPLE_RATE / model.info.samples_per_label)
+    labels = math.ceil(seconds * SAMPLE_RATE / model.info.samples_per_token)
     window = min(math.ceil(seconds * SAMPLE_RATE), window_frames(model.info) * HOP_SAMPLES)
-    samples = math.ceil(seconds * SAMPLE_RATE) + WINDOWS_PER_MESSAGE * window
+    samples = math.ceil(seconds * SAMPLE_RATE) + WINDOWS_AT_ONCE * window
     memory = reading_bytes + _FLOAT_BYTES * samples + _LABEL_BYTES * labels
-    return Cost(
-        0, min(labels, WINDOWS_PER_MESSAGE * (window // model.info.samples_per_label)), 1, recording_bytes=memory
-    )
+    return Cost(0, min(labels, WINDOWS_AT_ONCE * (window // model.info.samples_per_token)), 1, recording_bytes=memory)
 
 
-def _read(runtime: Runtime, spec: TranscribeSpec) -> Samples:
-    try:
-        return read_audio(spec.file.data, spec.max_seconds, runtime.audio_decoder)
-    except AudioError as error:
-        raise InvalidRequest(str(error), "file") from None
-
-
-def _spans(samples: Samples, model: ServedModel) -> list[tuple[int, int]]:
-    """First sample and end of each window. A rest that is too short for a label is left out."""
-    frames = loudness_frames(samples)
-    cuts = cut_at_silences(frames, len(frames), window_frames(model.info))
-    spans = [(start * HOP_SAMPLES, min(end * HOP_SAMPLES, len(samples))) for start, end in cuts]
-    return [(start, end) for start, end in spans if end - start >= model.info.min_samples]
-
-
-def _items(samples: Samples, spans: Sequence[tuple[int, int]], tokens: CtcTokens) -> list[EncodeItem]:
-    """The message items of some windows, scaled as the feature extractor of the checkpoint does it."""
-    windows = [samples[start:end] for start, end in spans]
-    if tokens.normalizes:
-        epsilon = np.float32(_VARIANCE_EPSILON)
-        windows = [(window - window.mean()) / np.sqrt(window.var() + epsilon) for window in windows]
-    return [EncodeItem([], samples=window.astype("<f4").tobytes()) for window in windows]
+def _items(samples: Samples, spans: Sequence[SampleSpan], tokens: CtcTokens) -> list[EncodeItem]:
+    """The message items of some windows."""
+    return [EncodeItem([], samples=window_bytes(samples, span, tokens.normalizes)) for span in spans]

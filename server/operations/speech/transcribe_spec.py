@@ -49,6 +49,7 @@ class TranscribeSpec:
     voice_filter: leave out parts without speech; None to decode the whole recording.
     with_times: compute the times of each part. Recordings longer than one window always need them.
     with_words: compute the times of each word; requires `with_times`.
+    words_param: the field that asks for them, for errors.
     with_logprobs: compute log-probabilities of tokens and the probability of no speech.
     """
 
@@ -71,6 +72,7 @@ class TranscribeSpec:
     voice_filter: VoiceFilter | None = None
     with_times: bool = False
     with_words: bool = False
+    words_param: str = "timestamp_granularities"
     with_logprobs: bool = False
 
     @property

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from server.text.speech.untimed_speech import check_log_mel, normalizes_samples
 from server.text.tokenizers.tokenizer_files import read_json
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 
-SAMPLE_RATE = 16_000
 DEFAULT_DELIMITER = "|"
+WORD_START = "▁"
+"""First character of a subword that begins a word (SentencePiece)."""
+SUBWORD_FAMILIES = frozenset({"parakeet_ctc"})
+"""Values of `model_type` whose labels are subwords, and whose encoder reads log-mel frames."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,14 @@ class CtcTokens:
     delimiter: token id of the delimiter between two words; None for a vocabulary without words.
     special: token ids of the special tokens, which are no text.
     normalizes: whether the model expects samples with mean 0 and variance 1.
+    starts: token ids of the tokens that begin a word, for a vocabulary of subwords; empty for one of characters.
     """
 
     blank: int
     delimiter: int | None
     special: frozenset[int]
     normalizes: bool
+    starts: frozenset[int] = frozenset()
 
     @classmethod
     def from_checkpoint(cls, directory: Path, tokenizer: Tokenizer) -> CtcTokens:
@@ -55,14 +61,13 @@ class CtcTokens:
         blank = config.get("pad_token_id") if tokenizer.special.pad is None else tokenizer.special.pad
         if not isinstance(blank, int) or isinstance(blank, bool):
             raise TokenizerError("a model with a CTC head needs a pad token, which is its blank label")
+        if config.get("model_type") in SUBWORD_FAMILIES:
+            check_log_mel(directory, config)
+            pieces = [tokenizer.id_to_token(token) or "" for token in range(tokenizer.vocab_size)]
+            starts = frozenset(token for token, piece in enumerate(pieces) if piece.startswith(WORD_START))
+            return cls(blank, None, frozenset(tokenizer.special_ids), False, starts)
         name = read_json(directory, "tokenizer_config.json").get("word_delimiter_token", DEFAULT_DELIMITER)
-        features = read_json(directory, "preprocessor_config.json")
-        for setting, supported in (("sampling_rate", SAMPLE_RATE), ("feature_size", 1)):
-            if features.get(setting, supported) != supported:
-                raise TokenizerError(f"preprocessor_config.json: {setting!r} must be {supported:,}")
-        normalizes = features.get("do_normalize", True)
-        if not isinstance(normalizes, bool):
-            raise TokenizerError("preprocessor_config.json: 'do_normalize' must be true or false")
+        normalizes = normalizes_samples(directory)
         delimiter = tokenizer.token_to_id(name) if isinstance(name, str) else None
         return cls(blank, delimiter, tokenizer.special_ids - {delimiter}, normalizes)
 
@@ -78,5 +83,12 @@ class CtcTokens:
 
     def words(self, tokens: Sequence[CtcToken]) -> list[list[CtcToken]]:
         """The tokens of each word, without delimiters."""
+        if self.starts:
+            found: list[list[CtcToken]] = []
+            for token in tokens:
+                if not found or token.token_id in self.starts:
+                    found.append([])
+                found[-1].append(token)
+            return found
         parts = groupby(tokens, lambda token: token.token_id == self.delimiter)
         return [list(part) for is_delimiter, part in parts if not is_delimiter]

@@ -22,7 +22,7 @@ from tests.e2e.speech.recordings import ROUTE, send, transcript
 from tests.parity.ctc import write
 from tests.parity.speech import recording
 
-SHAPES = ("wav2vec2-base", "hubert-large", "wav2vec2-short")
+SHAPES = ("wav2vec2-base", "hubert-large", "wav2vec2-short", "wavlm-large")
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 SHORT, LONG = recording(3.3, seed=1), recording(37.0, seed=2)
 

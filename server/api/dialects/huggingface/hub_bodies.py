@@ -317,6 +317,7 @@ class HubSpeechBody(HubBody):
             no_speech_threshold=1.0,
             with_times=bool(given.return_timestamps),
             with_words=given.return_timestamps == "word",
+            words_param="return_timestamps",
         )
 
 
