@@ -120,8 +120,9 @@ def test_the_prefix_cache_is_reported(client: anthropic.Anthropic) -> None:
 
 
 def test_the_last_assistant_message_is_continued(client: anthropic.Anthropic) -> None:
-    first = client.messages.create(model="caller", max_tokens=12, messages=MESSAGES)
+    first = client.messages.create(model="caller", max_tokens=12, messages=MESSAGES, extra_body=GREEDY)
     start = first.content[0].text.rsplit(" ", 2)[0]
+    assert start
     longer = [*MESSAGES, {"role": "assistant", "content": start}]
     second = client.messages.create(model="caller", max_tokens=4, messages=longer)
     prompts = [

@@ -24,10 +24,13 @@ def expected(pair, source: list[int], tokens: list[int]) -> np.ndarray:
 
     Row i is computed while token i is predicted, so its query is the token before.
     """
+    # With a cache, FSMT of transformers does not mask the later tokens of a text.
+    cache = {"use_cache": False} if pair.oracle.config.model_type == "fsmt" else {}
     output = pair.oracle(
         input_ids=torch.tensor([source]),
         decoder_input_ids=torch.tensor([pair.starts + tokens[:-1]]),
         output_attentions=True,
+        **cache,
     )
     return output.cross_attentions[-1][0].mean(0)[-len(tokens) :].numpy()
 

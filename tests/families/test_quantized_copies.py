@@ -31,6 +31,7 @@ REFUSED = {
     "mistral4": "a tensor named 'weight' for each linear",
     "openai_privacy_filter": "a tensor named 'weight' for each linear",
     "openai-gpt": "it is stored transposed",
+    "parakeet_ctc": "its shape is [28, 48, 1]",
     "squeezebert": "its shape is [32, 16, 1]",
     "triptych": "a tensor named 'weight' for each linear",
 }

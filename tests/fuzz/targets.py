@@ -7,6 +7,7 @@ input it checks the properties of the result. `tests/fuzz/corpus/TARGET/` has th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import tempfile
@@ -27,7 +28,7 @@ from server.audio.containers import container_of
 from server.audio.read import max_seconds_of, reading_bytes
 from server.audio.wav import AudioError, read_wav
 from server.client.connection import StreamEvent, read_events
-from server.errors import RequestError, StartError
+from server.errors import EngineFailure, RequestError, StartError
 from server.text.markup.markup import MarkupOptions, parse
 from server.text.markup.markup_tokens import MarkupError
 from server.text.tokenizers.load import load_tokenizer
@@ -180,12 +181,9 @@ def _tokenizer(name: str, data: bytes, others: dict[str, bytes] | None = None) -
         except TokenizerError as error:
             assert "\n" not in str(error) and directory not in str(error)
             return
-        try:
+        # It fails for one request, for example, if the vocabulary has no token for unknown characters.
+        with contextlib.suppress(EngineFailure):
             tokenizer.encode(["The old fox.", "\u00e9\U0001f600"])
-        except Exception as error:
-            # The library raises no type of its own for a vocabulary without a token for unknown characters.
-            if "unk" not in str(error).lower():
-                raise
 
 
 def key_file(data: bytes) -> None:

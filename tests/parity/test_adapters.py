@@ -50,12 +50,15 @@ TARGET_MODULES = {
     "falcon_h1": [*ATTENTION, "gate_proj", "up_proj", "down_proj", "in_proj"],
     "nemotron_h": [*ATTENTION, "in_proj"],
     "mamba2": ["in_proj"],
+    "fsmt": [*ATTENTION[:3], "out_proj", "fc1", "fc2"],
+    "fsmt-tied-deep-encoder": [*ATTENTION[:3], "out_proj", "fc1", "fc2"],
     "switch_transformers": r".*(Attention\.[qkvo]|\.mlp\.w[io])",
     "pegasus_x": r".*\.decoder\..*([qkv]_proj|out_proj|fc[12])",
     "longt5": r".*(\.o|\.wi|\.wi_\d|\.wo|\.SelfAttention\.[qkv]|EncDecAttention\.[qkv])",
 }
 """Target modules of families in which some linear layers cannot be adapted: experts, gates, summary projections, layers
-that also project the global vectors of a text, and those that peft refuses in state space models."""
+that also project the global vectors of a text, the output head of FSMT, and those that peft refuses in state space
+models."""
 
 
 def make_models(name: str, directory: Path, device, **settings):
@@ -75,7 +78,9 @@ def make_models(name: str, directory: Path, device, **settings):
 def theirs(model, text: list[int], source: list[int] | None) -> torch.Tensor:
     if source is None:
         return model(torch.tensor([text])).logits[0]
-    return model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([text])).logits[0]
+    # With a cache, FSMT of transformers does not mask the later tokens of a text.
+    cache = {"use_cache": False} if model.config.model_type == "fsmt" else {}
+    return model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([text]), **cache).logits[0]
 
 
 @torch.inference_mode()

@@ -83,7 +83,9 @@ def write_files(directory, config, variant):
     if variant in files:
         (directory / "generation_config.json").write_text(json.dumps(files[variant]))
     if variant == "in config.json":
-        config = {**config, **full}
+        # The position table of FSMT has a row more for each id up to that of the padding token.
+        fixed = {"pad_token_id": config["pad_token_id"]} if config["model_type"] == "fsmt" else {}
+        config = {**config, **full, **fixed}
     (directory / "config.json").write_text(json.dumps(config))
     return config
 

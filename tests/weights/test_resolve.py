@@ -82,13 +82,13 @@ def test_modules_name_the_folder_of_the_transformer(tmp_path: Path):
 
 def test_other_modules_are_named(tmp_path: Path):
     """Serving the folder of one module alone would give other vectors."""
-    modules = [{"type": "sentence_transformers.models.CLIPModel", "path": "0_CLIPModel"}]
+    modules = [{"type": "sentence_transformers.models.CNN", "path": "0_CNN"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    (tmp_path / "0_CLIPModel").mkdir()
-    (tmp_path / "0_CLIPModel" / "config.json").touch()
-    with pytest.raises(ResolveError, match="modules CLIPModel: supported are") as raised:
+    (tmp_path / "0_CNN").mkdir()
+    (tmp_path / "0_CNN" / "config.json").touch()
+    with pytest.raises(ResolveError, match="modules CNN: supported are") as raised:
         resolve(str(tmp_path))
-    assert "0_CLIPModel" not in str(raised.value)
+    assert "0_CNN" not in str(raised.value)
 
 
 def test_the_transformer_of_a_router_is_that_of_documents(tmp_path: Path):
