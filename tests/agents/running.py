@@ -128,7 +128,8 @@ def run_driver(
     file = folder / f"{program.id}-driver{suffix}"
     file.write_text(f"{setup}\n{body}")
     code, output = _run([command, str(file)], variables, home, timeout_seconds)
-    reports = [json.loads(line[7:]) for line in output.splitlines() if line.startswith("REPORT ")]
+    # Not `splitlines`: JavaScript leaves separators such as U+2028 in the texts of its JSON.
+    reports = [json.loads(line[7:]) for line in output.split("\n") if line.startswith("REPORT ")]
     by_turn = {(report["turn"], report["mode"]): report for report in reports}
     return [Finished(code, output, by_turn.get((turn.name, turn.mode))) for turn in turns]
 
