@@ -240,11 +240,12 @@ def frames_are_not_escaped() -> None:
 
 @bug("http")
 def drain_cuts_streams() -> None:
-    """The server ends its connections at SIGTERM without waiting for them."""
+    """The server ends the running requests at SIGTERM without waiting for them."""
     from server.api.lifecycle import Lifecycle
 
     async def drain(self: Any) -> None:
         self._state.draining = True
+        self._state.runtime.client.fail_all("not_ready", "the server is shutting down")
 
     replace(Lifecycle, "drain", drain)
 

@@ -182,6 +182,7 @@ def drains(count: int, streams: int = 32, grace: float = 1.5, restarts: int = 0)
         record.most("/ready is 503 after", await _seconds_until(running.url, 503, began, 2), 0.25, "s")
         for events in await asyncio.gather(*tasks):
             record.must(events[-1].name in ("done", "error"), "a stream was cut without an event")
+            record.must(limit == grace or events[-1].name == "done", "a stream was cut within the grace time")
         while running.process.poll() is None and time.monotonic() - began < limit + 10:
             await asyncio.sleep(0.01)
         record.most("exit after the grace time", time.monotonic() - began - limit, 2.0, "s")
