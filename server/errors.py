@@ -179,7 +179,7 @@ class Forbidden(RequestError):
 
 
 class NotFound(RequestError):
-    """The route does not exist."""
+    """Error for a path that no route has."""
 
     status = 404
     kind = "not_found_error"

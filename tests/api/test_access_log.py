@@ -21,7 +21,7 @@ Records = Callable[[], list[logging.LogRecord]]
 
 @pytest.fixture
 def records(caplog: pytest.LogCaptureFixture) -> Records:
-    """Function that returns the records of the access log so far."""
+    """A function. It returns the lines that the access log has so far."""
     caplog.set_level(logging.INFO, "triptych.access")
     return lambda: [record for record in caplog.records if record.name == "triptych.access"]
 

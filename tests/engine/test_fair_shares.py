@@ -175,7 +175,7 @@ def test_a_short_call_gets_blocks_when_a_dear_call_has_all() -> None:
 
 
 def test_no_two_groups_take_rows_from_each_other() -> None:
-    """Every preemption brings the shares closer, so their number is bounded by that of the rows."""
+    """Every preemption makes the shares more equal, so there are at most as many preemptions as rows."""
     rng = random.Random(5)
     for _ in range(20):
         simulation = simulated()

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints with CTC heads: shapes of published configurations, shrunk, and their other files."""
+"""Write tiny random checkpoints with CTC heads, with shrunk shapes of published configurations."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def check_defaults(entries: Iterable[str]) -> None:
 
 
 def default_models(runtime: Runtime) -> dict[str, str]:
-    """The model that answers requests without `model`, by route."""
+    """For each route, the model that answers requests without the field `model`."""
     defaults: dict[str, str] = {}
     for route in ROUTES:
         model = route.body.model_fields.get("model")

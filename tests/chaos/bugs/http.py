@@ -129,7 +129,7 @@ def stalled_readers_stay() -> None:
 
 @bug("http")
 def overload_is_queued() -> None:
-    """The door, admission and the queue take any number of requests."""
+    """The server accepts any number of requests: no limit of the door, of admission or of the queue holds."""
     from server.api.entry.door import Door
     from server.ipc.client.queue import Queue
     from server.operations.admission import Admission

@@ -127,7 +127,7 @@ def parse_show(body: OllamaShowBody) -> ModelNameSpec:
 
 
 async def find_model(runtime: Runtime, call: Call, spec: ModelNameSpec) -> ServedModel:
-    """The named model. Raises ModelNotFound."""
+    """The loaded model that a client of Ollama names. Raises ModelNotFound."""
     return runtime.model(spec.name)
 
 
