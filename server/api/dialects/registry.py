@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from fastapi import FastAPI
@@ -28,6 +29,7 @@ from server.api.dialects.openai.common import ERRORS as OPENAI_ERRORS
 from server.api.routes.documents import describe, describe_get, describe_shared, describe_state
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.routes.get_route import GetRoute
+from server.api.routes.literal_paths import LiteralPaths
 from server.api.routes.owned_route import OwnedRoute
 from server.api.routes.route import ERROR_FORMAT, ERROR_SHAPE, Route, SharedPath
 from server.api.routes.state_route import StateRoute
@@ -151,6 +153,8 @@ _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
     (compile_path(path)[0], path, shape) for path, shape in _PATHS
 ]
 """The paths of all routes: as an expression, as the route is written, and the shape of its errors."""
+_KEPT_PATHS = 512
+"""Number of request paths whose answers to the questions below are kept, so that most requests compare no expression."""
 
 
 def add_routes(app: FastAPI) -> None:
@@ -172,19 +176,22 @@ def add_routes(app: FastAPI) -> None:
             app.add_api_route(get.path, get.respond, methods=["POST"], include_in_schema=False)
         for alias in get.aliases:
             app.add_api_route(alias, get.respond, methods=["GET"], name=get.name, include_in_schema=False)
+    app.router.routes.insert(0, LiteralPaths(app.router.routes))
 
 
+@lru_cache(_KEPT_PATHS)
 def has_secret(path: str) -> bool:
     """Whether a path itself has the secret that allows to read it, so that no key is needed."""
     return any(pattern.match(path) for pattern in _SECRET_PATHS)
 
 
+@lru_cache(_KEPT_PATHS)
 def is_chat(path: str) -> bool:
     """Whether requests to a path have a whole conversation in their bodies."""
     return any(pattern.match(path) for pattern in _CHAT_PATHS)
 
 
-@lru_cache(256)
+@lru_cache(_KEPT_PATHS)
 def route_path(path: str) -> str | None:
     """The path of the route that a request is for, as the route is written; None if no route has the path."""
     return next((written for pattern, written, _ in _PATTERNS if pattern.match(path)), None)
@@ -196,14 +203,18 @@ def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
     dialect: dialect of the errors on routes that the native dialect and text-embeddings-inference share. A header of
         the request overrides it.
     """
-    path = request.scope["path"]
-    found = [request.scope[ERROR_SHAPE]] if ERROR_SHAPE in request.scope else []
-    found += [shape for pattern, _, shape in _PATTERNS if pattern.match(path)]
-    found += [shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix)]
-    shape: ErrorShape = found[0] if found else NATIVE_ERRORS
+    shape: ErrorShape = request.scope.get(ERROR_SHAPE) or _shape_of_path(request.scope["path"])
     if shape is NATIVE_ERRORS and request.headers.get(ERROR_FORMAT, dialect) == "tei":
         return tei.TEI_ERRORS
     return shape
+
+
+@lru_cache(_KEPT_PATHS)
+def _shape_of_path(path: str) -> ErrorShape:
+    """The error shape of the route that has the path, else of the paths that begin like it, else the native one."""
+    of_routes = (shape for pattern, _, shape in _PATTERNS if pattern.match(path))
+    by_prefix = (shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix))
+    return next(chain(of_routes, by_prefix), NATIVE_ERRORS)
 
 
 def with_paths(error: RequestError, path: str) -> RequestError:
