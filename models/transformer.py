@@ -249,17 +249,17 @@ class Transformer(nn.Module):
         assert self.decoder is not None, "the model has no decoder"
         return self._executors[self.decoder].logits(hidden, request)
 
-    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor:
-        """Cross-attention weights of the last layer: [tokens, source tokens], float32.
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> list[Tensor]:
+        """Cross-attention weights of the last layer for each text: [tokens, source tokens], float32.
 
-        source, target: one text each. The target begins with the decoder start token. It lacks the last token
-        of the text, which no decoder step has read.
+        source, target: as many texts each, in the same order and with the same adapter. A target begins with the
+            decoder start token. It lacks the last token of the text, which no decoder step has read.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
         source_states = SourceStates(self.encode(source), source.lengths)
         step = AlignmentStepInputs(target, encodings, len(self.decoder.layers), self.dtype, source_states)
-        # All rows of target and source use the adapter of the target text.
+        # All rows of targets and sources use one adapter.
         with self.adapters.used(target.adapters, target.lengths):
             self._executors[self.decoder].run_tokens(target.token_ids, target.positions, step)
         return step.weights

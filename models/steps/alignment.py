@@ -1,4 +1,4 @@
-"""Compute the cross-attention weights of a generated text, in a separate forward pass.
+"""Compute the cross-attention weights of generated texts, in a separate forward pass.
 
 For a translation: the weights of the last layer, averaged over its heads. Bahdanau et al. 2015 (arXiv:1409.0473, figure
 3) show such weights for a model with one layer and one head.
@@ -23,22 +23,35 @@ from models.layers.positions import PositionEncodings
 from models.steps.batch import EncoderBatch
 from models.steps.kv_cache import KVCache
 from models.steps.step_inputs.base import AttentionPattern
-from models.steps.step_inputs.ragged import RaggedStepInputs
+from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 
 class AlignmentStepInputs(RaggedStepInputs):
-    """Step inputs for one whole text that also store the cross-attention weights of the last layer.
+    """Step inputs for whole texts that also store the cross-attention weights of the last layer.
 
-    weights: [tokens, source tokens], float32; each row adds up to 1. Set when the last layer has run.
+    weights: for each text, [tokens, source tokens], float32; each row adds up to 1. Set when the last layer has run.
     """
 
     kind = None
-    weights: Tensor
+
+    def __init__(
+        self,
+        batch: EncoderBatch,
+        encodings: PositionEncodings,
+        num_layers: int,
+        dtype: torch.dtype,
+        source: SourceStates,
+    ) -> None:
+        super().__init__(batch, encodings, num_layers, dtype, source)
+        self._last_layer, self._sources = num_layers - 1, source
+        self.weights: list[Tensor] = []
 
     def _attend_source(self, layer: int, attention: Attention, query: Tensor, metadata: AttentionMetadata) -> Tensor:
-        assert self._source is not None
-        key, _ = attention.keys_values(self._source.hidden, {})
-        self.weights = _weights(attention, query, key).mean(0)
+        if layer == self._last_layer:
+            key, _ = attention.source_keys_values(self._sources.hidden)
+            queries = torch.split(query, list(self.lengths))
+            keys = torch.split(key, list(self._sources.lengths))
+            self.weights = [_weights(attention, *text).mean(0) for text in zip(queries, keys, strict=True)]
         return super()._attend_source(layer, attention, query, metadata)
 
 

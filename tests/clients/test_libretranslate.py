@@ -139,6 +139,11 @@ def test_emoji_and_placeholders_stay_between_their_neighbours(server: ClientServ
     assert joined == [expected, inside]
 
 
+def test_a_link_of_markdown_stays_around_its_words(server: ClientServer) -> None:
+    answer = translate(server, q="We like [the red house](https://example.com/a_b).")["translatedText"]
+    assert answer == "Nous aimons [la maison rouge](https://example.com/a_b)."
+
+
 def test_its_own_codes_of_chinese_and_portuguese() -> None:
     options = LibreTranslateBody(q="a", source="pb", target="zt").spec().options
     assert (options.source_lang, options.target_lang) == ("pt-BR", "zh-Hant")

@@ -18,6 +18,9 @@ SCRIPTS = {
     "fr": [Step("Le jardin {name} est petit, 12 fois.")],
     "es": [Step(SPANISH)],
     "letter": [Step("With the letter in view.")],
+    "tags-de": [Step("Im <s1>Sommer</s1> ist der <s2>rote <s3>Garten</s3></s2> klein.")],
+    "tags-fr": [Step("<target>Le <s1>jardin</s1> est <s2></s2> petit & <s3>x</s3> beau.</target>")],
+    "tags-es": [Step("El <s1>jardin</s1> de Madrid, 12 <s2>veces.")],
 }
 OWN = "Say this in {target}, not in {source}, please: {text} [[script:{target_code}]]"
 
@@ -27,8 +30,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     directory = tmp_path_factory.mktemp("language-models")
     own = write_scripted(directory / "own", SCRIPTS)
     published = write_scripted(directory / "Hy-MT2-0.1B", SCRIPTS)
-    models = f"own={own}", f"mt={published}", f"marian={REPOSITORY / 'weights/demo/translator-en-fr'}"
-    with serving(directory / "log", *models, "--translation-prompt", f"own={OWN}") as running:
+    prompt = directory / "prompt.json"
+    prompt.write_text(json.dumps({"text": OWN, "with_tags": OWN.replace("script:", "script:tags-")}))
+    models = f"own={own}", f"tagging={own}", f"mt={published}", f"marian={REPOSITORY / 'weights/demo/translator-en-fr'}"
+    prompts = "--translation-prompt", f"own={OWN}", "--translation-prompt", f"tagging={prompt}"
+    with serving(directory / "log", *models, *prompts) as running:
         yield running
 
 
@@ -81,6 +87,45 @@ def test_markup_keeps_its_tags(server: RunningServer) -> None:
     (translation,) = translated(server, inputs=html, format="html")["translations"]
     text = translation["text"]
     assert text.startswith("<p>Der <b>") and text.endswith('<br>7</p><a href="/x">Der Garten ist klein.</a>')
+
+
+def test_a_model_with_a_prompt_for_tags_repeats_them(server: RunningServer) -> None:
+    html = 'The <a href="/x">red <i>garden</i></a> is small in <b>summer</b>.'
+    body = {"model": "tagging", "inputs": f"<p>{html}</p><p>12 – 14</p>", "format": "html"}
+    # Tags are numbered in the order of the source: in this text 1 is the link, which the answer puts elsewhere.
+    (wrong,) = translated(server, **body)["translations"]
+    assert wrong["flags"] == ["tags"]
+    reordered = 'The <b>summer</b> garden is <a href="/x">red and <i>small</i></a>.'
+    (right,) = translated(server, **body | {"inputs": f"<p>{reordered}</p>"})["translations"]
+    assert right["text"] == '<p>Im <b>Sommer</b> ist der <a href="/x">rote <i>Garten</i></a> klein.</p>'
+    assert "flags" not in right
+    html = '<p>The <b>garden</b> is <img src="a.png"> small and <code>x &lt; y</code> nice.</p>'
+    (kept,) = translated(server, **body | {"inputs": html, "target_lang": "fr", "quality": True})["translations"]
+    assert kept["text"] == '<p>Le <b>jardin</b> est <img src="a.png"> petit &amp; <code>x &lt; y</code> beau.</p>'
+    assert "flags" not in kept and kept["sentences"][0]["text"] == "Le jardin est petit & x beau."
+
+
+def test_tags_that_are_not_repeated_are_placed_by_word_order(server: RunningServer) -> None:
+    html = "The garden of <b>Madrid</b>, 12 <i>times</i>."
+    body = {"inputs": html, "format": "html", "target_lang": "es", "quality": True}
+    (mended,) = translated(server, model="tagging", **body)["translations"]
+    assert mended["text"] == "El jardin de <b>Madrid</b>, 12 <i>veces</i>." and mended["flags"] == ["tags"]
+    assert mended["sentences"][0]["text"] == "El jardin de Madrid, 12 veces."
+    (without,) = translated(server, **body)["translations"]
+    assert without["flags"] == ["numbers", "tags"] and without["text"].count("<b>") == 1
+    (plain,) = translated(server, model="tagging", **body | {"inputs": "A small garden."})["translations"]
+    assert plain["text"] == SPANISH and "flags" not in plain
+
+
+def test_a_model_reads_the_placeholders_of_markup(server: RunningServer) -> None:
+    body = {"format": "html", "target_lang": "fr"}
+    (kept,) = translated(server, inputs="<p>The garden {name} is small, 12 times.</p>", **body)["translations"]
+    assert kept["text"] == "<p>Le jardin {name} est petit, 12 fois.</p>" and "flags" not in kept
+    (tagged,) = translated(server, inputs="<p>The <b>garden</b> {name} is small, 12 times.</p>", **body)["translations"]
+    assert tagged["text"] == "<p>Le <b>jardin</b> {name} est petit, 12 fois.</p>" and tagged["flags"] == ["tags"]
+    (lost,) = translated(server, inputs="<p>The garden {x} is small.</p>", format="html")["translations"]
+    assert sorted(lost["text"].split()) == sorted(["<p>Der", "Garten", "{x}", "ist", "klein.</p>"])
+    assert lost["flags"] == ["tags"]
 
 
 def test_special_tokens_of_a_text_are_text(server: RunningServer) -> None:

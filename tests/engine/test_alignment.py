@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from server.engine.choosing import alignment_queue
 from tests.engine.harness import generate, run
 from tests.engine.tiny_checkpoints import SEQ2SEQ
 from tests.parity.checkpoints import random_ids
@@ -89,13 +90,93 @@ def test_an_attention_error_fails_its_request_alone(pairs, monkeypatch, broken):
     def align(source, target):
         if broken == "raises":
             raise RuntimeError("out of memory")
-        return torch.full((target.lengths[0], source.lengths[0]), torch.nan)
+        return [torch.full(sizes, torch.nan) for sizes in zip(target.lengths, source.lengths, strict=True)]
 
     monkeypatch.setattr(model, "align", align)
     requests = [generate(pair, i, SOURCES[2], attention=i == 1) for i in range(3)]
     results = run(engine, requests)
     assert results.failed[1].code == "engine_error" and "attention" in results.failed[1].message
     assert results.finished.keys() == {0, 2} and results.texts(0) == results.texts(2)
+
+
+@pytest.mark.parametrize("broken", ["raises", "not finite"])
+def test_an_error_in_a_batch_fails_one_request(pairs, monkeypatch, broken):
+    pair = pairs("bart")
+    engine = pair.engine()
+    model = engine.models[pair.name].generation.runner.model
+    align = model.align
+
+    def align_without_sevens(source, target):
+        bad = [length == 7 for length in source.lengths]
+        if broken == "raises" and any(bad):
+            raise RuntimeError("out of memory")
+        return [own * torch.nan if is_bad else own for own, is_bad in zip(align(source, target), bad, strict=True)]
+
+    monkeypatch.setattr(model, "align", align_without_sevens)
+    results = run(engine, [generate(pair, i, source, attention=True) for i, source in enumerate(SOURCES)])
+    assert results.failed.keys() == {1} and results.finished.keys() == {0, 2}
+    np.testing.assert_allclose(
+        attention_matrix(results.finished[2].hypotheses[0], SOURCES[2]),
+        expected(pair, SOURCES[2], results.finished[2].hypotheses[0].token_ids),
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "marian"])
+def test_groups_are_aligned_together(pairs, monkeypatch, name):
+    """A group that ends waits for others, so that few passes are made. The weights are those of each group alone."""
+    pair = pairs(name)
+    sources = random_ids(97, [1, 3, 5, 7, 9, 11, 12, 12], seed=4)
+    requests = [generate(pair, i, source, attention=True, max_new_tokens=3 + i) for i, source in enumerate(sources)]
+    engine = pair.engine()
+    model = engine.models[pair.name].generation.runner.model
+    batches = []
+    align = model.align
+
+    def counted(source, target):
+        batches.append(len(target.lengths))
+        return align(source, target)
+
+    monkeypatch.setattr(model, "align", counted)
+    together = run(engine, requests)
+    assert sum(batches) == len(sources) and len(batches) <= 2, batches
+    assert not engine.has_work
+    for i, request in enumerate(requests):
+        alone = run(pair.engine(), [request]).finished[i].hypotheses[0]
+        assert together.finished[i].hypotheses[0].token_ids == alone.token_ids
+        np.testing.assert_allclose(
+            attention_matrix(together.finished[i].hypotheses[0], sources[i]),
+            attention_matrix(alone, sources[i]),
+            atol=1e-5,
+        )
+
+
+def test_an_ended_group_waits_for_a_few_steps_only(pairs, monkeypatch):
+    pair = pairs("t5")
+    engine = pair.engine()
+    monkeypatch.setattr(alignment_queue, "MAX_WAIT_STEPS", 3)
+    engine.add(generate(pair, 0, SOURCES[2], attention=True, max_new_tokens=2, end_token_ids=[]))
+    engine.add(generate(pair, 1, SOURCES[2], attention=True, max_new_tokens=30, end_token_ids=[]))
+    ended = []
+    while engine.has_work and not ended:
+        output = engine.step()
+        ended += [end.sequence_id for end in output.finished] if output is not None else []
+    assert ended == [0] and engine.has_work
+    engine.abort(1)
+    while engine.has_work:
+        engine.step()
+
+
+def test_a_dropped_request_is_not_aligned(pairs, monkeypatch):
+    pair = pairs("t5")
+    engine = pair.engine()
+    monkeypatch.setattr(engine.models[pair.name].generation.runner.model, "align", None)
+    engine.add(generate(pair, 0, SOURCES[2], attention=True, max_new_tokens=1))
+    engine.add(generate(pair, 1, SOURCES[2], attention=True, max_new_tokens=30))
+    engine.step()
+    for sequence_id in (0, 1):
+        engine.abort(sequence_id)
+    assert not engine.has_work
 
 
 def test_a_decoder_has_no_attention(pairs):

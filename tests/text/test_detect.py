@@ -9,6 +9,7 @@ import pytest
 
 from server.text.languages import detect
 from server.text.languages.detect import DetectionError, LanguageDetector
+from server.text.languages.frequent_words import word_weights
 from server.text.languages.language_codes import parse_language
 
 SENTENCES = {
@@ -33,6 +34,32 @@ def test_sentences_are_recognized(detector: LanguageDetector, precise: bool) -> 
     for ranked in found:
         assert sum(detected.share for detected in ranked) == pytest.approx(1.0, abs=1e-6)
         assert [detected.share for detected in ranked] == sorted((detected.share for detected in ranked), reverse=True)
+
+
+SHORT = {
+    "en": ["The garden is small.", "Where is the station?", "My dog runs fast."],
+    "fr": ["Le jardin est petit.", "Le chien court.", "Je suis fatigué."],
+    "de": ["Der Garten ist klein.", "Wo ist der Bahnhof?", "Mein Hund läuft schnell."],
+    "es": ["El perro corre.", "Ella tiene dos gatos.", "El jardín es pequeño."],
+    "it": ["Il cane corre.", "Lei ha due gatti.", "Il giardino è piccolo."],
+    "pt": ["O cão corre.", "Ela tem dois gatos.", "O jardim é pequeno."],
+}
+
+
+@pytest.mark.parametrize("language", SHORT)
+def test_short_sentences_are_told_apart_by_frequent_words(detector: LanguageDetector, language: str) -> None:
+    for first, *others in detector.detect(SHORT[language], SHORT, True):
+        assert first.language == language and all(first.share > 1.5 * other.share for other in others)
+
+
+def test_weights_of_frequent_words() -> None:
+    even = {"en": 0.25, "fr": 0.25, "nb": 0.5}
+    weighted = word_weights("Le chien court.", even)
+    assert max(weighted, key=weighted.__getitem__) == "fr" and sum(weighted.values()) == pytest.approx(1)
+    assert word_weights("L'homme est là", even)["fr"] > 0.8
+    assert word_weights("jeg er", even)["nb"] > 0.8
+    for text in ("Paris", "", "the " * 13, "xx yy"):
+        assert word_weights(text, even) == pytest.approx(even)
 
 
 def test_only_the_given_languages_are_considered(detector: LanguageDetector) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.operations.translating.segments import split
-from server.text.markup.markup import MarkupOptions
+from server.text.markup.markup import MarkupOptions, parse
 from server.text.markup.markup_sentences import sentences
 from server.text.markup.protected import Protection, numbers_differ
 from server.text.markup.tag_placement import TokenAlignment
@@ -28,7 +28,7 @@ me.you+tag@mail.example.org
 😀 👍🏽 👨‍👩‍👧 🇩🇪 1️⃣ ❤️ ✓ → ★ ™ © 👩‍🚀 🏳️‍🌈 *️⃣ #️⃣ 👍🏿 🧑🏽‍🤝‍🧑🏻 🏴󠁧󠁢󠁥󠁮󠁧󠁿 ☎️
 %-5.2f %+d %zu %.*f %<name>s %(count)03d %% {0:N2} {0,10:C} {a_b-c} {user['name']} {{{raw}}} {{/if}} [[name]]
 <br/> <b> </b> <name> &nbsp; &#39; \\n __NAME__ :name :user_id :smile: $VAR $t(key) @me.server 192.168.0.1
-tel:+41441234567
+tel:+41441234567 %1 %L2 %n %v %+v %q %20 %#@files@ %1$#@files@ :+1: :flag-us: :100: @string/app_name @{{x}} {$name}
 C:\\Users\\me\\a.txt /usr/local/bin ./run.sh ~/.bashrc ../a/b src/main.py file.tar.gz README.md Node.js
 """
 KEPT_WITH_SPACES = [
@@ -36,6 +36,13 @@ KEPT_WITH_SPACES = [
     "{gender, select, male {He has {n, number}} other {They have {n}}}",
     "{d, date, short}",
     "{{#if x}}",
+    "{0, choice, 0#none|1#one|1<many {0}}",
+    "{!! $html !!}",
+    "{$user->items['k']}",
+    "{ $name }",
+    "{ -brand }",
+    '{ DATETIME($d, month: "long") }',
+    "\\(items.count)",
     "{{ user.name | upper }}",
     "<%= x %>",
     "<?php echo $x ?>",
@@ -47,6 +54,7 @@ PLAIN = [
     "It costs $5 and then $6, or 3.5 km at −3 °C.",
     "Issue #1 in C# or F#, A&B, a < b and c > d, 3 @ home",
     "{hello world} and {see: the note, below}",
+    "100 % v of 5%1 and 3 %, :-) 10:30:45, note [1](2) and [x] (y)",
     "AC/DC and/or 1/2 km/h, 24/7, w/o, he/she",
     "It costs 5 $US or US$ 5, R&D; at 10:30 :30 :-)",
     "See § 3.2.1.4.5 and 1.2.3, e.g. this.That is it, i.e. <John Doe>.",
@@ -54,6 +62,17 @@ PLAIN = [
     "l'été d'aujourd’hui 50% de réduction, 5 %",
     "日本語（テスト）「はい」。",
 ]
+
+
+def test_links_of_markdown_are_elements_of_plain_text() -> None:
+    options = MarkupOptions("text", split_at_newlines=True, protection=KNOWN)
+    text = 'See [the *big* manual](https://a.b/c "T"), `[x](/y)`, ![alt](a.png) and [1](2) or [x] (y).'
+    (run,) = parse(text, options)
+    assert not isinstance(run, str)
+    kept = [(piece.kind, piece.raw) for piece in run.pieces if piece.kind != "text"]
+    link = [("open", "["), ("close", '](https://a.b/c "T")')]
+    assert kept == [*link, ("atom", "`[x](/y)`"), ("atom", "![alt](a.png)")]
+    assert "".join(piece.raw for piece in run.pieces) == text
 
 
 @pytest.mark.parametrize("part", [*KEPT.split(), *KEPT_WITH_SPACES])
@@ -97,6 +116,12 @@ def test_terms_are_found_as_whole_words() -> None:
         "<a b",
         "a.txt.",
         ":a",
+        ":a-",
+        "{ $a",
+        "%#@a",
+        "\\(a(",
+        "{!!",
+        "[a](/b",
     ],
 )
 def test_the_time_is_linear_in_the_text(unit: str) -> None:

@@ -8,7 +8,7 @@ The first byte of the prompt (or source) can cause a failure:
     `!`  the process dies     `#`  the process hangs     `%`  the request fails
 
 At a `&`, generation stops until the process gets SIGUSR1, so that tests do not depend on time. With the environment
-variable FAKE_WORKER_PLAIN these characters have no meaning.
+variable FAKE_WORKER_PLAIN these characters have no meaning. FAKE_WORKER_BLOCKS is the size of each KV pool.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ TASKS = {
     "tagger": ["token_classify"],
     "answerer": ["question_answer"],
 }
+KV_BLOCKS = int(os.environ.get("FAKE_WORKER_BLOCKS", "64"))
 LABELS = {"classify": ["bad", "fair", "good"], "rerank": ["relevance"], "token_classify": ["O", "B-UP", "I-UP"]}
 
 JUDGEMENTS = ["contradiction", "neutral", "entailment"]
@@ -83,7 +84,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         context_tokens=512,
         source_tokens=256 if seq2seq else 0,
         block_size=16 if generates else 0,
-        kv_blocks=({"self": 64, "cross": 64} if seq2seq else {"self": 64}) if generates else {},
+        kv_blocks=dict.fromkeys(("self", "cross") if seq2seq else ("self",), KV_BLOCKS) if generates else {},
         is_encoder_decoder=seq2seq,
         generation=GenerationInfo(
             end_token_ids=[EOS], decoder_start_token_ids=[PAD] if seq2seq else [], num_beams=2 if seq2seq else None

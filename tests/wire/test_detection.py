@@ -61,6 +61,9 @@ def test_a_text_in_the_target_language_is_returned(server: Process) -> None:
     answer = server.post("/translate", json=body).json()
     assert answer["translatedText"] == body["q"]
     assert [detected["language"] for detected in answer["detectedLanguage"]] == ["en", "fr", "fr"]
+    short = {"q": ["The garden is small.", "Where is it?", "Le chien court."], "source": "auto", "target": "en"}
+    languages = [detected["language"] for detected in server.post("/translate", json=short).json()["detectedLanguage"]]
+    assert languages == ["en", "en", "fr"]
     document = f"<p>{ENGLISH} <b>Yes.</b></p>"
     for text, more in ((ENGLISH, {}), (document, {"tag_handling": "html"})):
         body = {"text": [text], "target_lang": "EN-GB", **more}
@@ -108,6 +111,8 @@ def test_native_html_and_what_cannot_be_combined_with_it(server: Process) -> Non
     ):
         refused = server.post("/translate", json=body | extra)
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, next(iter(extra)))
+    long = {**body, "inputs": "<p>A <b>b</b> c.</p>" * 2500}  # its answers are bounded, so that it has little attention
+    assert server.post("/translate", json=long).json()["translations"][0]["text"] == long["inputs"]
     many = {**body, "inputs": "<p>A <b>b</b> c.</p>" * 4000, "max_new_tokens": 256}
     refused = server.post("/translate", json=many)
     assert refused.status_code == 422 and "aligning the inline tags" in refused.json()["error"]["message"]

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from server.engine.beams.running_beams import Beam
+from server.engine.choosing.alignment_queue import EndedGroup
 from server.engine.device.runner import Runner
+from server.engine.sequences.events import EngineEvents
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.logprobs import pack
-from server.ipc.wire.messages import Finished, FinishReason, Hypothesis
+from server.ipc.wire.messages import Failed, Finished, FinishReason, Hypothesis
+
+log = logging.getLogger("triptych.engine")
+
+ATTENTION_FAILED = "the attention of the answer could not be computed"
 
 
 def hypotheses_of(group: SequenceGroup, reason: FinishReason) -> list[Hypothesis]:
@@ -35,36 +45,103 @@ def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: F
     return Hypothesis(beam.tokens, reason, None, score, logprobs)
 
 
-def with_attention(
-    runner: Runner, group: SequenceGroup, hypotheses: list[Hypothesis], source_blocks: list[int]
-) -> list[Hypothesis]:
-    """The hypotheses, with attention weights if the request asks for them. Hypotheses without tokens get none.
+def record_with_attention(runner: Runner, ended: Sequence[EndedGroup], events: EngineEvents) -> None:
+    """Record the results of ended groups with one adapter, with their attention weights.
+
+    If the weights cannot be computed for all groups together, each group is tried alone and can fail alone.
+    """
+    if not ended:
+        return
+    try:
+        found = _with_attention(runner, ended)
+    except Exception:
+        if len(ended) > 1:
+            for own in ended:
+                record_with_attention(runner, [own], events)
+        else:
+            _fail(ended[0].group, events)
+        return
+    for own, hypotheses in zip(ended, found, strict=True):
+        if hypotheses is None:
+            events.failed.append(Failed(own.group.sequence_id, "engine_error", ATTENTION_FAILED))
+        else:
+            events.finished.append(result_of(own.group, hypotheses, time.monotonic()))
+
+
+def record_with_speech_attention(
+    runner: Runner,
+    group: SequenceGroup,
+    hypotheses: list[Hypothesis],
+    source_blocks: list[int],
+    events: EngineEvents,
+) -> None:
+    """Record the result of a group, with the attention weights that give its tokens times.
 
     source_blocks: cross-attention blocks of the group. They still have the keys and values of its source.
     """
-    if not group.has_attention and group.params.alignment is None:
-        return hypotheses
+    try:
+        hypotheses = _with_speech_attention(runner, group, hypotheses, source_blocks)
+    except Exception:
+        _fail(group, events)
+    else:
+        events.finished.append(result_of(group, hypotheses, time.monotonic()))
+
+
+def _fail(group: SequenceGroup, events: EngineEvents) -> None:
+    log.exception("computing the attention of request %s failed", group.sequence_id)
+    events.failed.append(Failed(group.sequence_id, "engine_error", ATTENTION_FAILED))
+
+
+def _with_attention(runner: Runner, ended: Sequence[EndedGroup]) -> list[list[Hypothesis] | None]:
+    """The hypotheses of ended groups with one adapter, with attention weights. Hypotheses without tokens get none.
+
+    Returns None for a group with a weight that is not finite.
+    """
+    texts = [(group.group, hypothesis) for group in ended for hypothesis in group.hypotheses if hypothesis.token_ids]
+    if not texts:
+        return [group.hypotheses for group in ended]
+    starts = [group.sequences[0].tokens[: group.num_prompt_tokens] for group, _ in texts]
+    weights = iter(
+        runner.align(
+            [group.source_token_ids for group, _ in texts],
+            [start + hypothesis.token_ids for start, (_, hypothesis) in zip(starts, texts, strict=True)],
+            [len(hypothesis.token_ids) for _, hypothesis in texts],
+            texts[0][0].adapter,
+        )
+    )
+    found: list[list[Hypothesis] | None] = []
+    for group in ended:
+        own = [
+            replace(hypothesis, attention=next(weights)) if hypothesis.token_ids else hypothesis
+            for hypothesis in group.hypotheses
+        ]
+        is_finite = all(hypothesis.attention is not None for hypothesis in own if hypothesis.token_ids)
+        found.append(own if is_finite else None)
+    return found
+
+
+def _with_speech_attention(
+    runner: Runner, group: SequenceGroup, hypotheses: list[Hypothesis], source_blocks: list[int]
+) -> list[Hypothesis]:
     return [
-        replace(hypothesis, attention=_attention(runner, group, hypothesis.token_ids, source_blocks))
+        replace(hypothesis, attention=_speech_attention(runner, group, hypothesis.token_ids, source_blocks))
         if hypothesis.token_ids
         else hypothesis
         for hypothesis in hypotheses
     ]
 
 
-def _attention(runner: Runner, group: SequenceGroup, made: list[int], source_blocks: list[int]) -> bytes:
+def _speech_attention(runner: Runner, group: SequenceGroup, made: list[int], source_blocks: list[int]) -> bytes:
     """Attention weights of a hypothesis, as bytes. made: its generated tokens."""
     start = group.sequences[0].tokens[: group.num_prompt_tokens]
-    alignment = group.params.alignment
-    if alignment is None:
-        return runner.align(group.source_token_ids, start + made, len(made), group.adapter)
+    assert group.params.alignment is not None, "only speech models have selected heads"
     return runner.align_speech(
         source_blocks,
         group.num_source_tokens,
         group.recorded_tokens,
         start + made,
         len(made) - 1,
-        alignment,
+        group.params.alignment,
         group.adapter,
     )
 

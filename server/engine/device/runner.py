@@ -64,7 +64,7 @@ class TransformerProtocol(Protocol):
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor: ...
 
-    def align(self, source: EncoderBatch, target: EncoderBatch) -> Tensor: ...
+    def align(self, source: EncoderBatch, target: EncoderBatch) -> list[Tensor]: ...
 
     def align_cached(
         self, target: EncoderBatch, cross_cache: KVCache, slots: Tensor, heads: Sequence[tuple[int, int]]
@@ -146,22 +146,29 @@ class Runner:
         return DecoderOutput(hidden if batch.output_rows is None else hidden[batch.output_rows]), hidden
 
     @torch.inference_mode()
-    def align(self, source_ids: Sequence[int], decoder_ids: Sequence[int], num_new: int, adapter: str) -> bytes:
-        """Cross-attention weights of the last `num_new` tokens, averaged over the heads of the last layer.
+    def align(
+        self,
+        sources: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[int]],
+        num_new: Sequence[int],
+        adapter: str,
+    ) -> list[bytes | None]:
+        """Cross-attention weights of the last tokens of some texts, averaged over the heads of the last layer.
 
-        source_ids: token ids of the source.
-        decoder_ids: token ids of the decoder, start tokens included.
-        adapter: name of the adapter, or empty.
-        Returns bytes: float32, little-endian, [num_new, source tokens].
-        Runs the whole model once, so that batch-mates, beams and drafts do not change the result.
-        Raises FloatingPointError if a weight is not finite.
+        sources: token ids of the source of each text.
+        texts: token ids of the decoder, start tokens included.
+        num_new: number of generated tokens at the end of each text.
+        adapter: name of the adapter of all texts, or empty.
+        Returns bytes for each text: float32, little-endian, [new tokens, source tokens]; None if one is not finite.
+        Runs the whole model once, so that beams and drafts do not change the result.
         """
-        source = self.encoder_batch([source_ids], [None], [adapter])
-        target = self.encoder_batch([decoder_ids[:-1]], [None], [adapter])
-        weights = self.model.align(source, target)[-num_new:]
-        if not torch.isfinite(weights).all():
-            raise FloatingPointError("attention is not finite")
-        return weights.cpu().numpy().astype("<f4").tobytes()
+        adapters = [adapter] * len(texts)
+        source = self.encoder_batch(sources, [None] * len(texts), adapters)
+        target = self.encoder_batch([text[:-1] for text in texts], [None] * len(texts), adapters)
+        weights = [own[-count:] for own, count in zip(self.model.align(source, target), num_new, strict=True)]
+        return [
+            own.cpu().numpy().astype("<f4").tobytes() if bool(torch.isfinite(own).all()) else None for own in weights
+        ]
 
     @torch.inference_mode()
     def align_speech(

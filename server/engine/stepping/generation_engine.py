@@ -16,7 +16,13 @@ from models.backends.logits import DecoderOutput
 from server.engine.beams.beam_groups import make_search
 from server.engine.beams.required_terms import RequiredTerms
 from server.engine.beams.stop_texts import StopTexts
-from server.engine.choosing.finished_groups import hypotheses_of, result_of, with_attention
+from server.engine.choosing.alignment_queue import AlignmentQueue
+from server.engine.choosing.finished_groups import (
+    hypotheses_of,
+    record_with_attention,
+    record_with_speech_attention,
+    result_of,
+)
 from server.engine.choosing.prompt_scores import score_prompts
 from server.engine.choosing.selection import select
 from server.engine.device.output_rows import output_of, output_without, step_logits_request
@@ -47,8 +53,6 @@ from server.ipc.wire.messages import (
 
 log = logging.getLogger("triptych.engine")
 
-ATTENTION_FAILED = "the attention of the answer could not be computed"
-
 
 class GenerationEngine:
     """The sequence groups of one model. drafter: proposes draft tokens, or None without speculative decoding."""
@@ -69,6 +73,7 @@ class GenerationEngine:
         self.grammar_waits: GrammarWaits | None = None
         self.token_bytes: list[bytes] = []
         self._beam_lags: list[int] = []
+        self._alignments = AlignmentQueue()
         if self._drafter_costs is not None:
             scheduler.prefill_budget = PrefillBudget(decode_steps=self._drafter_costs)
 
@@ -84,7 +89,7 @@ class GenerationEngine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next)
+        return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next or self._alignments)
 
     def set_vocabulary(self, tokens: list[bytes]) -> None:
         """Set the bytes of each token, by id. Needed for grammars, and for stop strings with beams."""
@@ -150,6 +155,7 @@ class GenerationEngine:
         if self.grammar_waits is not None:
             self.grammar_waits.drop_preempted()
         if schedule is None:
+            self._align(events)
             return None
         phase, num_rows, num_tokens = schedule.phase, schedule.num_rows, schedule.num_tokens
         num_decoding, num_prefill = schedule.num_decode_tokens, schedule.num_prefill_tokens
@@ -173,6 +179,7 @@ class GenerationEngine:
             raise StepFailed from error
         seconds = time.monotonic() - started
         self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds)
+        self._align(events)
         lags, self._beam_lags = self._beam_lags, []
         return StepTiming(
             self.name,
@@ -401,6 +408,8 @@ class GenerationEngine:
             others record the result.
         """
         if group.status is SequenceStatus.FINISHED:
+            if reason == "abort":
+                self._alignments.drop(group)
             return
         source_blocks = group.cross_block_table
         self.scheduler.remove(group, corrupt=reason == "engine_error")
@@ -420,15 +429,23 @@ class GenerationEngine:
     def _report_end(
         self, group: SequenceGroup, reason: FinishReason, source_blocks: list[int], events: EngineEvents
     ) -> None:
-        """Record the result, with attention weights if requested. An error in computing these fails this group only.
+        """Record the result, or queue the group if its attention weights are requested.
+
+        An error in computing the attention fails this group only.
 
         source_blocks: cross-attention blocks of the group. They are free, and keep their contents until the next step.
         """
         hypotheses = hypotheses_of(group, reason)
-        try:
-            hypotheses = with_attention(self.runner, group, hypotheses, source_blocks)
-        except Exception:
-            log.exception("computing the attention of a request to %s failed", self.name)
-            events.failed.append(Failed(group.sequence_id, "engine_error", ATTENTION_FAILED))
-            return
-        events.finished.append(result_of(group, hypotheses, time.monotonic()))
+        if group.has_attention:
+            self._alignments.add(group, hypotheses)
+        elif group.params.alignment is not None:
+            record_with_speech_attention(self.runner, group, hypotheses, source_blocks, events)
+        else:
+            events.finished.append(result_of(group, hypotheses, time.monotonic()))
+
+    def _align(self, events: EngineEvents) -> None:
+        """Compute the attention weights of the next batch of ended groups, and record their results."""
+        if self._alignments:
+            active = (*self.scheduler.running, *self.scheduler.waiting)
+            ended = self._alignments.take(any(group.has_attention for group in active))
+            record_with_attention(self.runner, ended, events)

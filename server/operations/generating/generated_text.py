@@ -273,6 +273,11 @@ class GeneratedText:
         """Indices of the tokens in a part of the text. See the function `tokens_within`."""
         return tokens_within(self.token_ids, self.pieces, 0, begin, end, marker_ids)
 
+    @property
+    def has_attention(self) -> bool:
+        """Whether the worker has sent attention weights."""
+        return bool(self._attention)
+
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Attention of the answer's tokens over the source tokens."""
         numbers = array("f", self._attention or b"")

@@ -32,7 +32,8 @@ def longest_frame(model: ServedModel, context: str) -> str:
     """A text at least as long as the part of a language model's prompt that surrounds a text. For bounds only."""
     instruction = model.instruction
     assert instruction is not None, "only a language model has a prompt"
-    longest = max(instruction.text, instruction.chinese, instruction.with_context, instruction.with_formality, key=len)
+    texts = instruction.text, instruction.chinese, instruction.with_context, instruction.with_formality
+    longest = max(*texts, instruction.with_tags, key=len)
     return longest + context + " " * _TEMPLATE_CHARACTERS
 
 
@@ -62,24 +63,46 @@ def check_wishes(
 
 
 async def with_frames(
-    runtime: Runtime, call: Call, path: TranslationPath, context: str | None, formality: Formality | None
+    runtime: Runtime,
+    call: Call,
+    path: TranslationPath,
+    context: str | None,
+    formality: Formality | None,
+    has_tags: bool,
 ) -> TranslationPath:
     """The path, with the prompts of its language models.
 
     context, formality: as for `check_wishes`. The first model reads the context, the last one has the formality.
+    has_tags: some text may have inline tags. A single model with a prompt for them gets this prompt too.
     Raises InvalidRequest, also for a chat template that does not show a message as it was written.
     """
     context, chosen = check_wishes(path, context or None, formality)
     steps = []
     for step in path.steps:
         wishes = context if step is path.first else None, chosen if step is path.last else None
-        frame = None if step.prompt.copies else await _frame(runtime, call, step, *wishes)
-        steps.append(replace(step, frame=frame))
+        frame = tag_frame = None
+        if not step.prompt.copies:
+            frame = await _frame(runtime, call, step, *wishes)
+            instruction = step.model.instruction
+            if (
+                has_tags
+                and instruction is not None
+                and instruction.with_tags
+                and wishes == (None, None)
+                and not path.pivot
+            ):
+                tag_frame = await _frame(runtime, call, step, None, None, has_tags=True)
+        steps.append(replace(step, frame=frame, tag_frame=tag_frame))
     return replace(path, steps=tuple(steps))
 
 
 async def _frame(
-    runtime: Runtime, call: Call, step: TranslationStep, context: str | None, formality: str | None
+    runtime: Runtime,
+    call: Call,
+    step: TranslationStep,
+    context: str | None,
+    formality: str | None,
+    has_tags: bool = False,
 ) -> PromptFrame | None:
     model, instruction = step.model, step.model.instruction
     if instruction is None:
@@ -89,13 +112,13 @@ async def _frame(
     templates = model.text.chat_templates
     source, target = step.prompt.source_lang, step.prompt.target_lang or ""
     special = special_texts(runtime, model.tokenizer)
-    before, after = instruction.fill(source, target, context, formality)
+    before, after = instruction.fill(source, target, context, formality, has_tags)
 
     def render() -> PromptFrame:
         template = templates.choose() if instruction.chat else ""
         marks = TextMarks(special, before, after, template)
         own = marks.value(context) if context is not None else None
-        head, tail = instruction.fill(source, target, own, formality)
+        head, tail = instruction.fill(source, target, own, formality, has_tags)
         place = next(mark for mark in map(chr, reversed(MARKS)) if mark not in head + tail + template)
         rendered = head + place + tail
         if instruction.chat:

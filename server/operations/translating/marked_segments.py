@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -20,9 +21,10 @@ from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import longest_answer
 from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup import MarkupOptions
-from server.text.markup.markup_sentences import MarkedSentence, sentences
+from server.text.markup.markup_sentences import MarkedSentence, escape, sentences
 from server.text.markup.markup_tokens import MarkupError
-from server.text.markup.tag_placement import Span, TokenAlignment, proportional_alignment
+from server.text.markup.shown_tags import all_tags, restored, shown, with_parts, without_tags
+from server.text.markup.tag_placement import InlineTag, Span, TokenAlignment, place_tags, proportional_alignment
 
 
 @dataclass(kw_only=True)
@@ -30,9 +32,11 @@ class MarkedSegment(Segment):
     """One sentence of a document. The separator is the markup that follows it.
 
     source_spans: (start, end) of each source token in the sentence, in characters; empty without inline tags.
+    repeats_parts: only language models translate it. They read its protected parts, and repeat them.
     """
 
     sentence: MarkedSentence
+    repeats_parts: bool = False
     source_spans: list[Span] = field(default_factory=list)
 
     @property
@@ -42,15 +46,20 @@ class MarkedSegment(Segment):
     def result(self, rank: int) -> str:
         if not self.answers:
             return self.sentence.render(self.text, None) + self.separator
-        text = self.answer(rank)
-        if self.is_instructed:
-            text, is_complete = self._without_parts(text)
-            if is_complete:
-                return self.sentence.before + text + self.sentence.after + self.sentence.separator + self.separator
+        if self.repeats_parts and self.answer(rank) == self.plain_source:
+            return self.sentence.raw + self.sentence.separator + self.separator
+        marked = self._repeated(rank)
+        if marked is not None:
+            return self.sentence.before + marked + self.sentence.after + self.sentence.separator + self.separator
+        text = self._without_parts(self.answer(rank))
         alignment = self._alignment(self.answers[rank])
-        if alignment is None and (self.is_instructed or self.sentence.kind == "text"):
+        if alignment is None and self.sentence.tags:
             alignment = proportional_alignment(self.text, text)
         return self.sentence.render(text, alignment) + self.separator
+
+    def answer(self, rank: int) -> str:
+        text = super().answer(rank)
+        return without_tags(text) if self.shows_tags else text
 
     @property
     def has_tags(self) -> bool:
@@ -58,22 +67,76 @@ class MarkedSegment(Segment):
 
     @property
     def reading(self) -> str:
-        """The text that the model reads. A language model repeats protected parts of plain text, so it reads them."""
-        return self.sentence.raw.strip() if self.is_instructed and self.sentence.kind == "text" else self.text
+        if self.shows_tags:
+            return shown(*self.with_parts)
+        return self.plain_source
 
-    def _without_parts(self, text: str) -> tuple[str, bool]:
-        """An answer of a language model to plain text, and whether it has each protected part as often as the source.
+    @property
+    def plain_source(self) -> str:
+        if not self.repeats_parts:
+            return self.text
+        return self.sentence.raw.strip() if self.sentence.kind == "text" else self.with_parts[0]
 
-        Otherwise the parts in it are removed, so that they can be put back by the order of the words.
+    @property
+    def with_parts(self) -> tuple[str, list[InlineTag]]:
+        """The sentence with its protected parts as text, and its other tags."""
+        return with_parts(self.text, self.sentence.tags)
+
+    @property
+    def is_placed_by_order(self) -> bool:
+        if not self.answers or not self.sentence.tags or self._is_complete(0):
+            return False
+        known = [self.answers[0]] if self.pivot is None else [self.answers[0], self.pivot.answer]
+        is_aligned = not self.is_instructed and all(answer.has_attention for answer in known)
+        unchanged = self.answer(0) == self.plain_source or self._without_parts(self.answer(0)) == self.text
+        return not is_aligned and not unchanged
+
+    def _is_complete(self, rank: int) -> bool:
+        """Whether an answer of a language model has all tags and protected parts of the source."""
+        if not self._has_parts(self.answer(rank)):
+            return False
+        return self.sentence.kind == "text" or not self.with_parts[1] or self._restored(rank) is not None
+
+    def _repeated(self, rank: int) -> str | None:
+        """An answer of a language model as markup, if it has the protected parts of the source. Its tags may lack."""
+        text = self.answer(rank)
+        if not self._has_parts(text):
+            return None
+        if self.sentence.kind == "text":
+            return text
+        source, tags = self.with_parts
+        found = self._restored(rank)
+        as_markup = partial(escape, kind=self.sentence.kind)
+        return found or place_tags(text, source, tags, proportional_alignment(source, text), as_markup)
+
+    def _restored(self, rank: int) -> str | None:
+        if not self.shows_tags:
+            return None
+        return restored(self.answers[rank].text, self.with_parts[1], partial(escape, kind=self.sentence.kind))
+
+    def _has_parts(self, text: str) -> bool:
+        """Whether an answer of a language model has each protected part as often as the source."""
+        source = self.plain_source
+        return self.repeats_parts and all(text.count(part) == source.count(part) for part in self._parts)
+
+    @property
+    def _parts(self) -> set[str]:
+        """The protected parts of the text, and in plain text what is around the texts of its links."""
+        tags = list(all_tags(self.sentence.tags))
+        if self.sentence.kind == "text":
+            return {part for tag in tags for part in (tag.opening, tag.closing) if part}
+        return {tag.shown for tag in tags if tag.shown}
+
+    def _without_parts(self, text: str) -> str:
+        """An answer without protected parts, which a language model has repeated too often or not at all.
+
+        They are put back by the order of the words.
         """
-        if self.sentence.kind != "text":
-            return text, False
-        parts = {tag.opening for tag in self.sentence.tags}
-        if all(text.count(part) == self.sentence.raw.count(part) for part in parts):
-            return text, True
-        for part in sorted(parts, key=len, reverse=True):
+        if not self.repeats_parts or not self._parts:
+            return text
+        for part in sorted(self._parts, key=len, reverse=True):
             text = text.replace(part, " ")
-        return " ".join(text.split(" ")).strip(), False
+        return " ".join(text.split(" ")).strip()
 
     def _alignment(self, answer: GeneratedText) -> TokenAlignment | None:
         if not self.sentence.tags:
@@ -112,13 +175,14 @@ def split_markup(
     return found
 
 
-def fit_attention(message: Generate, is_open_ended: bool) -> Generate:
-    """A message whose attention, which places protected parts of plain text, can be sent.
+def fit_attention(message: Generate, is_open_ended: bool, has_markup: bool) -> Generate:
+    """A message whose attention, which places inline tags and protected parts, can be sent if possible.
 
-    Otherwise the answers are limited to `LONGEST_RATIO` tokens for each one of the source, and in the last resort no
-    attention is sent: the parts are then placed by the order of the words.
+    Answers are limited to `LONGEST_RATIO` tokens for each one of the source. If that is not enough, only the first
+    sentences of plain text have attention; the protected parts of the others are placed by the order of the words.
 
     is_open_ended: the request does not state how long an answer may be.
+    has_markup: the texts have inline tags, which are not placed by the order of the words.
     """
     if prompts.attention_numbers(message) <= prompts.MAX_ATTENTION_NUMBERS:
         return message
@@ -130,12 +194,15 @@ def fit_attention(message: Generate, is_open_ended: bool) -> Generate:
             for row in message.rows
         ]
         message = msgspec.structs.replace(message, rows=rows)
-    if prompts.attention_numbers(message) <= prompts.MAX_ATTENTION_NUMBERS:
+    if has_markup:
         return message
-    without = [
-        params and msgspec.structs.replace(params, attention=False) for params in (message.params, message.term_params)
-    ]
-    return msgspec.structs.replace(message, params=without[0], term_params=without[1])
+    rows, left = [], prompts.MAX_ATTENTION_NUMBERS
+    for row in message.rows:
+        alone = msgspec.structs.replace(message, rows=[row])
+        numbers = prompts.attention_numbers(alone) if row.attention else 0
+        left -= numbers
+        rows.append(row if left >= 0 else msgspec.structs.replace(row, attention=False))
+    return msgspec.structs.replace(message, rows=rows)
 
 
 async def locate_tokens(

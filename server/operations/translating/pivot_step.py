@@ -32,9 +32,13 @@ async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, tra
     """Set the token ids of segments, as the model of a step reads them."""
     if not translated:
         return
-    sources = await _read(runtime, call, step, [sentence.reading for sentence in translated], step.options)
-    for segment, source in zip(translated, sources, strict=True):
-        segment.source_ids = source
+    with_tags = [segment for segment in translated if segment.shows_tags]
+    others = [segment for segment in translated if not segment.shows_tags]
+    for group, own in ((others, step), (with_tags, replace(step, frame=step.tag_frame))):
+        texts = [segment.reading for segment in group]
+        sources = await _read(runtime, call, own, texts, step.options) if texts else []
+        for segment, source in zip(group, sources, strict=True):
+            segment.source_ids = source
 
 
 async def _read(

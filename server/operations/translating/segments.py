@@ -20,7 +20,7 @@ from server.text.languages.sentences import SENTENCE_ENDS, Sentence, split_sente
 from server.text.markup.protected import numbers_differ
 from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
-Flag = Literal["numbers", "loop", "language"]
+Flag = Literal["numbers", "loop", "language", "tags"]
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
 """Languages that put no space between sentences; ISO 639-1 codes where they exist."""
 
@@ -40,6 +40,7 @@ class Segment:
     source_ids: token ids of the text, as the model reads it.
     pivot: the segment in the pivot language, for a translation with two models.
     is_instructed: a language model translates it. White space around its answers is dropped.
+    shows_tags: a language model reads its inline tags, and repeats them.
     is_aligned: the attention of its translation is needed.
     is_second_attempt: the first answer was a loop; see `loops`.
     has_wrong_language: the translation is not in the target language, as far as can be detected.
@@ -52,6 +53,7 @@ class Segment:
     source_ids: list[int] = field(default_factory=list)
     pivot: PivotText | None = None
     is_instructed: bool = False
+    shows_tags: bool = False
     is_aligned: bool = False
     is_second_attempt: bool = False
     has_wrong_language: bool = False
@@ -60,6 +62,16 @@ class Segment:
     def reading(self) -> str:
         """The text that the model reads."""
         return self.text
+
+    @property
+    def plain_source(self) -> str:
+        """The text to compare with the answers: what the model reads, without inline tags."""
+        return self.reading
+
+    @property
+    def is_placed_by_order(self) -> bool:
+        """Whether inline tags or protected parts of the best translation were placed by the order of the words."""
+        return False
 
     @property
     def has_tags(self) -> bool:
@@ -106,9 +118,10 @@ class Segment:
             self.pivot is not None and is_loop(self.pivot.answer, self.source_ids)
         )
         found: list[tuple[Flag, bool]] = [
-            ("numbers", numbers_differ(self.reading, self.answers[0].text)),
+            ("numbers", numbers_differ(self.plain_source, self.answer(0))),
             ("loop", has_loop),
             ("language", self.has_wrong_language),
+            ("tags", self.is_placed_by_order),
         ]
         return [flag for flag, applies in found if applies]
 

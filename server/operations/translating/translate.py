@@ -41,6 +41,7 @@ from server.operations.translating.wrong_language import mark_wrong_languages
 from server.system.loop_iterations import next_iteration
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.protected import Protection
+from server.text.markup.shown_tags import TAG_CHARACTERS, can_be_shown
 
 COSTS_AT_ONCE, COST_CHARACTERS = 64, 1 << 16
 """Texts, and characters of all texts, whose cost is computed on the event loop."""
@@ -114,6 +115,11 @@ class TranslateSpec:
         return next((name for name, value in given.items() if value), None)
 
     @property
+    def has_tags(self) -> bool:
+        """Whether some text may have inline tags."""
+        return self.markup is not None and any("<" in text for text in self.inputs)
+
+    @property
     def stream(self) -> bool:
         return self.options.stream
 
@@ -132,8 +138,8 @@ class TranslateSpec:
         is_instructed = model.instruction is not None
         if is_instructed:
             prefix, limit = longest_frame(model, self.context or ""), segment_tokens(model)
-        has_tags = self.markup is not None and any("<" in text for text in self.inputs)
-        places = has_tags or any(map(self.protection.may_apply, self.inputs))
+        repeats_tags = model.instruction is not None and self.has_tags and bool(model.instruction.with_tags)
+        places = self.has_tags or any(map(self.protection.may_apply, self.inputs))
         by_parts = self.splits or self.markup is not None or places
         counts = [
             segments.max_segments(text, limit, self.markup is not None or places) if by_parts else 1
@@ -142,7 +148,8 @@ class TranslateSpec:
         around = most_tokens(model.tokenizer, prefix)
         tokens: list[int] = []
         for text, count in zip(self.inputs, counts, strict=True):
-            mean = -(-model.tokenizer.token_bound(text) // count)
+            shown_tags = TAG_CHARACTERS * text.count("<") if repeats_tags else 0
+            mean = -(-(model.tokenizer.token_bound(text) + shown_tags) // count)
             tokens += [min(mean + around, model.max_input_tokens)] * count
         characters = characters_of(self.inputs) + sum(counts) * len(prefix)
         characters += 4 * characters_of(self.glossary.values())
@@ -176,7 +183,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     for path_step in path.steps:
         cost = await _cost(runtime, call, replace(spec, options=path_step.options), path_step.model)
         runtime.admission.admit(call, path_step.model, cost)
-    path = await with_frames(runtime, call, path, spec.context, spec.formality)
+    path = await with_frames(runtime, call, path, spec.context, spec.formality, spec.has_tags)
     step, options = path.last, path.last.generation_options
     continues = step.frame is not None or options.decoder_prefix is not None
     sections, token_bytes = await grammar.prepare(runtime, call, model, options.text_format, continues=continues)
@@ -209,7 +216,7 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     if params.stop_texts and token_bytes is None:
         token_bytes = await grammar.token_bytes_for_stops(runtime, call, model)
     items = [text.index for text, _ in places] if spec.fails_alone else None
-    fit = fit_attention if spec.markup is None and not options.return_attention else None
+    fit = None if options.return_attention else partial(fit_attention, has_markup=spec.markup is not None)
     if not path.is_instructed:
         await locate_tokens(runtime, call, path.first.model, tagged, path.first.prompt)
     await read_segments(runtime, call, path.first, translated)
@@ -373,6 +380,9 @@ async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: Tran
         found = split_markup(text, markup, split, fits) if is_marked else split(text)
         for segment in found:
             segment.is_instructed = path.is_instructed
+            if isinstance(segment, MarkedSegment):
+                segment.repeats_parts = all(step.frame is not None for step in path.steps)
+                segment.shows_tags = path.first.tag_frame is not None and can_be_shown(*segment.with_parts)
         return found
 
     pieces = [partial(split_one, text, is_marked) for text, is_marked in zip(spec.inputs, marked, strict=True)]

@@ -48,12 +48,14 @@ class TranslationStep:
 
     options: those of the request that apply to this model.
     frame: the prompt of a language model; None for an encoder-decoder.
+    tag_frame: its prompt for a text with inline tags; None if it has none, or no text has tags.
     """
 
     model: ServedModel
     prompt: TranslationPrompt
     options: GenerationOptions
     frame: PromptFrame | None = None
+    tag_frame: PromptFrame | None = None
 
     @property
     def generation_options(self) -> GenerationOptions:

@@ -9,19 +9,25 @@ from server.text.documents.inline import Fragment, text_of
 from server.text.documents.units import Document, TextDocument, TextUnit, decoded
 from server.text.documents.web import html_parts
 
-_FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,})")
+_FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,}|\$\$(?!.*\$\$))")
 _RULE = re.compile(r"\s*(?:[-*_=]\s*){3,}$|\s*=+\s*$|\s*-+\s*$")
-_DEFINITION = re.compile(r"\s{0,3}\[[^\]]+\]:\s*\S")
+_DEFINITION = re.compile(r"\s{0,3}\[(?!\^)[^\]]+\]:\s*\S")
+_DIRECTIVE = re.compile(r"\s*(?::{3,}|!!!\s|\?{3}\+?\s|(?:>\s*)+\[![A-Za-z]+\][+-]?\s*$)")
+"""A line that opens or closes a container: of Docusaurus, MkDocs, or an alert of GitHub."""
 _TABLE_RULE = re.compile(r"\s*(?:\|\s*)?:?-+:?\s*(?:\|\s*(?:(?::?-+:?|::?)\s*)?)+$")
 """No two parts of it take the same white space: a long line of spaces would take the square of its length."""
-_PREFIX = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?|#{1,6}\s+)?(?:>\s*)*")
-_STARTS_BLOCK = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s|#{1,6}\s)")
+_PREFIX = re.compile(
+    r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?|#{1,6}\s+|:\s+|\[\^[^\]\s]{1,100}\]:\s+)?(?:>\s*)*"
+)
+_STARTS_BLOCK = re.compile(r"(?:\s*>)*\s*(?:(?:[-*+:]|\d{1,9}[.)])\s|#{1,6}\s|\[\^[^\]\s]{1,100}\]:\s)")
+_QUOTED = re.compile(r"(?:\s*>)*")
 _INDENTED = re.compile(r"(?: {4}|\t)")
 _HTML_BLOCK = re.compile(r"\s{0,3}</?(?:[a-zA-Z][\w-]*[\s/>]|[a-zA-Z][\w-]*$)|\s{0,3}<!")
 _INLINE_HTML = re.compile(r"\s{0,3}</?(?:a|abbr|b|br|code|em|i|img|kbd|mark|q|s|small|span|strong|sub|sup|u)\b", re.I)
 _INLINE = re.compile(
     r"""
-    (?P<code>(`+)(?!`).+?(?<!`)\2(?!`)) | (?P<kept>!\[[^\]]*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\]]*\])
+    (?P<code>(`+)(?!`).+?(?<!`)\2(?!`)) | (?P<kept>\$\$[^$\n]{1,400}\$\$ | \$(?=[^\s$])[^$\n]{1,400}(?<=[^\s$])\$(?!\d)
+      | !\[[^\]]*\](?:\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\]]*\])
       | <[a-zA-Z][a-zA-Z+.-]*:[^<>\s]*> | </?[a-zA-Z][^<>]{0,400}> | <!--.*?--> | \[\^[^\]]+\]
       | \S{0,100}\\[!-/:-@[-`{-~]\S* | &\#?\w{1,31}; | (?:[ ]{2,}|\\)\n)
     | \[(?P<link>[^\[\]]+)\](?P<target>\([^()\s]*(?:\s+"[^"]*")?\)|\[[^\[\]]*\])
@@ -75,18 +81,17 @@ class _Reader:
         line = self.lines[self.at]
         after_blank = self.at == 0 or not self.lines[self.at - 1].strip()
         fence = _FENCE.match(line)
+        if line.strip() and not line[0].isspace() and not _STARTS_BLOCK.match(line):
+            self.in_list = False
         if not line.strip():
             self._keep(1)
-        elif fence:
-            end = next(
-                (i for i in range(self.at + 1, len(self.lines)) if self.lines[i].lstrip("> \t").startswith(fence[1])),
-                len(self.lines) - 1,
-            )
+        elif fence and (end := self._end_of(fence[1])) is not None:
             self._keep(end + 1 - self.at)
         elif (
             _RULE.match(line)
             or _DEFINITION.match(line)
             or _TABLE_RULE.match(line)
+            or _DIRECTIVE.match(line)
             or (_INDENTED.match(line) and after_blank and not self.in_list)
         ):
             self._keep(1)
@@ -96,6 +101,12 @@ class _Reader:
             self._table_row()
         else:
             self._paragraph()
+
+    def _end_of(self, fence: str) -> int | None:
+        """Index of the line that ends a fenced block. Code without such a line goes on to the end, but no formula."""
+        lines = range(self.at + 1, len(self.lines))
+        end = next((place for place in lines if self.lines[place].lstrip("> \t").startswith(fence)), None)
+        return len(self.lines) - 1 if end is None and fence != "$$" else end
 
     def _is_table_row(self, at: int) -> bool:
         if "|" not in self.lines[at]:
@@ -135,13 +146,18 @@ class _Reader:
         self.document.parts.append(prefix)
         lines = [line[len(prefix) :]]
         self.at += 1
-        while "#" not in prefix and self.at < len(self.lines) and self._continues(self.lines[self.at]):
+        depth = prefix.count(">")
+        while "#" not in prefix and self.at < len(self.lines) and self._continues(self.lines[self.at], depth):
             lines.append(self.lines[self.at].lstrip("> \t"))
             self.at += 1
         self._text("".join(lines))
 
-    def _continues(self, line: str) -> bool:
-        others = (_STARTS_BLOCK, _RULE, _FENCE, _HTML_BLOCK, _DEFINITION)
+    def _continues(self, line: str, depth: int) -> bool:
+        """Whether a line belongs to a paragraph. depth: number of the paragraph's quotation marks `>`."""
+        quoted = _QUOTED.match(line)
+        if quoted is not None and quoted[0].count(">") > depth:
+            return False
+        others = (_STARTS_BLOCK, _RULE, _FENCE, _HTML_BLOCK, _DEFINITION, _DIRECTIVE)
         is_block = any(other.match(line) for other in others) and not _INLINE_HTML.match(line)
         return bool(line.strip(" \t>\r\n")) and not is_block and not self._is_table_row(self.at)
 

@@ -134,6 +134,9 @@ ANY_LANGUAGE = frozenset().union(*BY_LANGUAGE.values())
 NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "rouge", "ahoy", "panic", "jeb", "e"})
 """Last words of names that are written with an exclamation mark: Yahoo!, Yum! Brands, Moulin Rouge!, E!."""
 
+NAMES_WITH_FULL_STOP = ("モーニング娘。", "カントリー娘。", "ゲスの極み乙女。")
+"""Names that are written with a Japanese full stop."""
+
 _NUMBERED_TEXT = """
 kapitel seite nummer teil band abschnitt absatz artikel punkt ziffer bild abbildung tabelle raum zimmer stufe klasse
 kapitola strana číslo díl část článek bod kapitoly straně afsnit side kapitlet avsnitt sida sidan del tabell figur

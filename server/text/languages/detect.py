@@ -16,6 +16,7 @@ from pathlib import Path
 
 from server.errors import NotReady
 from server.system.line_process import LineProcess
+from server.text.languages.frequent_words import word_weights
 from server.text.languages.language_codes import parse_language
 
 PRECISE_LANGUAGES = 10
@@ -103,7 +104,7 @@ class LanguageDetector:
                 raise NotReady(f"the process that detects languages {error}; try again", retry_after=1) from None
         if not line:
             raise DetectionError(f"the process that detects languages was stopped: it took more than {_SECONDS:g} s")
-        return [_ranked(shares) for shares in json.loads(line)]
+        return [_ranked(word_weights(text, shares)) for text, shares in zip(texts, json.loads(line), strict=True)]
 
     def knows(self, language: str) -> bool:
         """Whether a language can be detected. language: its code, as in `Language`."""

@@ -15,7 +15,15 @@ from typing import NamedTuple
 
 import sentencex
 
-from server.text.languages.abbreviations import ANY_LANGUAGE, BEFORE_NUMBERS, BY_LANGUAGE, EVERYWHERE, NAMES, NUMBERED
+from server.text.languages.abbreviations import (
+    ANY_LANGUAGE,
+    BEFORE_NUMBERS,
+    BY_LANGUAGE,
+    EVERYWHERE,
+    NAMES,
+    NAMES_WITH_FULL_STOP,
+    NUMBERED,
+)
 
 SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
 """Every sentence except the last one contains at least one of these characters."""
@@ -42,6 +50,8 @@ _ONLY_NUMBER = re.compile(r"[\W_]*(?:\d[\d.,:–-]*|[IVXLCDM]+)[\W_]*$")
 _NUMBER = re.compile(r"\s*(?:[№#§]\s*)?(?:\d|[IVXLCDM]+\b)")
 _BRACKETED = re.compile(r"[(（][^()（）]{1,400}[.!?…。！？][)）](?P<space>\s*)")
 """A sentence in brackets, which sentencex does not separate from the next one."""
+_KHMER_END = re.compile("[។៕]\\s+")
+"""The end of a Khmer sentence, which sentencex does not know."""
 _JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|いっ|いい|書|呼|問|答|感|考|話|声|、|も|は|か))")
 """The particle and verb by which a Japanese sentence continues after an exclamation that it quotes."""
 _CHINESE_SPEECH = re.compile(
@@ -52,6 +62,10 @@ _ENGLISH_SPEECH = re.compile(
     r"(?:[A-Z][\w'’-]*\s+){1,3}(?:said|says|asked|asks|cried|shouted|replied|answered|whispered|yelled|added|called)\b"
 )
 """A name and a verb of speech, which continue quoted speech in English."""
+_GEORGIAN = re.compile("[\u10d0-\u10ff]")
+"""A letter of Georgian, which Unicode calls small although sentences begin with it."""
+_ARABIC_CONJUNCTION = re.compile("(?:ثم|و)")
+"""The beginning of a text that continues quoted speech in Arabic: then, and."""
 _UNCASED_WITH_SPACES = re.compile(r"[\u0590-\u08ff\u0900-\u0dff\u10a0-\u10ff\uac00-\ud7af]")
 """A letter of a script without capital letters, whose words have spaces between them."""
 _DANDA_SCRIPTS = frozenset({"hi", "mr", "ne", "sa", "bn", "as", "or", "pa", "gu"})
@@ -145,12 +159,14 @@ def _proposed(line: str, language: str) -> Iterator[int]:
         is_last = at + len(window) == len(line)
         start = 0
         read = _SPACE.sub(" ", window)
+        if "“" not in read and "„" not in read:  # Finnish and Swedish open and close quotations with the same mark
+            read = read.replace("”", '"')
         for piece in _segments(read, language):
             if not piece or not read.startswith(piece, start):
                 break  # the characters are not those that were given: no further boundary is trusted
             bracketed = _BRACKETED.match(piece)
-            if bracketed is not None and bracketed.end() < len(piece):
-                yield at + start + bracketed.end()
+            inside = [*([bracketed] if bracketed is not None else ()), *_KHMER_END.finditer(piece)]
+            yield from (at + start + end for end in sorted({match.end() for match in inside}) if end < len(piece))
             start += len(piece)
             if start == len(window):
                 start -= 0 if is_last else len(piece)
@@ -201,7 +217,9 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
         return False
     if after[0] in "」』）】〉》”’»›)]" and (not spaced or after[1:2].isspace()) and after[0] not in "»":
         return False
-    if following[:1].islower() or (not following and after.strip(_OPENING) == ""):
+    if following[:1].islower() and not _GEORGIAN.match(following):
+        return False
+    if not following and after.strip(_OPENING) == "":
         return False
     if not any(character.isalnum() for character in before):
         return False
@@ -226,12 +244,14 @@ def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bo
     if language in ("", "en") and spaced and quote[0][0] in "!?." and _ENGLISH_SPEECH.match(after):
         return True
     if _UNCASED_WITH_SPACES.match(after):
-        return not spaced or quote[0][0] in "!?؟"
+        return not spaced or quote[0][0] in "!?؟" or _ARABIC_CONJUNCTION.match(after) is not None
     return False
 
 
 def _continues_in_japanese(before: str, after: str) -> bool:
     if before[-1] in "」』":
+        return "ぁ" <= after[0] <= "ゟ"
+    if before.endswith(NAMES_WITH_FULL_STOP):
         return "ぁ" <= after[0] <= "ゟ"
     if before[-1] in "。！？!?":
         is_particle = after[0] in "のを" and before[-1] in "。！" and not after.startswith("のん")

@@ -34,6 +34,7 @@ class InstructionPrompt:
     chinese: prompt if one of the languages is Chinese; empty for `text`.
     with_context: prompt with `{context}`, a text that is not translated; empty if the model takes none.
     with_formality: prompt with `{formality}`, which is formal or informal; empty if the model takes none.
+    with_tags: prompt for a text with inline tags, which the model repeats: `<s1>text</s1>`. Empty if it takes none.
     languages: codes of the languages, in any notation. Empty: all with a two-letter code.
     centers: each translation is from or to one of these languages; empty for translations between all of them.
     names: English names that differ from those of ISO 639, by code.
@@ -45,6 +46,7 @@ class InstructionPrompt:
     chinese: str = ""
     with_context: str = ""
     with_formality: str = ""
+    with_tags: str = ""
     languages: tuple[str, ...] = ()
     centers: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class InstructionPrompt:
     special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("text", "chinese", "with_context", "with_formality"):
+        for name in ("text", "chinese", "with_context", "with_formality", "with_tags"):
             text = getattr(self, name)
             placeholders = _PLACEHOLDER.findall(text)
             if (text or name == "text") and placeholders.count("text") != 1:
@@ -65,17 +67,24 @@ class InstructionPrompt:
             raise TranslationPromptError(f"languages: {unknown!r} is not a language code")
 
     def fill(
-        self, source: str | None, target: str, context: str | None = None, formality: str | None = None
+        self,
+        source: str | None,
+        target: str,
+        context: str | None = None,
+        formality: str | None = None,
+        has_tags: bool = False,
     ) -> tuple[str, str]:
         """The prompt before and after the text to translate.
 
-        source, target: codes of the languages. formality: `more` or `less`.
-        The prompt must have a place for a context or formality that is given.
+        source, target: codes of the languages. formality: `more` or `less`. has_tags: the text has tags.
+        The prompt must have a place for a context or formality that is given, or for tags.
         """
         codes = [parsed.language for code in (source, target) if (parsed := parse_language(code or ""))]
         chosen = self.chinese if self.chinese and "zh" in codes else self.text
         if context is not None or formality is not None:
             chosen = self.with_formality if context is None else self.with_context
+        elif has_tags:
+            chosen = self.with_tags
         filled = {
             "source": self._name(source),
             "target": self._name(target),
@@ -158,6 +167,9 @@ PUBLISHED: Mapping[str, InstructionPrompt] = {
         "the provided background information into consideration.\n\n[Source Text]\n{text}",
         with_formality="Please translate the following text into {target}. Note that the translation style must "
         "strictly conform to [{formality}]:\n\n{text}",
+        with_tags="Please accurately translate the following text into {target}.\nYou must retain the exact same "
+        "number of delimiters in the translation. Strictly do not omit, escape, or translate these symbols, and pay "
+        "close attention to their placement.\n\n{text}",
         languages=_HUNYUAN,
         names={"tl": "Filipino"},
     ),
@@ -166,6 +178,8 @@ PUBLISHED: Mapping[str, InstructionPrompt] = {
         _SEGMENT,
         chinese="将以下文本翻译为{target_chinese}，注意只需要输出翻译后的结果，不要额外解释：\n\n{text}",
         with_context="{context}\n参考上面的信息，把下面的文本翻译成{target_chinese}，注意不需要翻译上文，也不要额外解释：\n{text}\n",
+        with_tags="将以下<source></source>之间的文本翻译为{target_chinese}，注意只需要输出翻译后的结果，不要额外解释，原文中的<sn></sn>标签表示标签内文本包含格式信息，"
+        "需要在译文中相应的位置尽量保留该标签。输出格式为：<target>str</target>\n\n<source>{text}</source>",
         languages=_HUNYUAN,
         names={"tl": "Filipino"},
     ),

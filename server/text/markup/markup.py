@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,12 @@ MAX_DEPTH = 256
 _NOWHERE = (sys.maxsize, sys.maxsize)
 """A protected part after the end of every text."""
 _EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r(?!\n)|\n)[^\S\r\n]*[\r\n]\s*)")
+_LINK = re.compile(
+    r"""(?P<image>!?)\[(?P<text>[^\[\]\n]{1,400})\]
+    (?P<target>\((?:[a-z][a-z+.-]{0,20}:|[/\#.]|[\w-]{1,60}[./])[^()\s]{0,800}(?:\s"[^"\n]{0,200}")?\))""",
+    re.VERBOSE,
+)
+"""A link or an image of Markdown, in plain text."""
 _NEAR = 16
 """Pieces beside an atom in which its white space is looked for."""
 
@@ -95,12 +102,14 @@ class Piece:
     kind: `text`; `open` or `close` for an inline tag; `atom` for inline markup that is kept as it is; `block` for
         markup that ends a run.
     text: characters with references resolved; for an atom, its text that belongs to the sentence.
+    shown: the characters of a protected part of the text, with references resolved.
     """
 
     kind: str
     raw: str
     name: str = ""
     text: str = ""
+    shown: str = ""
 
 
 @dataclass
@@ -110,6 +119,7 @@ class InlineElement:
     start, end: range of its text in the text of the run, as indices of characters.
     opening, closing: tags as they are written; for an atom, all of it and an empty string.
     space_before, space_after: whether white space, or an end of the run, is next to it.
+    shown: see `Piece`.
     """
 
     start: int
@@ -120,6 +130,7 @@ class InlineElement:
     children: list[InlineElement] = field(default_factory=list)
     space_before: bool = True
     space_after: bool = True
+    shown: str = ""
 
 
 @dataclass
@@ -199,15 +210,41 @@ def _text_pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterat
             if index % 2:
                 yield Piece("block", part)
             else:
-                yield from _with_atoms([MarkupToken("text", part, text=part)], options)
+                yield from _with_links(part, options)
+    elif options.kind == "text":
+        yield from _with_links(found[0].text, options)
     else:
         yield from _with_atoms(found, options)
+
+
+def _with_links(text: str, options: MarkupOptions) -> Iterator[Piece]:
+    """Plain text whose Markdown links are inline elements: their text is translated, their address stays."""
+    links = list(_LINK.finditer(text)) if options.protection.patterns and "](" in text else []
+    kept = list(options.protection.spans(text)) if links else []
+    at = 0
+    for link in links:
+        place = bisect_right(kept, (link.start(), sys.maxsize)) - 1
+        if place >= 0 and link.start() < kept[place][1]:
+            continue  # inside code
+        yield from _with_atoms(_plain(text[at : link.start()]), options)
+        at = link.end()
+        if link["image"]:
+            yield Piece("atom", link[0])
+            continue
+        yield Piece("open", "[", "link")
+        yield from _with_atoms(_plain(link["text"]), options)
+        yield Piece("close", f"]{link['target']}", "link")
+    yield from _with_atoms(_plain(text[at:]), options)
+
+
+def _plain(text: str) -> list[MarkupToken]:
+    return [MarkupToken("text", text, text=text)] if text else []
 
 
 def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
     spans = options.protection.spans("".join([token.text for token in found]))
     start, end = next(spans, _NOWHERE)
-    place, atom = 0, ""
+    place, atom, shown = 0, "", ""
     for token in found:
         at, last = place, place + len(token.text)
         if not token.text and atom:
@@ -222,12 +259,13 @@ def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterato
             raw = token.raw if is_reference else token.raw[at - place : stop - place]
             if start < stop:
                 atom += raw
+                shown += token.text[at - place : stop - place]
             else:
                 yield Piece("text", raw, text=token.text[at - place : stop - place])
             at = stop
             if atom and end <= at:
-                yield Piece("atom", atom)
-                atom = ""
+                yield Piece("atom", atom, shown=shown)
+                atom = shown = ""
         place = last
 
 
@@ -387,7 +425,10 @@ def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
             size = len(group) if is_atom else size
             continue
         if group:
-            yield Piece("atom", "".join([part.raw for part in group[:size]]))
+            parts = group[:size]
+            is_shown = all(part.shown for part in parts if part.kind == "atom")
+            shown = "".join([part.shown or part.text for part in parts]) if is_shown else ""
+            yield Piece("atom", "".join([part.raw for part in parts]), shown=shown)
             yield from group[size:]
             group = []
         if piece.kind:
@@ -424,7 +465,7 @@ def _run(pieces: list[Piece]) -> TaggedText:
             continue
         if piece.kind != "text":
             is_atom = piece.kind == "atom"
-            element = InlineElement(at, at + len(piece.text), piece.raw, is_atom=is_atom)
+            element = InlineElement(at, at + len(piece.text), piece.raw, is_atom=is_atom, shown=piece.shown)
             if is_atom:
                 element.space_before = _has_space(reversed(pieces[max(0, index - _NEAR) : index]), last=True)
                 element.space_after = _has_space(pieces[index + 1 : index + 1 + _NEAR], last=False)

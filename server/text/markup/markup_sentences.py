@@ -191,6 +191,7 @@ class _RunSentences:
             children,
             element.space_before,
             element.space_after,
+            element.shown,
         )
 
 

@@ -10,6 +10,8 @@ stands between two words, never inside one, with the white space that it had in 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -55,6 +57,7 @@ class InlineTag:
     start, end: range of its text in the sentence, as indices of characters.
     opening, closing: tags as they are written; for an atom, all of it and an empty string.
     space_before, space_after: whether white space, or an end of the sentence, is next to an atom.
+    shown: the characters of a protected part of the text; empty for markup.
     """
 
     start: int
@@ -65,6 +68,7 @@ class InlineTag:
     children: list[InlineTag] = field(default_factory=list)
     space_before: bool = False
     space_after: bool = False
+    shown: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,55 @@ class _Placed:
 
 
 def proportional_alignment(source: str, target: str) -> TokenAlignment:
-    """An alignment of words by their order alone, for a translation whose attention is not known."""
+    """An alignment of words by their order alone, for a translation whose attention is not known.
+
+    Words that occur once in both texts, such as names and numbers, are aligned with each other. Between them, the words
+    of both texts are aligned evenly.
+    """
     words = [[match.span() for match in _UNIT.finditer(text)] for text in (source, target)]
     weights = np.zeros((len(words[1]), len(words[0])), np.float32)
-    for row in range(len(words[1]) if words[0] else 0):
-        weights[row, row * len(words[0]) // len(words[1])] = 1
+    if words[0] and words[1]:
+        anchors = [
+            (0.0, 0.0),
+            *_anchors(source, target, words[0], words[1]),
+            (float(len(words[0])), float(len(words[1]))),
+        ]
+        centers = np.interp(
+            np.arange(len(words[1])) + 0.5, [anchor[1] for anchor in anchors], [anchor[0] for anchor in anchors]
+        )
+        for row, center in enumerate(centers):
+            weights[row, min(int(center), len(words[0]) - 1)] = 1
     return TokenAlignment(words[0], words[1], weights)
+
+
+def _anchors(source: str, target: str, read: Sequence[Span], written: Sequence[Span]) -> list[tuple[float, float]]:
+    """The middles of words that occur once in both texts, in the same order in both: the longest such sequence.
+
+    read, written: the words of both texts. Returns (word of the source, word of the target), in words from the start.
+    """
+    texts = [[text[slice(*span)].casefold() for span in spans] for text, spans in ((source, read), (target, written))]
+    counts = [Counter(own) for own in texts]
+    places = {word: place for place, word in enumerate(texts[1])}
+    pairs = [
+        (place, places[word])
+        for place, word in enumerate(texts[0])
+        if word[0].isalnum() and counts[0][word] == 1 and counts[1][word] == 1
+    ]
+    # Longest increasing subsequence of the target places.
+    ends: list[int] = []
+    before: list[int] = []
+    last: list[int] = []
+    for index, (_, place) in enumerate(pairs):
+        at = bisect_left(ends, place)
+        before.append(last[at - 1] if at else -1)
+        ends[at : at + 1] = [place]
+        last[at : at + 1] = [index]
+    chosen: list[int] = []
+    index = last[-1] if last else -1
+    while index >= 0:
+        chosen.append(index)
+        index = before[index]
+    return [(pairs[index][0] + 0.5, pairs[index][1] + 0.5) for index in reversed(chosen)]
 
 
 def place_tags(

@@ -137,3 +137,24 @@ def test_unknown_names() -> None:
         with pytest.raises(DocumentError, match=r"\.docx"):
             format_of(name)
     assert len(FORMATS) == 17
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("Text.[^1]\n\n[^1]: The note *here*.\n", "TEXT.[^1]\n\n[^1]: THE NOTE *HERE*.\n"),
+        ("- an item\n  > quoted\n  > **too**\n", "- AN ITEM\n  > QUOTED\n**TOO**\n"),
+        ("- item\n\n```\ncode\n```\n\n    code\n", "- ITEM\n\n```\ncode\n```\n\n    code\n"),
+        ("Term\n: Definition\n", "TERM\n: DEFINITION\n"),
+        (
+            "$$\nx = y\n$$\nwith $x^2$ and $$a + b$$, or $5 and $6.\n",
+            "$$\nx = y\n$$\nWITH $x^2$ AND $$a + b$$, OR $5 AND $6.\n",
+        ),
+        ("$$ is money\n\nx\n", "$$ IS MONEY\n\nX\n"),
+        ("::: tip Title\ntext\n:::\n", "::: tip Title\nTEXT\n:::\n"),
+        ("> [!NOTE]\n> text\n", "> [!NOTE]\n> TEXT\n"),
+        ('!!! note "Title"\n    text\n', '!!! note "Title"\n    TEXT\n'),
+    ],
+)
+def test_blocks_of_markdown(source: str, expected: str) -> None:
+    assert translated("a.md", source).decode() == expected

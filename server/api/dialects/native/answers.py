@@ -88,7 +88,7 @@ class Alternative(AnswerBody):
     score: float | None
 
 
-TranslationFlag = Literal["numbers", "loop", "language"]
+TranslationFlag = Literal["numbers", "loop", "language", "tags"]
 
 
 class TranslatedSentenceAnswer(AnswerBody):
@@ -111,7 +111,9 @@ class Translation(AnswerBody):
     `pivot`: the language between two models, if no model translates directly. `score` is then the sum over both.
     `attention`: one entry per translated segment. `flags`: numbers, if a sentence and its translation have other ones;
     loop, if a translation repeats a part that its source does not repeat; language, if a sentence is not in the target
-    language, which is only checked with `quality`. `sentences`: with `quality`.
+    language, which is only checked with `quality`; tags, if inline
+    tags or protected parts were placed by the order of the words, because no attention was known. `sentences`: with
+    `quality`.
     `error`: set if this translation failed and others of the request did
         not. The text is then the part that was streamed before the failure.
     """
