@@ -19,6 +19,7 @@ from server.text.languages.translation_prompts import (
 from weights.errors import ResolveError
 from weights.own_adapters import adapter_directory
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, HubSource, hub_source, resolve
+from weights.router_views import QUERY_SUFFIX, route_views
 
 
 def find_models(settings: Settings) -> dict[str, Path]:
@@ -36,11 +37,26 @@ def find_models(settings: Settings) -> dict[str, Path]:
         if not found:
             raise StartError("no model is given and no demo model is installed: triptych serve NAME=PATH_OR_HUB_ID")
         return found
-    directories = {}
+    directories: dict[str, Path] = {}
     for entry in settings.models:
         name, _, source = entry.partition("=")
-        directories[name] = resolved(source)
+        found = _with_routes(name, resolved(source), settings)
+        if used := found.keys() & directories.keys():
+            raise StartError(f"models: {min(used)!r} is the name of two models; a router of two encoders has two names")
+        directories |= found
     return directories
+
+
+def _with_routes(name: str, directory: Path, settings: Settings) -> dict[str, Path]:
+    """A model by its name; a router of two encoders is two models, which load with the server.
+
+    Raises StartError if the views of the routes cannot be written.
+    """
+    try:
+        views = {} if settings.on_demand else route_views(directory)
+    except OSError as error:
+        raise StartError(f"{name}: cannot write the views of its routes: {error.strerror}") from None
+    return {name: views["document"], name + QUERY_SUFFIX: views["query"]} if views else {name: directory}
 
 
 @dataclass(frozen=True)

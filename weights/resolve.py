@@ -17,6 +17,7 @@ from weights.errors import GgufError, ResolveError, shown
 from weights.gguf.choose import choice, is_gguf, models_in, pieces
 from weights.hub.choose import SMALL_WEIGHTS, TEXT_FILE_PATTERNS, gguf_files
 from weights.mistakes import missing, mistake
+from weights.router_views import checkpoint_of
 from weights.sentence_modules import ROOT_FILES, transformer_folder
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def file_in(directory: Path, name: str) -> Path | None:
     """Path of a file of a checkpoint directory, or None without that file.
 
     A link may lead to another file of the directory or, in a snapshot of the hub cache, to a blob of the same
-    repository. Other links are refused, because they would let a checkpoint read files outside of it.
+    repository. In a view of a router, it may lead to a file of the checkpoint. Other links are refused, because they
+    would let a checkpoint read files outside of it.
 
     name: relative path, such as `config.json` or `1_Pooling/config.json`. A plain name is looked up in the folder that
         `modules.json` names for the transformer, if it names one.
@@ -226,6 +228,8 @@ def file_in(directory: Path, name: str) -> Path | None:
         return None
     home = directory.resolve()
     owned = [home]
+    if (checkpoint := checkpoint_of(home)) is not None:
+        owned.append(home := checkpoint)
     if home.parent.name == "snapshots":
         owned.append(home.parent.parent / "blobs")
     real = path.resolve()

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.gliner2_files import read_gliner2
 from models.checkpoint.gliner_files import GlinerFiles, read_gliner
 from models.checkpoint.late_interaction_files import (
     check_attention,
@@ -123,7 +124,7 @@ def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
 
 def read_files(directory: Path) -> CheckpointFiles:
     """Read the files of a checkpoint. Raises ConfigError."""
-    gliner = read_gliner(directory)
+    gliner = read_gliner(directory) or read_gliner2(directory)
     if gliner is None and (static := static_settings(directory)) is not None:
         return CheckpointFiles(directory, static, STATIC_FAMILY, "StaticModel", "StaticModel", None)
     hf = read_settings(directory, "config.json") if gliner is None else dict(gliner.encoder)
@@ -132,7 +133,7 @@ def read_files(directory: Path) -> CheckpointFiles:
     hf = _with_quantization(directory, hf)
     if gliner is not None or is_colbert(hf):
         family, architecture = family_of({**hf, "architectures": None})
-        name = "HF_ColBERT" if gliner is None else "GLiNER"
+        name = "HF_ColBERT" if gliner is None else "GLiNER" if gliner.head.schema is None else "GLiNER2"
         return CheckpointFiles(directory, hf, family, family.body or architecture, name, gliner)
     family, architecture = family_of(hf)
     modules = module_list(directory)

@@ -29,12 +29,19 @@ def gguf_config(gguf: Gguf) -> dict[str, Any]:
             f"{gguf.name!r}: architecture {of.architecture[:40]!r} is not supported in GGUF files; "
             f"the nearest name is {nearest}"
         )
-    if of.optional("attention.causal") is False and not _reads_both_ways(of):
-        raise of.error("attention.causal", "is false, which is not supported for decoders")
-    (family,) = readers
+    (reader,) = readers
     generation = document(gguf, "generation_config.json")
     assert isinstance(generation, dict)
-    return {**family.settings[of.architecture](of), **generation}
+    settings = {**reader.settings[of.architecture](of), **generation}
+    if of.optional("attention.causal") is False and not _reads_both_ways(of):
+        return {**settings, **_encoder_of_decoder(settings["model_type"])}
+    return settings
+
+
+def _encoder_of_decoder(model_type: str) -> dict[str, Any]:
+    """Settings of a decoder whose tokens attend to the whole text. Families that cannot be so refuse `is_causal`."""
+    tasks = FAMILIES[model_type].architectures
+    return {"is_causal": False, "architectures": [name for name, served in tasks.items() if served == ("embed",)][:1]}
 
 
 def _reads_both_ways(of: Metadata) -> bool:

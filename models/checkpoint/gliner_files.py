@@ -31,10 +31,15 @@ _UNSUPPORTED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class GlinerFiles:
-    """Configuration of a checkpoint. encoder: `config.json` of its encoder. head: the parts after the encoder."""
+    """Configuration of a checkpoint.
+
+    encoder: `config.json` of its encoder. head: the parts after the encoder.
+    prefix: regular expression for the beginning of the names of the encoder's tensors.
+    """
 
     encoder: Mapping[str, Any]
     head: LabelledSpansConfig
+    prefix: str = ENCODER_PREFIX
 
 
 def read_gliner(directory: Path) -> GlinerFiles | None:
@@ -70,7 +75,7 @@ def read_gliner(directory: Path) -> GlinerFiles | None:
         encoder_width=width,
         label_token=fields.text("ent_token", "<<ENT>>"),
         label_token_id=fields.integer("class_token_index", least=0),
-        separator=fields.text("sep_token", "<<SEP>>"),
+        closing=(fields.text("sep_token", "<<SEP>>"),),
         max_words=fields.integer("max_len", 384),
         max_span_words=fields.integer("max_width", 12),
         recurrent_layers=fields.integer("num_rnn_layers", 1, least=0),
@@ -79,10 +84,10 @@ def read_gliner(directory: Path) -> GlinerFiles | None:
     return GlinerFiles(encoder, head)
 
 
-def encoder_rules(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Rules for the encoder inside a GLiNER checkpoint. rules: those of the encoder's family."""
-    inside = (Rule(f"{ENCODER_PREFIX}(?:{rule.pattern})", rule.names, rule.changes) for rule in rules)
-    return (*inside, Drop(rf"(?!{ENCODER_PREFIX}).*"))
+def encoder_rules(rules: Sequence[Rule], prefix: str) -> tuple[Rule, ...]:
+    """Rules for the encoder inside a checkpoint. rules: those of the encoder's family. prefix: see `GlinerFiles`."""
+    inside = (Rule(f"{prefix}(?:{rule.pattern})", rule.names, rule.changes) for rule in rules)
+    return (*inside, Drop(rf"(?!{prefix}).*"))
 
 
 def head_rules() -> tuple[Rule, ...]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from models.checkpoint.checkpoint_heads import CheckpointHeads
+from models.checkpoint.gliner2_files import schema_rules
 from models.checkpoint.gliner_files import head_rules
 from models.checkpoint.late_interaction_files import TOKEN_WEIGHTS_FILE
 from models.config.sentence import DenseConfig, SentenceConfig, VectorNormConfig
@@ -44,7 +45,8 @@ def load_token_heads(directory: Path, config: CheckpointHeads, device: torch.dev
         rules = (Rename(r"(weight|bias)", r"linear.\1"),)
         _load(directory, heads.weights, rules, device, file=TOKEN_WEIGHTS_FILE)
     if heads.spans is not None:
-        _load(directory, heads.spans, head_rules(), device)
+        spans = heads.spans.config
+        _load(directory, heads.spans, head_rules() if spans.schema is None else schema_rules(spans), device)
     return heads.eval()
 
 

@@ -180,7 +180,7 @@ def load_model(
     return LoadedModel(
         transformer=transformer,
         config=config,
-        family="gliner" if files.gliner is not None else family.name,
+        family=files.name.lower() if files.gliner is not None else family.name,
         architecture=files.name,
         tasks=checkpoint_tasks(family.architectures[architecture], config.head, heads),
         generation=generation,
@@ -362,5 +362,5 @@ def tensor_rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
         return gguf_rules(config, files.family.gguf, read_gguf(files.directory).tensors)
     rules = files.family.rules(config, files.hf, files.architecture)
     if files.gliner is not None:
-        return encoder_rules(rules)
+        return encoder_rules(rules, files.gliner.prefix)
     return (Drop(r"linear\.weight"), *rules) if files.is_colbert else rules

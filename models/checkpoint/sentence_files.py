@@ -150,8 +150,8 @@ def _check_sides(directory: Path, modules: list[tuple[str, str]]) -> None:
         if other and other != modules and kinds != [STATIC_WEIGHTS]:
             raise ConfigError(
                 f"'router_config.json': a query route of {', '.join(kinds)} beside a document route of "
-                f"{', '.join(kind for kind, _ in modules)} is not supported, only {STATIC_WEIGHTS}; save each route as "
-                "a checkpoint of its own and serve both"
+                f"{', '.join(kind for kind, _ in modules)} is two models, which `triptych serve NAME=PATH` "
+                "loads; where models load on demand, save each route as a checkpoint of its own"
             )
 
 

@@ -1,11 +1,13 @@
-"""Configuration of entities whose labels are in the request: spans of words compared with labels (GLiNER).
+"""Configuration of entities whose labels are in the request: spans of words compared with labels (GLiNER, GLiNER2).
 
-Zaratiana et al. 2023, arXiv:2311.08526; each word scored by itself: Stepanov and Shtopko 2024, arXiv:2406.12925.
+Zaratiana et al. 2023, arXiv:2311.08526; each word scored by itself: Stepanov and Shtopko 2024, arXiv:2406.12925;
+GLiNER2: Zaratiana et al. 2025, arXiv:2507.18546.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from models.config.errors import require
 
@@ -14,27 +16,34 @@ from models.config.errors import require
 class LabelledSpansConfig:
     """Scoring of the words of a text against labels, which are at the beginning of the same text.
 
-    A text begins with its labels, each behind `label_token`, then comes `separator`, then come the words.
+    A text begins with `opening` and its labels, each behind `label_token`, then comes `closing`, then come the words.
     width: width of the vectors of words and labels.
     encoder_width: width of the hidden states; a matrix projects them if the two differ.
     label_token: the token before each label; its vector is that of the label.
-    label_token_id: its id.
-    separator: the token, or text, between the labels and the words.
+    label_token_id: its id; None for the id in the tokenizer.
+    opening, closing: the tokens, or texts, before the first label and after the last one. Each is tokenized alone.
     max_words: maximum number of words of one text.
     max_span_words: maximum number of words of an entity.
     recurrent_layers: number of bidirectional LSTM layers over the words.
     by_word: each word is scored as start, inside and end of an entity; otherwise each span of words is scored.
+    schema: how labels become vectors in GLiNER2: a recurrent step, and a projection or a small transformer. None for
+        GLiNER. With a schema, entities of different labels may share words, words are in lower case, and no special
+        tokens surround the text.
+    class_token: the token before each label of a classification; empty if the model does not classify.
     """
 
     width: int
     encoder_width: int
     label_token: str
-    label_token_id: int
-    separator: str
+    label_token_id: int | None
     max_words: int
     max_span_words: int
+    opening: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
     recurrent_layers: int = 1
     by_word: bool = False
+    schema: Literal["projection", "transformer"] | None = None
+    class_token: str = ""
 
     def __post_init__(self) -> None:
         for name in ("width", "encoder_width", "max_words", "max_span_words"):

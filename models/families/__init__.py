@@ -80,6 +80,7 @@ from models.families import (
     jina_bert,
     jina_embeddings_v3,
     jina_embeddings_v5,
+    lara_mini,
     led,
     lfm2,
     lfm2_moe,
@@ -300,6 +301,7 @@ _DECODERS = (
     granitemoe_swa,
     exaone,
     olmo_hybrid,
+    lara_mini,
     clip,
 )
 _ENCODER_DECODERS = (

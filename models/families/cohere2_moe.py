@@ -9,6 +9,15 @@ from typing import Any
 from models.config import LayerConfig, MixtureOfExpertsConfig, ModelConfig, NormConfig, NormSlots, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    has_bias,
+    layer_types,
+    prediction_layers,
+    rotary_settings,
+    sliding_window,
+)
 from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -19,6 +28,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -38,6 +48,8 @@ _DEFAULTS = {
     "rope_theta": 10000.0,
     "logit_scale": 0.0625,
 }
+_SOFTMAX, _SIGMOID = 1, 2
+"""Values of `expert_gating_func` in GGUF files."""
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -140,6 +152,35 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The file lacks two settings, which are as in all published models: dense layers without a window rotate, and the
+    result of the experts is the mean with the expert for every token.
+    """
+    sparse = of.layers_with("ffn_gate_inp.weight")
+    dense = [layer for layer in range(of.layers) if layer not in sparse]
+    rms = of.optional("attention.layer_norm_rms_epsilon") is not None
+    norm = "attention.layer_norm_rms_epsilon" if rms else "attention.layer_norm_epsilon"
+    return rotary_settings(
+        of,
+        model_type="cohere2_moe",
+        intermediate_size=of.integer("expert_feed_forward_length"),
+        prefix_dense_intermediate_size=of.rows(f"blk.{dense[0]}.ffn_up.weight") if dense else None,
+        mlp_layer_types=["sparse" if layer in sparse else "dense" for layer in range(of.layers)],
+        attention_bias=has_bias(of, "attn_q"),
+        sliding_window=sliding_window(of),
+        layer_types=layer_types(of),
+        num_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        num_shared_experts=of.integer("expert_shared_count", 0),
+        expert_selection_fn="softmax" if of.integer("expert_gating_func", _SIGMOID) == _SOFTMAX else "sigmoid",
+        norm_topk_prob=bool(of.optional("expert_weights_norm")),
+        logit_scale=of.number("logit_scale"),
+        **{"rms_norm_eps" if rms else "layer_norm_eps": of.number(norm)},
+    )
+
+
 FAMILY = decoder_family(
     "cohere2_moe",
     "Cohere2Moe",
@@ -148,4 +189,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"cohere2moe": gguf_settings}, rules=lambda model: (prediction_layers(model),)),
 )

@@ -8,8 +8,10 @@ from typing import Any
 from models.config import LanguageModelHead, ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, rotary_settings
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rotary_decoder import gated_feed_forward, uniform_decoder
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _PUBLISHED = PublishedCode("LGAI-EXAONE", "exaone", "Exaone")
@@ -60,6 +62,13 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    # Newer converters write the epsilon under the key of layer norms, because the checkpoint has that name.
+    rms, layer = (f"attention.layer_norm_{kind}epsilon" for kind in ("rms_", ""))
+    eps = of.number(rms if of.optional(layer) is None else layer)
+    return rotary_settings(of, model_type="exaone", rms_norm_eps=eps)
+
+
 FAMILY = decoder_family(
     "exaone",
     "Exaone",
@@ -69,4 +78,5 @@ FAMILY = decoder_family(
     answers=False,
     prefix=r"transformer\.",
     pad_token_id=0,
+    gguf=GgufFamily({"exaone": gguf_settings}),
 )

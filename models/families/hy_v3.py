@@ -8,6 +8,7 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, prediction_layers, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
@@ -18,6 +19,7 @@ from models.families.shared.rotary_decoder import (
     rotary_layer,
     rotary_rules,
 )
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rename, Rule
 
 _DEFAULTS = {
@@ -95,6 +97,25 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    sparse, width = of.layers_with("ffn_gate_inp.weight"), of.integer("expert_feed_forward_length")
+    if not of.optional("expert_weights_norm"):
+        raise of.error("expert_weights_norm", "is not set, which is not supported")
+    return rotary_settings(
+        of,
+        model_type="hy_v3",
+        attention_bias=has_bias(of, "attn_q"),
+        mlp_bias=has_bias(of, "ffn_up_shexp"),
+        mlp_layer_types=["sparse" if layer in sparse else "dense" for layer in range(of.layers)],
+        num_experts=of.integer("expert_count"),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        num_shared_experts=of.integer("expert_shared_feed_forward_length", width) // width,
+        moe_intermediate_size=width,
+        router_scaling_factor=of.number("expert_weights_scale", 1.0),
+        **rms_eps(of),
+    )
+
+
 FAMILY = decoder_family(
     "hy_v3",
     "HYV3",
@@ -103,4 +124,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"hy_v3": gguf_settings}, rules=lambda model: (prediction_layers(model),)),
 )

@@ -31,6 +31,8 @@ _DEFAULTS = {
     "rms_norm_eps": 1e-06,
     "rope_theta": 10000.0,
 }
+_ENCODER = "llama-embed"
+"""Architecture of GGUF files whose tokens attend to the whole text."""
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -41,13 +43,16 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def gguf_settings(of: Metadata) -> Settings:
+    for key in ("expert_count", "attention.sliding_window"):  # only a file of `llama-embed` gets here with one
+        if of.integer(key, 0):
+            raise of.error(key, "is not supported in this architecture")
     biases = {"attention_bias": of.has("blk.0.attn_q.bias"), "mlp_bias": of.has("blk.0.ffn_up.bias")}
     return rotary_settings(of, model_type="llama", **biases, **rms_eps(of))
 
 
 def _is_llama(of: Metadata) -> bool:
-    """Whether a file of the architecture `llama` has neither experts, as Mixtral, nor a window, as Mistral."""
-    return not num_experts(of) and sliding_window(of) is None
+    """Whether a file is no Mixtral, which has experts, and no Mistral, which has a window."""
+    return of.architecture == _ENCODER or (not num_experts(of) and sliding_window(of) is None)
 
 
 FAMILY = decoder_family(
@@ -55,5 +60,5 @@ FAMILY = decoder_family(
     "Llama",
     config,
     rotary_rules,
-    gguf=GgufFamily({"llama": gguf_settings}, _is_llama, paired_neighbours),
+    gguf=GgufFamily(dict.fromkeys(("llama", _ENCODER), gguf_settings), _is_llama, paired_neighbours),
 )

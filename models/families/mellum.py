@@ -8,6 +8,17 @@ from typing import Any
 from models.config import MixtureOfExpertsConfig, ModelConfig, QueryKeyNorm, RouterConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import (
+    GgufFamily,
+    Settings,
+    has_bias,
+    layer_types,
+    qwen_experts,
+    rms_eps,
+    rotary_settings,
+    sliding_window,
+    with_ropes_by_type,
+)
 from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import (
@@ -19,6 +30,7 @@ from models.families.shared.rotary_decoder import (
     rotary_rules,
 )
 from models.families.shared.windows import typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Drop, Rule
 
 _DEFAULTS = {
@@ -86,6 +98,22 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     )
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    experts = qwen_experts(of)
+    dense, window = experts.pop("mlp_only_layers"), sliding_window(of)
+    settings = rotary_settings(
+        of,
+        model_type="mellum",
+        attention_bias=has_bias(of, "attn_q"),
+        mlp_layer_types=["dense" if layer in dense else "sparse" for layer in range(of.layers)],
+        sliding_window=window,
+        layer_types=layer_types(of) if window else ["full_attention"] * of.layers,
+        **experts,
+        **rms_eps(of),
+    )
+    return with_ropes_by_type(of, settings)
+
+
 FAMILY = decoder_family(
     "mellum",
     "Mellum",
@@ -94,4 +122,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"mellum": gguf_settings}),
 )

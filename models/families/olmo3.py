@@ -19,6 +19,7 @@ from models.families.shared.gguf import (
     rms_eps,
     rotary_settings,
     sliding_window,
+    with_ropes_by_type,
 )
 from models.families.shared.rope import rope_config, scaled_max_positions, with_rope_of
 from models.families.shared.rotary_decoder import (
@@ -84,9 +85,7 @@ def gguf_settings(of: Metadata) -> Settings:
         layer_types=layer_types(of),
         **rms_eps(of),
     )
-    full = {"rope_theta": settings.pop("rope_theta"), **settings.pop("rope_scaling", {"rope_type": "default"})}
-    sliding = {"rope_type": "default", "rope_theta": of.number("rope.freq_base_swa", full["rope_theta"])}
-    return {**settings, "rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+    return with_ropes_by_type(of, settings)
 
 
 FAMILY = decoder_family(

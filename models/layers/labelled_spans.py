@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from models.config.entities import LabelledSpansConfig
 from models.layers.linear import Linear
+from models.layers.schema_labels import SchemaClasses, SchemaLabels
 
 
 class _Projection(nn.Module):
@@ -37,7 +38,9 @@ class SpanScorer(nn.Module):
         super().__init__()
         width = config.width
         self._max_span_words = config.max_span_words
-        self.start, self.end, self.label = (_Projection(width, 4 * width, width) for _ in range(3))
+        self.start, self.end = (_Projection(width, 4 * width, width) for _ in range(2))
+        schema = config.schema
+        self.label = _Projection(width, 4 * width, width) if schema is None else SchemaLabels(width, schema)
         self.span = _Projection(2 * width, 4 * width, width)
 
     def forward(self, words: Tensor, labels: Tensor, threshold: float) -> Tensor:
@@ -106,9 +109,10 @@ class LabelledSpans(nn.Module):
             self.recurrent = nn.LSTM(width, width // 2, layers, batch_first=True, bidirectional=True)
             self.recurrent.requires_grad_(False)
         self.scorer = WordScorer(config) if config.by_word else SpanScorer(config)
+        self.classes = SchemaClasses(config.width) if config.class_token else None
 
     def forward(self, hidden: Tensor, words: Sequence[int], labels: Sequence[int], threshold: float) -> Tensor:
-        """The entities of a text: no two of them share a word.
+        """The entities of a text: no two of them share a word, or no two of the same label (see `schema`).
 
         hidden: [tokens, encoder width], the hidden states of the text, model dtype.
         words: index of the first token of each word. labels: index of the token before each label.
@@ -120,7 +124,17 @@ class LabelledSpans(nn.Module):
         word_rows, label_rows = rows[: len(words)], rows[len(words) :]
         if self.recurrent is not None:
             word_rows = self.recurrent(word_rows[None])[0][0]
-        return without_overlaps(self.scorer(word_rows, label_rows, threshold))
+        found: Tensor = self.scorer(word_rows, label_rows, threshold)
+        if self.config.schema is None:
+            return without_overlaps(found)
+        own = torch.cat([without_overlaps(found[found[:, 2] == label]) for label in range(len(labels))])
+        return own[torch.argsort(own[:, 0], stable=True)]
+
+    def classify(self, hidden: Tensor, labels: Sequence[int]) -> Tensor:
+        """The logit of each label of a classification: [labels], float32. hidden, labels: see `forward`."""
+        assert self.classes is not None, "the model does not classify"
+        logits: Tensor = self.classes(hidden[torch.tensor(labels, device=hidden.device)].float())
+        return logits
 
 
 def without_overlaps(spans: Tensor) -> Tensor:

@@ -64,5 +64,6 @@ class TokenHeads(nn.Module):
         self.tasks = (
             *(("late_interaction", "max_sim") if self.vectors is not None else ()),
             *(("labelled_spans",) if self.spans is not None else ()),
+            *(("labelled_classes",) if spans is not None and spans.class_token else ()),
             *(("answer_logits",) if answers else ()),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from server.settings.entries import split_entry
@@ -23,12 +24,22 @@ def check(
     from server.commands.setting_sizes import setting_sizes, size_rows
     from server.compose import inspect
     from server.ipc.wire.fit import room, shortage
+    from server.model_sources import resolved
     from server.system.cores import usable_cores
     from server.system.memory import free_memory_bytes
     from weights.resolve import hub_source
+    from weights.router_views import route_views
 
     source = hub_source(split_entry(arguments.path)[1] if "/" in arguments.path else arguments.path)
     download([] if source is None else [source])
+    named, path = split_entry(arguments.path)
+    views = route_views(resolved(path)) if Path(path).exists() or source is not None else {}
+    for side, view in views.items():
+        table([("route", side)])
+        changed = argparse.Namespace(**{**vars(arguments), "path": f"{named}={view}"})
+        check(changed, settings, worker, run)
+    if views:
+        return
     model, device = run(lambda: inspect(arguments.path, settings, worker))
     info = model.info
     context = f"{info.context_tokens} tokens"

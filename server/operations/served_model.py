@@ -139,4 +139,6 @@ class ServedModel:
             names.append("chat")
         if "classify" in self.info.tasks and entailment(self.info.labels) is not None:
             names.append("zero_shot_classify")
+        if self.info.labelled_spans is not None and self.info.labelled_spans.class_token:
+            names.append("zero_shot_classify")
         return names

@@ -24,6 +24,7 @@ from server.text.tokens.query_weights import QueryWeights, QueryWeightsError, qu
 from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 from weights.errors import ResolveError
 from weights.json_files import NotJson, read_json_file
+from weights.router_views import EncoderRoute, route_of
 from weights.sentence_modules import SIDES, is_routed, module_kinds
 
 SENTENCE_FILE = "config_sentence_transformers.json"
@@ -85,6 +86,7 @@ class CheckpointText:
     tasks: settings of its tasks, by the names in `config.json`.
     sides: `query` and `document` if the checkpoint treats queries and documents differently; else empty.
     query_weights: weights of the tokens of a query that goes through no model; None for other checkpoints.
+    route: what it encodes in a router of two encoders; None for other checkpoints.
     """
 
     directory: Path
@@ -99,6 +101,7 @@ class CheckpointText:
     tasks: Mapping[str, TaskSettings] = field(default_factory=dict)
     sides: frozenset[str] = frozenset()
     query_weights: QueryWeights | None = None
+    route: EncoderRoute | None = None
     ctc: CtcTokens | None = None
     untimed_speech: UntimedSpeech | None = None
 
@@ -138,6 +141,7 @@ def load(
             settings = SpeechSettings.from_checkpoint(directory)
         templates = read_templates(directory, read_tokenizer_files(directory))
         prompts, similarity = _prompts(directory), _similarity(directory)
+        route = route_of(directory)
         return CheckpointText(
             directory,
             tokenizer,
@@ -148,7 +152,8 @@ def load(
             settings,
             similarity,
             tasks=task_settings(config),
-            sides=frozenset(SIDES) if is_routed(directory) else frozenset(),
+            sides=frozenset(SIDES) if is_routed(directory) or route is not None else frozenset(),
+            route=route,
             query_weights=query_weights(directory, tokenizer.vocab_size),
             ctc=CtcTokens.from_checkpoint(directory, tokenizer) if family in CTC_FAMILIES else None,
             untimed_speech=UntimedSpeech.from_checkpoint(directory) if family in UNTIMED_FAMILIES else None,

@@ -11,10 +11,11 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from models.families import FAMILIES
-from tests.e2e import gliner_checkpoints, retrieval_checkpoints
+from tests.e2e import gliner2_checkpoints, gliner_checkpoints, retrieval_checkpoints
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import ctc, moonshine, parakeet, speech
 from tests.parity.checkpoints import edit_config, write_model
+from tests.parity.lara_mini import write_lara_mini
 from tests.parity.native_twins import rewrite_as_native
 from tests.parity.published_code import (
     write_exaone,
@@ -113,6 +114,7 @@ WRITERS: Mapping[str, Callable[[Path], object]] = {
     "gemma3n": _write_gemma3n,
     "triptych": _write_native,
     "exaone": lambda directory: write_exaone(directory, "grouped"),
+    "lara_mini": write_lara_mini,
     "jina_bert": write_jina,
     "bidirectional_pplx_qwen3": lambda directory: write_pplx(directory, "grouped"),
     "voyage_qwen3": lambda directory: write_voyage(directory, "grouped"),
@@ -135,6 +137,7 @@ RETRIEVAL: Mapping[str, Callable[[Path], Path]] = {
     "SPLADE": retrieval_checkpoints.write_splade,
     "Qwen3-Reranker": retrieval_checkpoints.write_language_model,
     "GLiNER": lambda directory: gliner_checkpoints.write(directory, gliner_checkpoints.SPANS),
+    "GLiNER2": lambda directory: gliner2_checkpoints.write(directory, "projection"),
 }
 """Checkpoints of retrieval models by name. They have tokenizers of their own, and heads that are recognised by their
 files."""

@@ -48,6 +48,7 @@ NAMED_TASKS = {
     "SPLADE": ["embed_sparse"],
     "Qwen3-Reranker": ["rerank"],
     "GLiNER": ["token_classify"],
+    "GLiNER2": ["token_classify"],
 }
 """Tasks of the checkpoints that are known by a name which is no model type."""
 FLAGS = {"Qwen3-Reranker": ("--rerank-prompts", "{name}=qwen3-reranker")}
@@ -163,7 +164,7 @@ def _problem(server: RunningServer, name: str, task: str) -> str | None:
         response = server.post("/v1/audio/transcriptions", data={"model": name, "language": "en"}, files=sound)
     else:
         path, body = REQUESTS[task]
-        if name != "GLiNER":  # other models have labels of their own
+        if name not in ("GLiNER", "GLiNER2"):  # other models have labels of their own
             body = {key: value for key, value in body.items() if key != "labels"}
         response = server.post(path, json={"model": name, **body})
     return None if response.status_code == 200 else f"{response.status_code}: {response.text[:300]}"

@@ -96,6 +96,8 @@ _SAME = (
     "jais2-no-biases-tied",
     "granitemoeshared",
     "hunyuan-moe",
+    "hy-v3",
+    "cohere2-moe-sigmoid-plain-shares",
 )
 FURTHER = {
     **{case: _KNOWN[case] for case in _SAME},
@@ -133,6 +135,17 @@ FURTHER = {
     ),
     "bloom": _with("bloom", seq_length=64),
     "minicpm3": _with("minicpm3", scale_emb=12.0, scale_depth=1.4, dim_model_base=256),
+    "hy-v3-other-layers-biases": _with("hy-v3-other-layers-biases-tied", tie_word_embeddings=False),
+    "mellum": _with("mellum", norm_topk_prob=True),
+    "mellum-scaled": _with(
+        "mellum-dense-layer-scaled-biases-tied", norm_topk_prob=True, mlp_layer_types=["sparse"] * 3
+    ),
+    "cohere2-moe": _with("cohere2-moe"),
+    "cohere2-moe-rms-biases": _with(
+        "cohere2-moe-sigmoid-rms-sum-biases-untied",
+        shared_expert_combination_strategy="average",
+        prefix_dense_sliding_window_pattern=1,
+    ),
     "afmoe": _with("afmoe", layer_types=["sliding_attention"] * 3),
     "mistral4": _with(
         "mistral4",

@@ -18,9 +18,9 @@ from models.checkpoint.loader import load_model
 from models.config import ConfigError
 from models.families import FAMILIES
 from tests.models.gguf_cases import FURTHER
-from tests.parity.checkpoints import random_ids, write_model
+from tests.parity.checkpoints import edit_config, random_ids, write_model
 from tests.parity.paged import Rows, encoder_batch
-from tests.parity.published_code import write_jina, write_nomic
+from tests.parity.published_code import LLAMAS, write_exaone, write_jina, write_nomic
 from tests.weights.gguf_files import add_value, q4_k, q6_k, write_gguf
 from weights.errors import WeightsError
 from weights.gguf.metadata import Metadata
@@ -190,6 +190,35 @@ def test_encoders_whose_code_is_published_with_them(tmp_path, write, before, old
     ours = load_model(write_gguf(tmp_path / "model.gguf", tmp_path), torch.float32, torch.device("cpu"))
     torch.testing.assert_close(ours.transformer.encode(batch), expected, atol=1e-5, rtol=0)
     assert ours.tasks == ("embed",)
+
+
+@pytest.mark.parametrize("shape", LLAMAS)
+def test_exaone(tmp_path, shape):
+    write_exaone(tmp_path, shape)
+    edit_config(tmp_path, rope_parameters={**_LLAMA3} if shape == "grouped" else None)
+    theirs = load_model(tmp_path, torch.float32, torch.device("cpu"))
+    ours = load_model(write_gguf(tmp_path / "model.gguf", tmp_path), torch.float32, torch.device("cpu"))
+    assert (ours.config, ours.tasks) == (theirs.config, theirs.tasks)
+    found = weights_of(ours.transformer)
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights_of(theirs.transformer).items())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("LlamaModel", transformers.LlamaConfig(**_WIDE, rope_parameters=_LLAMA3, is_causal=False)),
+        ("Qwen3Model", transformers.Qwen3Config(**_WIDE, head_dim=12, is_causal=False)),
+        ("MistralModel", transformers.MistralConfig(**_WIDE, sliding_window=None, is_causal=False)),
+    ],
+    ids=["llama-embed", "qwen3", "llama"],
+)
+def test_a_decoder_that_reads_both_ways_is_an_encoder(tmp_path, architecture, config):
+    write_model(tmp_path, config, architecture)
+    batch = encoder_batch(random_ids(97, (9, 1, 17)), torch.device("cpu"))
+    theirs = load_model(tmp_path, torch.float32, torch.device("cpu"))
+    ours = load_model(write_gguf(tmp_path / "model.gguf", tmp_path), torch.float32, torch.device("cpu"))
+    assert ours.tasks == theirs.tasks == ("embed",)
+    assert torch.equal(ours.transformer.encode(batch), theirs.transformer.encode(batch))
 
 
 def test_layers_that_only_predict_further_tokens_are_left_out(tmp_path):

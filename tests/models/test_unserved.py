@@ -36,6 +36,18 @@ def test_every_type_of_transformers_has_a_reason():
     assert max(map(len, messages.values())) < 240
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("apertus1p5", "apertus1p5_text", "dory", "hy_v4_vl", "hy_v4_vl_text", "hy_v4_vl_vision", "inkling2_loop"),
+        *("inkling2_loop_text", "omniasr", "omniasr_audio", "omniasr_ctc", "sarvam_mla", "sarvam_moe", "wavtokenizer"),
+        "apertus1p5_vision_tokenizer",
+    ],
+)
+def test_types_that_transformers_5_24_added(kind: str):
+    assert "is not supported: it" in (message := refusal(kind)) and "nearest served family is " in message
+
+
 def test_the_nearest_family_is_served():
     nearest = {entry.nearest for entry in UNSERVED.values()} | set(NEAREST_OF_REFUSED.values())
     assert nearest - SERVED == {""}
@@ -54,7 +66,6 @@ def test_the_nearest_family_is_served():
         ("sew", "nearest served family is wav2vec2"),
         ("parakeet_rnnt", "transducer"),
         ("canary", "nearest served family is whisper"),
-        ("extractor", "it is GLiNER2"),
         ("qwen", "nearest served family is qwen2"),
         ("chatglm", "nearest served family is glm"),
         ("t5gemma2_encoder", "nearest served family is t5gemma2"),

@@ -60,10 +60,14 @@ _ARCHITECTURES = {
     "jina_embeddings_v3": "jina-bert-v3",
     "bert/JinaBertModel": "jina-bert-v2",
     "nomic_bert/moe": "nomic-bert-moe",
+    "llama/both-ways": "llama-embed",
+    "cohere2_moe": "cohere2moe",
 }
+_NAMED_LIKE = {"mellum": "qwen3moe", "hy_v3": "dots1", "cohere2moe": "afmoe"}
+"""Architectures that are newer than the package `gguf`, and older ones with the same names of tensors."""
 _PAIRED = (
     *("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "granitemoehybrid", "olmo", "arcee"),
-    *("ministral3", "granitemoeshared"),
+    *("ministral3", "granitemoeshared", "llama/both-ways"),
 )
 _UNTRANSPOSED = ("gpt_oss", "llama4_text")
 
@@ -86,14 +90,19 @@ def write_gguf(
         kind = "bert/JinaBertModel"
     elif hf.get("moe_every_n_layers"):
         kind = "nomic_bert/moe"
+    elif kind == "llama" and hf.get("is_causal") is False:
+        kind = "llama/both-ways"
     hf = {**hf, "model_type": kind}
     architecture = architecture_of(kind, hf.get("use_bidirectional_attention") is True)
     writer = gguf.GGUFWriter(path, architecture)
     _add_settings(writer, hf)
     for key, value in METADATA.get(kind, lambda hf: {})(hf).items():
         add_value(writer, f"{architecture}.{key}", value)
+    if hf.get("is_causal") is False:
+        add_value(writer, f"{architecture}.attention.causal", False)
     change(writer)
-    enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    known = _NAMED_LIKE.get(architecture, architecture)
+    enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     names = gguf.get_tensor_name_map(enum, _MAX_LAYERS)
     alpha: dict[str, list[float]] = {}
     for name, tensor in _changed(hf, _stacked(kind, load_file(directory / "model.safetensors"))):

@@ -235,6 +235,20 @@ def _olmo3(hf: Settings) -> dict[str, Any]:
     return {**_sliding(hf), "rope.freq_base_swa": hf["rope_parameters"]["sliding_attention"]["rope_theta"]}
 
 
+def _cohere2_moe(hf: Settings) -> dict[str, Any]:
+    shared = hf["num_shared_experts"]
+    return {
+        **_sliding(hf),
+        "logit_scale": hf["logit_scale"],
+        "expert_feed_forward_length": hf["intermediate_size"],
+        "expert_shared_count": shared or None,
+        "expert_shared_feed_forward_length": hf["intermediate_size"] * shared or None,
+        "expert_gating_func": {"softmax": 1, "sigmoid": 2}[hf["expert_selection_fn"]],
+        "expert_weights_norm": hf["norm_topk_prob"],
+        "attention.layer_norm_epsilon": None if hf.get("rms_norm_eps") else hf["layer_norm_eps"],
+    }
+
+
 METADATA: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
     "qwen3_5_text": lambda hf: {**_delta(hf), **_rope(hf, hf["head_dim"])},
     "qwen3_5_moe_text": lambda hf: {**_delta(hf), **_rope(hf, hf["head_dim"])},
@@ -296,6 +310,17 @@ METADATA: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
         "attention.key_length": hf["qk_nope_head_dim"] + hf["qk_rope_head_dim"],
         "rope.dimension_count": hf["qk_rope_head_dim"],
     },
+    "mellum": lambda hf: {
+        **_sliding(hf),
+        "rope.freq_base_swa": hf["rope_parameters"]["sliding_attention"]["rope_theta"],
+    },
+    "hy_v3": lambda hf: {
+        "expert_shared_feed_forward_length": hf["moe_intermediate_size"] * hf["num_shared_experts"],
+        "expert_weights_norm": True,
+        "expert_weights_scale": hf["router_scaling_factor"],
+        "expert_gating_func": 2,
+    },
+    "cohere2_moe": _cohere2_moe,
     "afmoe": lambda hf: {
         "attention.sliding_window": hf["sliding_window"],
         "expert_shared_count": hf["num_shared_experts"],

@@ -37,14 +37,7 @@ def gated_delta_decoder(
     head_dim, norm = head_dim_of(fields), rms_norm(fields, "rms_from_one")
     bias = fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim, default_share=0.25)
-    mixer = GatedDeltaConfig(
-        num_key_heads=fields.integer("linear_num_key_heads"),
-        key_head_dim=fields.integer("linear_key_head_dim"),
-        num_value_heads=fields.integer("linear_num_value_heads"),
-        value_head_dim=fields.integer("linear_value_head_dim"),
-        kernel_size=fields.integer("linear_conv_kernel_dim", least=2),
-        norm_eps=norm.eps,
-    )
+    mixer = gated_delta_config(fields, norm.eps)
     layers = [
         mixer_layer(mixer, norm, feed_forward)
         if kind == "linear_attention"
@@ -66,6 +59,18 @@ def gated_delta_decoder(
     return rotary_decoder(fields, layers, norm, max_positions)
 
 
+def gated_delta_config(fields: Fields, eps: float) -> GatedDeltaConfig:
+    """The gated delta rule of a layer. eps: of its norm."""
+    return GatedDeltaConfig(
+        num_key_heads=fields.integer("linear_num_key_heads"),
+        key_head_dim=fields.integer("linear_key_head_dim"),
+        num_value_heads=fields.integer("linear_num_value_heads"),
+        value_head_dim=fields.integer("linear_value_head_dim"),
+        kernel_size=fields.integer("linear_conv_kernel_dim", least=2),
+        norm_eps=eps,
+    )
+
+
 def _kinds(fields: Fields, layers: int) -> list[str]:
     interval = fields.integer("full_attention_interval")
     default = ["linear_attention" if (index + 1) % interval else "full_attention" for index in range(layers)]
@@ -74,17 +79,24 @@ def _kinds(fields: Fields, layers: int) -> list[str]:
 
 def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     """Rules for all tensors but the input projections of the gated delta rule."""
-    theirs, ours = LAYER + r"linear_attn\.", OURS + "mixer."
     return (
         _gated_queries(model, LAYER + r"self_attn\.q_proj"),
+        *delta_rules(),
+        *rotary_rules(model, hf, architecture),
+        # Heads that predict several tokens at once.
+        Drop(r"mtp\..*"),
+    )
+
+
+def delta_rules() -> Sequence[Rule]:
+    """Rules for the tensors of the gated delta rule but its input projections."""
+    theirs, ours = LAYER + r"linear_attn\.", OURS + "mixer."
+    return (
         Rename(theirs + r"conv1d\.weight", ours + "convolution.weight"),
         Rename(theirs + "A_log", ours + "log_decay"),
         Rename(theirs + "dt_bias", ours + "decay_bias"),
         Rename(theirs + r"norm\.weight", ours + "norm.weight"),
         Rename(theirs + r"out_proj\.weight", ours + "output.weight"),
-        *rotary_rules(model, hf, architecture),
-        # Heads that predict several tokens at once.
-        Drop(r"mtp\..*"),
     )
 
 
@@ -107,7 +119,7 @@ def gated_delta_gguf(architecture: str, settings: Callable[[Metadata], Settings]
         return (
             prediction_layers(model),
             _gated_queries(model, r"blk\.(\d+)\.attn_q"),
-            *gguf_gated_delta_rules(_mixer(model), reordered=reordered),
+            *gguf_gated_delta_rules(delta_mixer(model), reordered=reordered),
         )
 
     def all_settings(of: Metadata) -> Settings:
@@ -130,7 +142,7 @@ def gated_delta_gguf(architecture: str, settings: Callable[[Metadata], Settings]
 
 def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
     """Rules for the input projections of Qwen3.5. The fused matrix has all queries, then all keys, then all values."""
-    mixer, theirs, ours = _mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
+    mixer, theirs, ours = delta_mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
     return (
         Split(
             theirs + r"qkv\.weight",
@@ -145,7 +157,7 @@ def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
 
 def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
     """Rules for the input projections of Qwen3-Next. The fused matrices interleave these parts by key head."""
-    mixer, theirs, ours = _mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
+    mixer, theirs, ours = delta_mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
     value_width = mixer.value_width // mixer.num_key_heads
     return (
         Split(
@@ -162,7 +174,7 @@ def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
     )
 
 
-def _mixer(model: ModelConfig) -> GatedDeltaConfig:
+def delta_mixer(model: ModelConfig) -> GatedDeltaConfig:
     """The gated delta rule that all such layers have."""
     assert model.decoder is not None
     mixers = [layer.mixer for layer in model.decoder.layers if isinstance(layer.mixer, GatedDeltaConfig)]

@@ -110,6 +110,17 @@ def layer_types(of: Metadata, period: int = 4) -> list[str]:
     return ["sliding_attention" if is_sliding else "full_attention" for is_sliding in pattern]
 
 
+def with_ropes_by_type(of: Metadata, settings: Settings) -> Settings:
+    """Settings whose layers with a sliding window have a rotary base of their own, and no scaling.
+
+    settings: those of `rotary_settings`.
+    """
+    others = {name: value for name, value in settings.items() if name not in ("rope_theta", "rope_scaling")}
+    full = {"rope_theta": settings["rope_theta"], **settings.get("rope_scaling", {"rope_type": "default"})}
+    sliding = {"rope_type": "default", "rope_theta": of.number("rope.freq_base_swa", full["rope_theta"])}
+    return {**others, "rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+
+
 def num_experts(of: Metadata) -> int:
     """Number of experts, 0 for a dense model."""
     return of.integer("expert_count", 0)
@@ -226,9 +237,10 @@ def paired_neighbours(model: ModelConfig) -> Sequence[Rule]:
     In its files neighbouring dimensions of a head rotate together. Our models rotate dimension `i` with
     `i + head_dim / 2`, as the original checkpoints do.
     """
-    assert model.decoder is not None
-    attention = model.decoder.first_attention
-    layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1.attention."
+    stack, side = (model.encoder, "encoder") if model.decoder is None else (model.decoder, "decoder")
+    assert stack is not None
+    attention = stack.first_attention
+    layer, ours = r"blk\.(\d+)\.", rf"{side}.layers.\1.attention."
     return tuple(
         Rule(layer + rf"attn_{theirs}\.(weight|bias)", (ours + rf"{name}.\2",), (_halves(heads),))
         for theirs, name, heads in (("q", "query", attention.num_heads), ("k", "key", attention.num_kv_heads))

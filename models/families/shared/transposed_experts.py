@@ -54,3 +54,31 @@ def by_expert(experts: int, matrices: int, *, transposed: bool = False, interlea
         return [part.narrow(0, expert, 1).flatten(0, 1) for part in parts for expert in range(experts)]
 
     return step
+
+
+def either_way_expert_rules(model: ModelConfig, part: str) -> Sequence[Rule]:
+    """Rules for experts whose tensors are [experts, in, out] in published files, and [experts, out, in] in others.
+
+    The hidden size tells the two apart. part: see `transposed_expert_rules`.
+    """
+    assert model.decoder is not None
+    hidden = model.hidden_size
+    mixtures = [layer.feed_forward for layer in model.decoder.layers]
+    experts = next((mixture.num_experts for mixture in mixtures if isinstance(mixture, MixtureOfExpertsConfig)), 0)
+    layer, ours = rf"model\.layers\.(\d+)\.{part}\.experts\.", r"decoder.layers.\1.feed_forward.experts."
+
+    def split(matrices: int, hidden_axis: int) -> LayoutChange:
+        def step(tensors: Sequence[Any]) -> Sequence[Any]:
+            transposed = tensors[0].shape[hidden_axis] == hidden
+            return by_expert(experts, matrices, transposed=transposed)(tensors)
+
+        return step
+
+    return tuple(
+        Rule(
+            layer + name,
+            tuple(f"{ours}{expert}.{matrix}.weight" for matrix in matrices for expert in range(experts)),
+            (split(len(matrices), hidden_axis),),
+        )
+        for name, matrices, hidden_axis in (("gate_up_proj", ("gate", "up"), 1), ("down_proj", ("down",), 2))
+    )

@@ -1,6 +1,6 @@
 """Values of `model_type` that transformers knows and this server does not serve: the reason and the nearest family.
 
-The table covers transformers 5.23, and some types whose code is published with their checkpoints; a test compares it
+The table covers transformers 5.24, and some types whose code is published with their checkpoints; a test compares it
 with that release. `REFUSED` has the architectures that cannot be
 served in principle. Imports no torch.
 """
@@ -38,7 +38,6 @@ _REASONS = {
     "langs": "it adds embeddings of languages and has a head of its own, which are not supported",
     "entities": "it reads entities besides words, which is not supported",
     "layout": "it reads the places of words on a page or in a table, which requests cannot give",
-    "schemas": "it is GLiNER2, whose schemas of several tasks are not supported; GLiNER is served, with this encoder",
     "protein": "it reads proteins, not text",
     "draft": "it only drafts tokens for another model, from that model's hidden states and keys",
     "diffusion": "it generates a block of tokens at once by diffusion, which is not supported",
@@ -63,7 +62,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("rules", "bert", "bert-generation splinter roc_bert"),
     ("rules", "xlm-roberta", "xmod"),
     ("rules", "mistral", "ministral"),
-    ("schemas", "deberta-v2", "extractor"),
+    ("rules", "gemma2", "dory"),
     # Not types of transformers: their code is published with their checkpoints.
     ("rules", "qwen2", "qwen"),
     ("rules", "llama", "baichuan internlm"),
@@ -73,10 +72,10 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("rules", "t5gemma", "t5_gemma_module"),
     ("rules", "t5gemma2", "t5gemma2_text t5gemma2_encoder t5gemma2_decoder"),
     ("experts", "qwen3_moe", "beam flint kolibri1 laguna minimax_m2"),
-    ("experts", "deepseek_v3", "axk1 dots1 exaone_moe longcat_flash mimo_v2_flash"),
+    ("experts", "deepseek_v3", "axk1 sarvam_mla dots1 exaone_moe longcat_flash mimo_v2_flash"),
     ("experts", "mixtral", "dbrx jetmoe"),
     ("experts", "olmoe", "flex_olmo"),
-    ("experts", "glm4_moe", "solar_open"),
+    ("experts", "glm4_moe", "solar_open sarvam_moe"),
     ("experts", "llama", "doge zaya"),
     ("indexer", "deepseek_v3", "axk2 deepseek_v32 deepseek_v4 glm_moe_dsa hy_v4 dots3_note dots3_note_text glm5_next"),
     ("indexer", "qwen3_5_moe", "qwen4_exp qwen4_exp_text"),
@@ -103,27 +102,27 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "pictures",
         "llava",
-        "aria aria_text fast_vlm vipllava video_llava perception_lm ovis2 got_ocr2 florence2 florence_vision "
-        "llava_next_video deepseek_vl deepseek_vl_hybrid janus molmo2 molmo2_text molmo2_adapter emu3 fuyu "
+        "aria aria_text florence2 florence_vision "
+        "molmo2 molmo2_text molmo2_adapter emu3 fuyu "
         "chameleon idefics mllama kosmos-2 kosmos-2.5 blip-2 blip_2_qformer blip_2_vision_model instructblip "
         "instructblipvideo git pi0",
     ),
     ("pictures", "llava_next", "granite4_vision"),
-    ("pictures", "idefics3", "idefics2 idefics_perciever granite_docling colmodernvbert ultravbert"),
-    ("pictures", "qwen2_vl", "video_llama_3 kimi_k25 minicpm_ocr hyperclovax_vision_v2"),
+    ("pictures", "idefics3", "idefics_perciever granite_docling colmodernvbert ultravbert"),
+    ("pictures", "qwen2_vl", "minicpm_ocr hyperclovax_vision_v2"),
     (
         "pictures",
         "qwen2_5_vl",
-        "glm4v glm46v glm_ocr exaone4_5 glm_image qwen2_5_omni qwen2_5_omni_thinker qwen2_5_omni_talker "
+        "glm_ocr glm_image qwen2_5_omni qwen2_5_omni_thinker qwen2_5_omni_talker "
         "qwen2_5_omni_token2wav qwen2_5_omni_bigvgan qwen2_5_omni_dit colqwen2",
     ),
     (
         "pictures",
         "qwen3_vl",
-        "qwen3_vl_moe qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker_text "
+        "qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_talker_text "
         "qwen3_omni_moe_talker_code_predictor cosmos3_edge cosmos3_omni",
     ),
-    ("pictures", "mistral3", "lighton_ocr mistral_large4"),
+    ("pictures", "mistral3", "mistral_large4"),
     ("pictures", "glm4_moe", "glm4v_moe glmga"),
     ("pictures", "ernie4_5_moe", "ernie4_5_vl_moe"),
     ("pictures", "ernie4_5", "paddleocr_vl"),
@@ -131,13 +130,19 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     ("pictures", "gemma3", "shieldgemma2 step3p5 step3p7"),
     ("pictures", "cohere2", "aya_vision cohere2_vision cohere_compass cohere_compass_text"),
     ("pictures", "phi3", "phi4_multimodal"),
-    ("pictures", "internvl", "nemotron_h_omni qianfan_ocr"),
-    ("pictures", "qwen3_5", "minicpmv4_6 minicpmv4_7 inkling inkling2 inkling2_text inkling_text inkling_mm_model"),
+    ("pictures", "internvl", "nemotron_h_omni"),
+    (
+        "pictures",
+        "qwen3_5",
+        "minicpmv4_6 minicpmv4_7 inkling inkling2 inkling2_text inkling_text inkling_mm_model inkling2_loop",
+    ),
     ("pictures", "deepseek_v2", "deepseek_ocr2 unlimited_ocr"),
     ("pictures", "deepseek_v3", "muse_spark minimax_m3_vl minimax_m3_vl_text"),
     ("pictures", "gemma2", "muse_glimmer"),
     ("pictures", "hunyuan_v1_dense", "hunyuan_vl"),
     ("pictures", "llama", "neomme"),
+    ("pictures", "apertus", "apertus1p5 apertus1p5_vision_tokenizer"),
+    ("pictures", "hy_v3", "hy_v4_vl"),
     ("pictures", "bert", "visual_bert lxmert vilt bridgetower tvp blip"),
     ("pictures", "t5", "udop pix2struct"),
     ("pictures", "bart", "trocr nougat vision-encoder-decoder pp_chart2table pp_formulanet"),
@@ -146,7 +151,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "whisper",
         "audioflamingo3 musicflamingo qwen2_audio qwen3_asr glmasr fun_asr_nano granite_speech "
         "granite_speech_plus voxtral voxtral_realtime vibevoice_asr nemo_speechlm kyutai_speech_to_text "
-        "moss_transcribe_diarize seamless_m4t seamless_m4t_v2 audio-spectrogram-transformer "
+        "moss_transcribe_diarize omniasr seamless_m4t seamless_m4t_v2 audio-spectrogram-transformer "
         "nemotron3_diarization speech-encoder-decoder speech_to_text speecht5 clap "
         "pe_audio pe_audio_video nemotron3_5_transcribe_asr_audio nemotron3_5_transcribe_audio "
         "nemotron3_5_transcribe_word_timestamp pe_audio_video_encoder",
@@ -154,7 +159,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
     (
         "ctc",
         "wav2vec2",
-        "sew sew-d wav2vec2-bert wav2vec2-conformer data2vec-audio lasr_ctc "
+        "sew sew-d wav2vec2-bert wav2vec2-conformer data2vec-audio lasr_ctc omniasr_ctc "
         "granite_speech5_ctc granite_speech5_encoder lasr_encoder parakeet_encoder",
     ),
     ("transducer", "wav2vec2", "parakeet_rnnt parakeet_tdt nemotron_asr_streaming nemotron3_5_asr"),
@@ -165,7 +170,8 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "bark csm dia fastspeech2_conformer fastspeech2_conformer_with_hifigan gradium_phonon_tts higgs_audio_v2 "
         "pocket_tts pop2piano vibevoice vits moshi moshi_depth musicgen musicgen_melody vibevoice_diffusion clvp "
         "dac encodec mimi neucodec univnet xcodec xcodec2 higgs_audio_v2_tokenizer pocket_tts_audio_tokenizer "
-        "vibevoice_acoustic_tokenizer speecht5_hifigan fastspeech2_conformer_hifigan csm_depth_decoder_model",
+        "vibevoice_acoustic_tokenizer speecht5_hifigan fastspeech2_conformer_hifigan csm_depth_decoder_model "
+        "wavtokenizer",
     ),
     (
         "series",

@@ -13,13 +13,17 @@ from typing import Any
 
 from models.config import ConfigError, ModelConfig
 from models.families.shared.family import Family
-from models.families.shared.fields import short
+from models.families.shared.fields import Fields, head_width, short
 from models.families.shared.rename_rules import renamed
+from models.families.shared.transposed_experts import either_way_expert_rules
 from weights.rules import Drop, Rule
 
 _TEXT = r"(?:model\.language_model|language_model\.model|model\.text_model|model)\."
 """Prefixes of the layers: of transformers 5, of published files, and of Idefics 3 and SmolVLM."""
-_OTHER_PARTS = "vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline|vision_projection"
+_OTHER_PARTS = (
+    "vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline|vision_projection|image_tower|video_tower"
+    r"|visual_embeddings_table|vision_encoder|aligner|high_res_vision_\w+|vqmodel|generation_\w+|projector|merger|mm_projector|mlp1"
+)
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,12 @@ class Wrapper:
 
     architecture: value of `architectures` in `config.json`.
     text: `model_type` of the language model where `text_config` does not state it.
+    transposed: whether published files have the matrices of experts as [experts, in, out].
     """
 
     architecture: str
     text: str
+    transposed: bool = False
 
 
 WRAPPERS: Mapping[str, Wrapper] = {
@@ -47,10 +53,40 @@ WRAPPERS: Mapping[str, Wrapper] = {
     "llava_next": Wrapper("LlavaNextForConditionalGeneration", "llama"),
     "llava_onevision": Wrapper("LlavaOnevisionForConditionalGeneration", "qwen2"),
     "internvl": Wrapper("InternVLForConditionalGeneration", "qwen2"),
+    "llava_next_video": Wrapper("LlavaNextVideoForConditionalGeneration", "llama"),
+    "video_llava": Wrapper("VideoLlavaForConditionalGeneration", "llama"),
+    "vipllava": Wrapper("VipLlavaForConditionalGeneration", "llama"),
+    "ovis2": Wrapper("Ovis2ForConditionalGeneration", "qwen2"),
+    "got_ocr2": Wrapper("GotOcr2ForConditionalGeneration", "qwen2"),
+    "idefics2": Wrapper("Idefics2ForConditionalGeneration", "mistral"),
+    "lighton_ocr": Wrapper("LightOnOcrForConditionalGeneration", "qwen3"),
+    "video_llama_3": Wrapper("VideoLlama3ForConditionalGeneration", "qwen2"),
+    "fast_vlm": Wrapper("FastVlmForConditionalGeneration", "qwen2"),
+    "perception_lm": Wrapper("PerceptionLMForConditionalGeneration", "llama"),
+    "deepseek_vl": Wrapper("DeepseekVLForConditionalGeneration", "llama"),
+    "deepseek_vl_hybrid": Wrapper("DeepseekVLHybridForConditionalGeneration", "llama"),
+    "janus": Wrapper("JanusForConditionalGeneration", "llama"),
+    "qianfan_ocr": Wrapper("QianfanOCRForConditionalGeneration", "qwen3"),
+    "qwen3_vl_moe": Wrapper("Qwen3VLMoeForConditionalGeneration", "qwen3_moe", transposed=True),
+    "exaone4_5": Wrapper("Exaone4_5_ForConditionalGeneration", "exaone4"),
+    "glm4v": Wrapper("Glm4vForConditionalGeneration", "glm4"),
+    "glm46v": Wrapper("Glm46VForConditionalGeneration", "glm4"),
+    "kimi_k25": Wrapper("Kimi_K25ForConditionalGeneration", "deepseek_v3"),
 }
-TEXT_FAMILIES = ("llama", "mistral", "ministral3", "qwen2", "qwen3", "lfm2", "lfm3")
+TEXT_FAMILIES = (
+    *("llama", "mistral", "ministral3", "qwen2", "qwen3", "qwen3_moe", "lfm2", "lfm3"),
+    *("exaone4", "glm4", "deepseek_v3"),
+)
 """Families of the language models. Each one is compared with transformers inside a wrapper."""
-_NAMES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+_NAMES = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "exaone4_5_text": "exaone4",
+    "glm4v_text": "glm4",
+    "kimi_k2": "deepseek_v3",
+}
 """Families of language models that have another `model_type` inside a wrapper."""
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen2_vl": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80}
@@ -58,6 +94,11 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen2_5_vl": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80}
     | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False},
     "qwen3_vl": {"intermediate_size": 22016, "max_position_embeddings": 128000},
+    "qwen3_vl_moe": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16}
+    | {"num_key_value_heads": 16, "max_position_embeddings": 128000, "rope_theta": 500000.0, "num_experts": 60}
+    | {"num_experts_per_tok": 4, "moe_intermediate_size": 1408, "norm_topk_prob": True, "use_sliding_window": False},
+    "glm4v": {"rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "partial_rotary_factor": 1.0},
+    "glm46v": {"rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "partial_rotary_factor": 1.0},
 }
 """Defaults of the language model inside a wrapper that differ from those of its family."""
 _OUTSIDE = ("tie_word_embeddings", "tie_embedding")
@@ -83,7 +124,8 @@ def wrapped_family(hf: Mapping[str, Any], families: Mapping[str, Family]) -> Fam
         return inner.config(text, architecture)
 
     def rules(model: ModelConfig, _: Mapping[str, Any], __: str) -> Sequence[Rule]:
-        layers = renamed(inner.rules(model, text, architecture), r"model\.", _TEXT)
+        experts = either_way_expert_rules(model, "mlp") if wrapper.transposed else ()
+        layers = renamed((*experts, *inner.rules(model, text, architecture)), r"model\.", _TEXT)
         head = renamed(layers, "lm_head", r"(?:language_model\.)?lm_head")
         return (Drop(rf"(?:model\.)?(?:{_OTHER_PARTS})(?:\..*)?"), *head)
 
@@ -116,6 +158,10 @@ def _text_settings(hf: Mapping[str, Any], wrapper: Wrapper) -> dict[str, Any]:
             f"'text_config': 'model_type': {short(stated)} is not supported in {kind}, only {', '.join(TEXT_FAMILIES)}"
         )
     text = {**_DEFAULTS.get(kind, {}), **given, "model_type": name, "tie_word_embeddings": False}
+    if stated == "glm4v_text":
+        fields = Fields(text)
+        width = head_width(fields.integer("hidden_size", 4096), fields.integer("num_attention_heads", 32))
+        text = {"head_dim": width, **text}
     if "auto_map" in hf:
         text["auto_map"] = hf["auto_map"]  # code of its own, which the family refuses
     text.pop("tie_embedding", None)

@@ -176,6 +176,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "threshold": "lowest probability of an entity; default 0.5",
     "instruction": "what makes a text relevant; needs a language model that answers yes or no",
     "candidate_labels": "labels to choose from",
+    "task": "name of the classification, which a GLiNER2 model reads",
     "hypothesis_template": "sentence about the text, with {} in place of the label",
     "multi_label": "score each label independently of the others; default false",
     "ClassifyBody.top_k": "number of labels to report; default: all",

@@ -30,7 +30,7 @@ from server.ipc.wire.messages import (
     StepTiming,
 )
 
-HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "answer_logits"})
+HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "labelled_classes", "answer_logits"})
 """Tasks that only some checkpoints have a head for."""
 
 

@@ -79,7 +79,7 @@ def _settings_key(message: Encode) -> Hashable:
             return message.task, tuple(message.target_ids)
         case "embed_sparse":
             return message.task, tuple(message.skipped_ids)
-        case "classify" | "classify_tokens" | "log_mel" | "ctc":
+        case "classify" | "classify_tokens" | "labelled_classes" | "log_mel" | "ctc":
             return message.task
         case "fill_mask":
             return message.task, message.top_k, tuple(message.target_ids)
@@ -149,7 +149,7 @@ class _OutputGroup:
                 return [EncoderOutput(weights, ids) for weights, ids in found]
             case "embed_sparse":
                 return [self._vocabulary_weights(hidden, batch, index) for index in mine]
-            case "late_interaction" | "max_sim" | "labelled_spans":
+            case "late_interaction" | "max_sim" | "labelled_spans" | "labelled_classes":
                 compute = _TEXT_OUTPUTS[message.task]
                 texts = (self._text(hidden, batch, index) for index in mine)
                 return [EncoderOutput(compute(self.heads, message, *text).cpu().numpy()) for text in texts]
@@ -237,6 +237,7 @@ _TEXT_OUTPUTS = {
     "late_interaction": token_outputs.token_vectors,
     "max_sim": token_outputs.max_sim,
     "labelled_spans": token_outputs.labelled_spans,
+    "labelled_classes": token_outputs.labelled_classes,
 }
 """Results that are computed from the hidden states of one text."""
 

@@ -71,6 +71,13 @@ def labelled_spans(heads: TokenHeads, message: Encode, item: EncodeItem, hidden:
     return found
 
 
+def labelled_classes(heads: TokenHeads, message: Encode, item: EncodeItem, hidden: Tensor) -> Tensor:
+    """The logit of each label for the whole text: [1, labels], float32."""
+    assert heads.spans is not None, "the model reads no labels"
+    logits: Tensor = heads.spans.classify(hidden, item.label_indices)
+    return logits[None]
+
+
 def _kept(message: Encode, item: EncodeItem, device: torch.device) -> Tensor:
     """Indices of the tokens of a text that have a vector: [n], int64."""
     ids = np.array(item.token_ids)
@@ -88,10 +95,11 @@ def problem_of(message: Encode, heads: Sequence[str]) -> str:
         return f"the model does not compute {message.task}"
     if message.task == "answer_logits" and not message.target_ids:
         return "the message names no tokens of an answer"
-    if message.task != "labelled_spans":
+    if message.task not in ("labelled_spans", "labelled_classes"):
         return ""
     for item in message.items:
         places = [first for first, _ in item.spans] + item.label_indices
-        if not item.spans or not item.label_indices or not all(0 <= at < len(item.token_ids) for at in places):
+        has_words = bool(item.spans) or message.task == "labelled_classes"
+        if not has_words or not item.label_indices or not all(0 <= at < len(item.token_ids) for at in places):
             return "a word or a label is outside of the text, or there are none"
     return ""

@@ -120,7 +120,7 @@ class LoadedCheckpoint:
         """The `Encode` tasks of the model."""
         settings = self.model.head_settings
         if settings.spans is not None:
-            return ["labelled_spans"]
+            return ["labelled_spans", "labelled_classes"] if settings.spans.class_token else ["labelled_spans"]
         if settings.answers:
             return ["answer_logits"]
         if self.samples is not None:

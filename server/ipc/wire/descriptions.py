@@ -241,9 +241,12 @@ class LabelledSpansInfo(msgspec.Struct, frozen=True):
     """Entities with labels of the request; see `models.config.entities.LabelledSpansConfig`."""
 
     label_token: str
-    label_token_id: int
-    separator: str
+    label_token_id: int | None
     max_words: int
+    opening: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
+    schema: str | None = None
+    class_token: str = ""
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

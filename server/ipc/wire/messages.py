@@ -29,6 +29,7 @@ EncodeTask = Literal[
     "classify",
     "classify_tokens",
     "labelled_spans",
+    "labelled_classes",
     "answer_logits",
     "fill_mask",
     "log_mel",
@@ -38,7 +39,8 @@ EncodeTask = Literal[
 weights of a text's vocabulary entries, or the best tokens for a mask.
 
 `late_interaction` gives the vectors of tokens for late interaction, `max_sim` their score with those of a query.
-`labelled_spans` gives the entities of labels that the text contains, `answer_logits` the logits of some next tokens.
+`labelled_spans` gives the entities of labels that the text contains, `labelled_classes` the logits of labels
+for the whole text, `answer_logits` the logits of some next tokens.
 `log_mel` runs no encoder: it computes the log-mel frames of audio samples. `ctc` gives the likeliest label of each part
 of a recording.
 """
@@ -193,7 +195,7 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
         `ctc`, scaled as the checkpoint asks.
     prompt_tokens: number of leading tokens that the vector of the text leaves out, or that get no vector.
     spans: (first token, end) of each span, for `embed_spans`; of each word, for `labelled_spans`.
-    label_indices: index of the token before each label, for `labelled_spans`.
+    label_indices: index of the token before each label, for `labelled_spans` and `labelled_classes`.
     attended_tokens: number of leading tokens to which every token attends; 0 if every token attends to all tokens.
     """
 

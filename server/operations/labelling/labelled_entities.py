@@ -1,12 +1,11 @@
-"""Entities whose labels the request names (GLiNER): the labels are part of the text that the model reads.
+"""Entities whose labels the request names (GLiNER, GLiNER2): the labels are part of the text that the model reads.
 
 A text is split at words. A long one is read in windows of words that overlap. Source: Zaratiana et al. 2023,
-arXiv:2311.08526; words as in the published code (https://github.com/urchade/GLiNER).
+arXiv:2311.08526, and 2025, arXiv:2507.18546.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,20 +16,24 @@ from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import LabelledSpansInfo
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
-from server.operations.encode import Numbers, check_ids, encoded_rows
+from server.operations.encode import Numbers, encoded_rows
 from server.operations.labelling.entities import NamedEntity
+from server.operations.labelling.label_frame import (
+    LabelFrame,
+    TextWords,
+    frame_characters,
+    label_frame,
+    text_words,
+)
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 
 MAX_LABELS = 256
 DEFAULT_THRESHOLD = 0.5
 DEFAULT_OVERLAP_WORDS = 64
-_WORD = re.compile(r"\w+(?:[-_]\w+)*|\S")
 _ENTITY_NUMBERS = 4
 _MOST_SHARED = 8
 """Largest number of windows at the token limit that contain the same word."""
-_SAMPLE = "a"
-"""Sample text. Its encoding shows which special tokens the tokenizer adds."""
 
 
 @dataclass(frozen=True)
@@ -61,26 +64,9 @@ class LabelledEntitiesSpec:
         sequences = sum(_most_windows(about, room, length, stride) for length in lengths)
         repeated = sequences * prompt + sum(lengths) * (_MOST_SHARED + about.max_words // max(1, stride))
         tokens = min(sequences * model.max_input_tokens, repeated)
-        characters = characters_of(self.inputs) + characters_of(self.labels) + len(about.separator + _SAMPLE)
+        characters = characters_of(self.inputs) + characters_of(self.labels) + frame_characters(about)
         numbers = min(sequences * about.max_words, tokens) * _ENTITY_NUMBERS
         return Cost(characters, tokens, sequences, answer_numbers=numbers, placed_tokens=sum(lengths))
-
-
-@dataclass(frozen=True)
-class _TextWords:
-    """The words of a text. places: (start, end) of each word in characters. ids: at least one token id of each word."""
-
-    places: list[tuple[int, int]]
-    ids: list[list[int]]
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """The tokens that surround the words in each window. label_indices: index of the marker token before each label."""
-
-    before: list[int]
-    after: list[int]
-    label_indices: list[int]
 
 
 async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntitiesSpec) -> list[list[NamedEntity]]:
@@ -92,8 +78,8 @@ async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntities
         raise InvalidRequest(f"`{model.name}` has labels of its own; send no `labels`", "labels")
     labels = list(dict.fromkeys(spec.labels))
     runtime.admission.admit(call, model, spec.cost(model))
-    frame = await _frame(runtime, call, model, about, labels)
-    texts = await _words(runtime, call, model, spec.inputs)
+    frame = await label_frame(runtime, call, model, about, labels)
+    texts = await text_words(runtime, call, model, spec.inputs)
     spans = [_windows(model, about, frame, words, spec.overlap_words) for words in texts]
     items = [
         _item(model, frame, words, first, end)
@@ -103,58 +89,14 @@ async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntities
     message = Encode(call.next_id(), model.name, "labelled_spans", items, threshold=spec.threshold)
     rows = iter(await encoded_rows(call, message, _ENTITY_NUMBERS) if items else [])
     pieces = [
-        partial(_entities, text, words, labels, [(first, next(rows)) for first, _ in windows])
+        partial(_entities, text, words, labels, about.schema is None, [(first, next(rows)) for first, _ in windows])
         for text, words, windows in zip(spec.inputs, texts, spans, strict=True)
     ]
     return await runtime.pools.tokenize.run_pieces(pieces, call)
 
 
-async def _frame(
-    runtime: Runtime, call: Call, model: ServedModel, about: LabelledSpansInfo, labels: Sequence[str]
-) -> _Frame:
-    """Labels and separator as tokens, and the tokens around a text. Raises InvalidRequest."""
-    tokenizer = model.tokenizer
-    if tokenizer.token_to_id(about.label_token) != about.label_token_id:
-        raise InvalidRequest(f"the tokenizer of `{model.name}` has no token {about.label_token!r}", "model")
-    found = await runtime.encode(
-        tokenizer, [*labels, about.separator], param="labels", add_special_tokens=False, call=call
-    )
-    *label_ids, separator = [encoding.ids for encoding in found]
-    if any(about.label_token_id in ids for ids in label_ids):
-        raise InvalidRequest(f"`labels` must not contain {about.label_token}", "labels")
-    (sample,) = await runtime.encode(tokenizer, [_SAMPLE], param="labels", call=call)
-    text = [index for index, special in enumerate(sample.special) if not special] or [0]
-    start, end = sample.ids[: text[0]], sample.ids[text[-1] + 1 :]
-    parts = [[about.label_token_id, *ids] for ids in label_ids]
-    indices = [*accumulate([len(start), *map(len, parts)])][:-1]
-    before = [*start, *(token for part in parts for token in part), *separator]
-    return _Frame(check_ids(before, model.info, "labels"), end, indices)
-
-
-async def _words(runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str]) -> list[_TextWords]:
-    """The words of each text. Each different word is tokenized once."""
-    runtime.check_characters(texts, "inputs")
-    runtime.check_tokens(model.tokenizer, texts, "inputs")
-    places = await runtime.pools.tokenize.run_pieces([partial(_split, text) for text in texts], call)
-    found = [[text[start:end] for start, end in spans] for text, spans in zip(texts, places, strict=True)]
-    different = list(dict.fromkeys(word for words in found for word in words))
-    ids = await runtime.encode_with(
-        model.tokenizer, different, lambda encoding: encoding.ids, param="inputs", add_special_tokens=False, call=call
-    )
-    ids_of = dict(zip(different, (check_ids(token_ids, model.info, "inputs") for token_ids in ids), strict=True))
-    read = (
-        [(place, ids_of[word]) for place, word in zip(spans, words, strict=True) if ids_of[word]]
-        for spans, words in zip(places, found, strict=True)
-    )
-    return [_TextWords([place for place, _ in pairs], [tokens for _, tokens in pairs]) for pairs in read]
-
-
-def _split(text: str) -> list[tuple[int, int]]:
-    return [match.span() for match in _WORD.finditer(text)]
-
-
 def _windows(
-    model: ServedModel, about: LabelledSpansInfo, frame: _Frame, words: _TextWords, overlap_words: int | None
+    model: ServedModel, about: LabelledSpansInfo, frame: LabelFrame, words: TextWords, overlap_words: int | None
 ) -> list[tuple[int, int]]:
     """(first word, end) of each window over a text.
 
@@ -190,7 +132,7 @@ def _windows(
     return found
 
 
-def _item(model: ServedModel, frame: _Frame, words: _TextWords, first: int, end: int) -> EncodeItem:
+def _item(model: ServedModel, frame: LabelFrame, words: TextWords, first: int, end: int) -> EncodeItem:
     """The engine item of one window."""
     parts = words.ids[first:end]
     starts = [*accumulate([len(frame.before), *map(len, parts)])]
@@ -200,21 +142,32 @@ def _item(model: ServedModel, frame: _Frame, words: _TextWords, first: int, end:
 
 
 def _entities(
-    text: str, words: _TextWords, labels: Sequence[str], windows: Sequence[tuple[int, Numbers]]
+    text: str,
+    words: TextWords,
+    labels: Sequence[str],
+    exclusive: bool,
+    windows: Sequence[tuple[int, Numbers]],
 ) -> list[NamedEntity]:
-    """The entities of a text. windows: first word of each window, and its entities: [n, 4]."""
+    """The entities of a text.
+
+    exclusive: whether entities of different labels share no word. windows: first word of each window, and its
+        entities: [n, 4].
+    """
     scored = [
         (-float(score), int(first) + offset, int(last) + offset, int(label))
         for offset, rows in windows
         for first, last, label, score in rows
     ]
-    taken = bytearray(len(words.places))
+    taken = [bytearray(len(words.places)) for _ in range(1 if exclusive else len(labels))]
     found = []
     for score, first, last, label in sorted(scored) if len(windows) > 1 else scored:
-        if any(taken[first : last + 1]):
+        own = taken[0 if exclusive else label]
+        if any(own[first : last + 1]):
             continue
-        taken[first : last + 1] = b"\1" * (last + 1 - first)
+        own[first : last + 1] = b"\1" * (last + 1 - first)
         start, end = words.places[first][0], words.places[last][1]
+        if start == end:
+            continue  # the full stop that GLiNER2 reads after a text without one
         found.append(NamedEntity(labels[label], -score, text[start:end], start, end))
     return sorted(found, key=lambda entity: entity.start)
 

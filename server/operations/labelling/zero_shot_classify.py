@@ -1,6 +1,7 @@
-"""Classification with labels that the request names, by a model trained on textual entailment.
+"""Classification with labels that the request names, by a model trained on textual entailment, or by GLiNER2.
 
-Source: Yin et al. 2019, arXiv:1909.00161. Each label becomes a hypothesis; the text is the premise.
+Entailment: Yin et al. 2019, arXiv:1909.00161. Each label becomes a hypothesis; the text is the premise.
+GLiNER2: Zaratiana et al. 2025, arXiv:2507.18546. It reads all labels and the text at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
 from server.operations.encode import Numbers, sigmoid, vectors
 from server.operations.entailment import entailment
 from server.operations.labelling.classify import LabelScore, by_falling_score, softmax
+from server.operations.labelling.label_frame import label_frame, text_words
 from server.operations.ranking.pairs import joined_item, pair_template, text_ids
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
@@ -23,6 +25,7 @@ from server.text.tokens.tokenizer import Encoding
 
 MAX_PAIRS = 1024
 DEFAULT_TEMPLATE = "This example is {}."
+DEFAULT_TASK = "classification"
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class ZeroShotClassifySpec:
 
     template: hypothesis with `{}` in place of the label.
     multi_label: score each label on its own, instead of all labels together.
+    task: name of the classification, which GLiNER2 reads.
     """
 
     inputs: Sequence[str]
@@ -38,6 +42,7 @@ class ZeroShotClassifySpec:
     model: str | None = None
     template: str = DEFAULT_TEMPLATE
     multi_label: bool = False
+    task: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. Texts and labels are tokenized once each."""
@@ -54,9 +59,13 @@ class ZeroShotClassifySpec:
 async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassifySpec) -> list[list[LabelScore]]:
     """The labels of each text, by descending score."""
     model = runtime.candidates(spec.model, "zero_shot_classify")[0]
+    texts, labels = spec.inputs, spec.labels
+    if model.info.labelled_spans is not None:
+        return await _of_schema(runtime, call, model, spec)
+    if spec.task is not None:
+        raise InvalidRequest(f"`task` needs a GLiNER2 model, which `{model.name}` is not", "task")
     classes = entailment(model.info.labels)
     assert classes is not None, "a model that supports the operation has an entailment class"
-    texts, labels = spec.inputs, spec.labels
     if len(texts) * len(labels) > MAX_PAIRS:
         raise InvalidRequest(
             f"{len(texts)} texts with {len(labels)} labels are {len(texts) * len(labels)} pairs; the limit is "
@@ -81,6 +90,32 @@ async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassif
     message = Encode(call.next_id(), model.name, "classify", items)
     logits = (await vectors(call, message)).reshape(len(texts), len(labels), -1)
     return [by_falling_score(row, labels) for row in _scores(logits, classes, spec.multi_label)]
+
+
+async def _of_schema(
+    runtime: Runtime, call: Call, model: ServedModel, spec: ZeroShotClassifySpec
+) -> list[list[LabelScore]]:
+    """The labels of each text by GLiNER2. A text that is too long loses its last words."""
+    about, labels = model.info.labelled_spans, list(dict.fromkeys(spec.labels))
+    assert about is not None
+    runtime.admission.admit(call, model, spec.cost(model))
+    frame = await label_frame(runtime, call, model, about, labels, task=spec.task or DEFAULT_TASK)
+    room = model.max_input_tokens - len(frame.before)
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"`candidate_labels` of {len(frame.before)} tokens leave no room for a text: `{model.name}` reads at most "
+            f"{model.max_input_tokens}",
+            "candidate_labels",
+        )
+    texts = await text_words(runtime, call, model, spec.inputs)
+    items = []
+    for words in texts:
+        ids = [token for word in words.ids[: about.max_words] for token in word]
+        items.append(EncodeItem([*frame.before, *ids[:room]], label_indices=frame.label_indices))
+    message = Encode(call.next_id(), model.name, "labelled_classes", items)
+    logits = await vectors(call, message)
+    scores = sigmoid(logits) if spec.multi_label else softmax(logits)
+    return [by_falling_score(row, labels) for row in scores]
 
 
 def _item(template: PairTemplate, model: ServedModel, text: list[int], hypothesis: list[int]) -> EncodeItem:

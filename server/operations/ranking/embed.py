@@ -13,6 +13,7 @@ from server.ipc.client.call import Call
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost, characters_of, most_tokens
 from server.operations.encode import InputItems, Numbers, check_tokens, matrices, prompted_items, vectors
+from server.operations.ranking.routes import of_role
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
@@ -87,7 +88,7 @@ class EmbedResult:
 
 async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
     """One vector per input."""
-    model = runtime.candidates(spec.model, "embed")[0]
+    model = of_role(runtime, runtime.candidates(spec.model, "embed")[0], spec.prompt_name, "embed")
     check_dimensions(spec.dimensions, _vector_size(spec, model))
     runtime.admission.admit(call, model, spec.cost(model))
     found = await input_items(runtime, call, model, spec, spec.max_tokens)
@@ -109,7 +110,7 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
 
     Raises RequestTooLarge for a result of more than `MAX_NUMBERS` numbers.
     """
-    model = runtime.candidates(spec.model, "embed_all")[0]
+    model = of_role(runtime, runtime.candidates(spec.model, "embed_all")[0], spec.prompt_name, "embed_all")
     check_dimensions(spec.dimensions, model.info.hidden_size)
     runtime.admission.admit(call, model, spec.cost(model))
     found = await input_items(runtime, call, model, spec)

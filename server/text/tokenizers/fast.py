@@ -6,7 +6,7 @@ Texts go through the library's batch calls, which release Python's global lock, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from tokenizers import AddedToken, models, normalizers
@@ -52,7 +52,7 @@ class FastTokenizer:
     def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles, checked_size: int | None = None) -> None:
         backend.no_truncation()
         backend.no_padding()
-        _add_tokens(backend, files)
+        added = _add_tokens(backend, files)
         if files.kind in DEFAULT_SOURCE:
             set_source_language(backend, files)
         if files.lower_case:
@@ -60,11 +60,10 @@ class FastTokenizer:
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
         self._backend, self._calls = backend, LibraryCalls()
         self._clean_up = files.clean_up and not isinstance(backend.model, models.BPE)
-        added = backend.get_added_tokens_decoder().values()
-        special = (backend.token_to_id(token.content) for token in added if token.special)
+        special = (backend.token_to_id(token.content) for token in added.values() if token.special)
         self.special_ids = frozenset(index for index in special if index is not None)
         self.special = SpecialIds(**{role: backend.token_to_id(token.content) for role, token in files.roles.items()})
-        self.vocab_size = _vocab_size(backend, checked_size)
+        self.vocab_size = _vocab_size(backend, added, checked_size)
         self.max_length = files.max_length
         inputs = files.config.get("model_input_names")
         self._has_types = not isinstance(inputs, list) or "token_type_ids" in inputs
@@ -159,16 +158,15 @@ def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
     return Computed(len(encoded), lambda index: encoded.token_to_chars(index) or (0, 0))
 
 
-def _vocab_size(backend: LibraryTokenizer, checked_size: int | None = None) -> int:
+def _vocab_size(backend: LibraryTokenizer, added: Mapping[int, AddedToken], checked_size: int | None = None) -> int:
     """The highest token id, plus 1. A vocabulary with gaps is copied to find it, which takes longer.
 
-    checked_size: see `FastTokenizer`.
+    added: all added tokens by id. checked_size: see `FastTokenizer`.
     Raises TokenizerError for a vocabulary with too many entries, too long ones or too high an id.
     """
     size: int = backend.get_vocab_size()
     check(size, MAX_ENTRIES + MAX_ADDED_TOKENS, "entries in its vocabulary")
     if checked_size is not None and backend.id_to_token(checked_size - 1) is not None:
-        added = backend.get_added_tokens_decoder()
         check_entries((token.content for token in added.values()), "tokenizer.json", MAX_ENTRY)
         highest_size = max(checked_size, max(added, default=-1) + 1)
         check(highest_size, MAX_IDS, "as an id of its vocabulary")
@@ -185,8 +183,8 @@ def _vocab_size(backend: LibraryTokenizer, checked_size: int | None = None) -> i
     return highest + 1
 
 
-def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
-    """Add the tokens of the JSON files that the backend lacks.
+def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> Mapping[int, AddedToken]:
+    """Add the tokens of the JSON files that the backend lacks. Returns all added tokens by id.
 
     A token that has its role only by a default of the family is added only if the vocabulary contains it.
     """
@@ -196,10 +194,15 @@ def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
         if role in files.stated_roles or backend.token_to_id(token.content) is not None
     ]
     special = {token.content for token in (*roles, *files.extra_special)}
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    found: Mapping[int, AddedToken] = backend.get_added_tokens_decoder()
+    known = {token.content for token in found.values()}
     missing: dict[str, AddedToken] = {}
     for token in (*files.added.values(), *roles, *files.extra_special):
         if token.content not in known:
             missing.setdefault(token.content, token)
     check(sum(len(content.encode()) for content in missing), MAX_ADDED_BYTES, "bytes of added tokens")
+    if not missing:
+        return found
     add_in_order(backend, missing.values(), special)
+    every: Mapping[int, AddedToken] = backend.get_added_tokens_decoder()
+    return every

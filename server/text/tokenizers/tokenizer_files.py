@@ -256,7 +256,9 @@ def _class_name(config: Mapping[str, Any], directory: Path) -> str:
 def _added(token: Any) -> AddedToken:
     if not isinstance(token, dict):
         raise TypeError
-    return AddedToken(**{key: value for key, value in token.items() if not key.startswith("__")})
+    if "__type" in token:
+        token = {key: value for key, value in token.items() if key != "__type"}
+    return AddedToken(**token)
 
 
 def _special(token: Any, known: Mapping[str, AddedToken]) -> AddedToken:

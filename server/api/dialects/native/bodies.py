@@ -359,17 +359,23 @@ class QuestionAnswerBody(TimedBody):
 
 
 class ZeroShotClassifyBody(TimedBody):
-    """`POST /zero_shot_classify`. `hypothesis_template`: a sentence about a text, with `{}` in place of the label."""
+    """`POST /zero_shot_classify`. `hypothesis_template`: a sentence about a text, with `{}` in place of the label.
+
+    `task`: name of the classification, for GLiNER2.
+    """
 
     inputs: Texts
     candidate_labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_ITEMS)]
     hypothesis_template: Annotated[str | None, Field(min_length=2, max_length=1024)] = None
     multi_label: bool | None = None
+    task: Annotated[str | None, Field(min_length=1, max_length=1024)] = None
 
     def spec(self) -> ZeroShotClassifySpec:
         inputs = as_list(self.inputs)
         template = self.hypothesis_template or DEFAULT_TEMPLATE
-        return ZeroShotClassifySpec(inputs, self.candidate_labels, self.model, template, bool(self.multi_label))
+        return ZeroShotClassifySpec(
+            inputs, self.candidate_labels, self.model, template, bool(self.multi_label), self.task
+        )
 
 
 class TokenizeBody(Body):

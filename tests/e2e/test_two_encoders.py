@@ -1,0 +1,131 @@
+"""Routers of sentence-transformers whose queries and documents have an encoder each equal the library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router
+from sentence_transformers.sentence_transformer import modules
+
+from server.errors import StartError
+from server.model_sources import find_models
+from server.settings.settings import Settings
+from tests.e2e.conftest import RunningServer, serving
+from tests.text import checkpoints
+from tests.text.checkpoints import CORPUS
+from weights.errors import ResolveError
+from weights.resolve import file_in
+from weights.router_views import route_of, route_views
+
+TEXTS = [CORPUS[0], "a", CORPUS[40] + " " + CORPUS[40]]
+CASES = {"encoders": "document", "query-first": "query", "static": "document"}
+"""Default route of each checkpoint."""
+
+
+def _encoder(directory: Path, width: int, seed: int) -> Any:
+    body = checkpoints.write_bert(directory, lower=False)
+    config = transformers.BertConfig(
+        vocab_size=len((body / "vocab.txt").read_text().splitlines()),
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(seed)
+    transformers.BertModel(config).save_pretrained(body)
+    return modules.Transformer(str(body))
+
+
+def _make(directory: Path, name: str) -> Path:
+    documents = _encoder(directory / "documents", 32, 0)
+    if name == "static":
+        torch.manual_seed(1)
+        queries = [modules.StaticEmbedding(documents.tokenizer, embedding_dim=32)]
+    else:
+        dense = modules.Dense(16, 32, activation_function=torch.nn.Tanh())
+        queries = [_encoder(directory / "queries", 16, 1), modules.Pooling(16, "mean"), dense]
+    routes = [documents, modules.Pooling(32, "cls")]
+    router = Router.for_query_document(queries, routes, default_route=CASES[name])
+    prompts = {"query": "search: ", "other": "about: "} if name == "query-first" else {}
+    model = SentenceTransformer(modules=[router, modules.Normalize()], device="cpu", prompts=prompts)
+    model.save(str(directory / "saved"))
+    return directory / "saved"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: _make(tmp_path_factory.mktemp(name), name) for name in CASES}
+
+
+@pytest.fixture(scope="module")
+def server(saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    named = [f"{name}={path}" for name, path in saved.items()]
+    options = ("--dtype", "float32", "--device", "cpu", "--threads", "1")
+    with serving(tmp_path_factory.mktemp("log") / "log", *named, *options) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("side", [None, "query", "document"])
+def test_vectors(server: RunningServer, saved: dict[str, Path], name: str, side: str | None) -> None:
+    oracle = SentenceTransformer(str(saved[name]), device="cpu")
+    expected = oracle.encode(TEXTS, task=side, prompt_name=side if side in oracle.prompts else None)
+    body = {"model": name, "inputs": TEXTS} | ({} if side is None else {"prompt_name": side})
+    response = server.post("/embed", json=body)
+    assert response.status_code == 200, response.text
+    np.testing.assert_allclose(np.array(response.json()), expected, atol=1e-5)
+
+
+def test_the_routes_differ_and_have_names_of_their_own(server: RunningServer) -> None:
+    def vector(**body: object) -> list[float]:
+        found: list[list[float]] = server.post("/embed", json={"inputs": "a house", **body}).json()
+        return found[0]
+
+    queries = vector(model="encoders", prompt_name="query")
+    assert not np.allclose(queries, vector(model="encoders", prompt_name="document"))
+    assert vector(model="encoders.query", prompt_name="query") == queries
+    assert vector(model="encoders.query", prompt_name="document") == vector(model="encoders")
+    names = {model["name"] for model in server.get("/info").json()["models"]}
+    assert names == {*CASES, *(f"{name}.query" for name in CASES)}
+
+
+def test_another_prompt_goes_through_the_default_route(server: RunningServer, saved: dict[str, Path]) -> None:
+    oracle = SentenceTransformer(str(saved["query-first"]), device="cpu")
+    expected = oracle.encode(TEXTS, prompt_name="other")
+    response = server.post("/embed", json={"model": "query-first", "inputs": TEXTS, "prompt_name": "other"})
+    np.testing.assert_allclose(np.array(response.json()), expected, atol=1e-5)
+    refused = server.post("/embed", json={"model": "encoders", "inputs": "a", "prompt_name": "passage"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "prompt_name")
+
+
+def test_a_view_has_links_only(saved: dict[str, Path]) -> None:
+    views = route_views(saved["encoders"])
+    assert {side: path.name for side, path in views.items()} == {"query": "query", "document": "document"}
+    route = route_of(views["query"])
+    assert route is not None and (route.side, route.default) == ("query", "document")
+    assert all(path.is_symlink() for path in views["query"].iterdir() if path.suffix != ".json")
+    assert route_views(views["query"]) == {} and route_of(saved["encoders"]) is None
+
+
+def test_a_file_of_a_checkpoint_makes_no_view(saved: dict[str, Path], tmp_path: Path) -> None:
+    """A checkpoint cannot choose the place by which views are known, so its links out of it stay refused."""
+    (tmp_path / "triptych_route.json").write_text('{"side": "query", "default": "query", "checkpoint": "/"}')
+    (tmp_path / "config.json").symlink_to("/etc/hostname")
+    assert route_of(tmp_path) is None
+    with pytest.raises(ResolveError, match="leads out of the checkpoint"):
+        file_in(tmp_path, "config.json")
+
+
+def test_the_second_name_of_a_router_must_be_free(saved: dict[str, Path]) -> None:
+    models = [f"encoders={saved['encoders']}", f"encoders.query={saved['static']}"]
+    with pytest.raises(StartError, match=r"'encoders\.query' is the name of two models"):
+        find_models(Settings(models=models))

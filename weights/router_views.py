@@ -1,0 +1,91 @@
+"""The routes of a router of two encoders (sentence-transformers), each as a checkpoint of its own.
+
+A view is a directory of links to the files of the checkpoint, with a `modules.json` of one route. It is in the folder
+for temporary files, and is deleted when the process ends. See docs/decisions/0173-two-encoders.md. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+
+from weights.bounded_json import parse_json
+from weights.sentence_modules import SIDES, STATIC_WEIGHTS, Module, Side, is_routed, side_modules
+
+_FILE = "triptych_route.json"
+_PREFIX = "triptych-routes-"
+QUERY_SUFFIX = ".query"
+"""End of the name of the model that encodes the queries. The model of the documents has the name without it."""
+
+
+@dataclass(frozen=True)
+class EncoderRoute:
+    """What a model encodes in a router of two encoders. default: role of a text whose role no request names."""
+
+    side: Side
+    default: Side
+
+    def encoder_name(self, name: str, prompt_name: str | None) -> str:
+        """Name of the model that encodes a text.
+
+        name: name of this model. prompt_name: `query` or `document`, or the name of another prompt, or None.
+        """
+        documents = name.removesuffix(QUERY_SUFFIX)
+        side = next((known for known in SIDES if known == prompt_name), self.default)
+        return documents + QUERY_SUFFIX if side == "query" else documents
+
+
+def route_views(directory: Path) -> Mapping[Side, Path]:
+    """Views of both routes of a router of two encoders; empty for another checkpoint.
+
+    A router whose queries need no encoder, or whose routes have the same modules, is one model and has no views.
+    Raises OSError.
+    """
+    if not is_routed(directory):
+        return {}
+    routes = {side: side_modules(directory, side) for side in SIDES}
+    kinds = [kind for kind, _ in routes["query"]]
+    if not all(routes.values()) or routes["query"] == routes["document"] or kinds[0] == STATIC_WEIGHTS:
+        return {}
+    unnamed = side_modules(directory, None)
+    default: Side = "query" if unnamed == routes["query"] else "document"
+    folder = Path(mkdtemp(prefix=_PREFIX))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {
+        side: _view(directory, folder / side, modules, EncoderRoute(side, default)) for side, modules in routes.items()
+    }
+
+
+def route_of(directory: Path) -> EncoderRoute | None:
+    """The route of a view; None for another directory."""
+    if checkpoint_of(directory.resolve()) is None:
+        return None
+    found = parse_json(directory / _FILE)
+    return EncoderRoute(found["side"], found["default"])
+
+
+def checkpoint_of(view: Path) -> Path | None:
+    """The checkpoint of which a directory is a view; None for another directory.
+
+    A view is known by its place, which no checkpoint can choose.
+    """
+    if view.parent.parent != Path(gettempdir()).resolve() or not view.parent.name.startswith(_PREFIX):
+        return None
+    return Path(parse_json(view / _FILE)["checkpoint"])
+
+
+def _view(directory: Path, view: Path, modules: list[Module], route: EncoderRoute) -> Path:
+    view.mkdir()
+    for entry in directory.iterdir():
+        if entry.name not in ("modules.json", "router_config.json", _FILE):
+            (view / entry.name).symlink_to(entry.resolve())
+    listed = [{"idx": index, "path": path, "type": kind} for index, (kind, path) in enumerate(modules)]
+    (view / "modules.json").write_text(json.dumps(listed))
+    stated = {"side": route.side, "default": route.default, "checkpoint": str(directory.resolve())}
+    (view / _FILE).write_text(json.dumps(stated))
+    return view
