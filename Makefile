@@ -163,7 +163,7 @@ quality: $(DEV) build/quality/.installed  ## Compare reduced precisions with flo
 chaos: $(DEV)  ## Check the promises of reliability 1 to 29 but 25, write docs/reliability-report.md (under 30 minutes)
 	@$(BIN)/python -m tests.chaos --part first --report docs/reliability-report.md $(ARGS)
 
-chaos-dearest: $(DEV)  ## The same for promise 25: search for expensive bodies on every route
+chaos-dearest: $(DEV)  ## The same for promise 25: search for expensive bodies on every route (under 30 minutes, prints each)
 	@$(BIN)/python -m tests.chaos --part dearest --report docs/reliability-report.md $(ARGS)
 
 chaos-later: $(DEV)  ## The same for promises 30 and following: fair shares, hostile files and pages, helpers

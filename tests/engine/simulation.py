@@ -38,6 +38,7 @@ class Simulation:
         self.clock = random.Random(0)
         self.drafts = drafts
         self.accepted = 0
+        self.short_steps = 0
         self.stems = [[rng.randrange(VOCAB) for _ in range(rng.randint(4, 24))] for _ in range(3)] if prefix else [[]]
         self.failures = 0.03 if prefix else 0.0
         self.block_size = sizes.get("block_size") or rng.choice([1, 2, 4])
@@ -73,9 +74,12 @@ class Simulation:
         return request
 
     def step(self) -> bool:
-        if self.drafts:
-            self.propose_drafts()
-        schedule = self.scheduler.schedule()
+        schedule = self.scheduler.schedule_short()
+        self.short_steps += schedule is not None
+        if schedule is None:
+            if self.drafts:
+                self.propose_drafts()
+            schedule = self.scheduler.schedule()
         if schedule is None:
             assert not self.scheduler.running and not self.scheduler.waiting, "groups are left, but no step"
             return False
@@ -87,7 +91,7 @@ class Simulation:
         guessed = sum(len(row.sequence.draft) for row in schedule.rows)
         assert not guessed or guessed + len(schedule.rows) <= self.scheduler.max_batch_tokens
         decoded, added = schedule.num_decode_tokens, schedule.num_prefill_tokens
-        seconds = self.clock.uniform(0.5, 2.0) + self.clock.uniform(0.0, 0.05) * added
+        seconds = self.clock.uniform(0.5, 2.0) * (1 + decoded) + self.clock.uniform(0.0, 0.05) * added
         self.scheduler.prefill_budget.observe(decoded, added, seconds)
         ready = dict.fromkeys(row.group for row in schedule.rows if row.needs_logits)
         self.scheduler.computed(schedule)
@@ -273,7 +277,7 @@ def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> Sequ
 
 def turn(simulation: Simulation) -> Schedule:
     """Run one step, in which every sequence with logits gets token 7, which is not an end token."""
-    schedule = simulation.scheduler.schedule()
+    schedule = simulation.scheduler.schedule_short() or simulation.scheduler.schedule()
     assert schedule is not None
     simulation.compute(schedule)
     ready = {row.group for row in schedule.rows if row.needs_logits}

@@ -92,11 +92,16 @@ class BlockTables:
         shared = self._shared_blocks(group) if len(group.sequences) > 1 else 0
         needed = shared + len(group.sequences) * (pool.blocks_for(group.num_tokens) - shared)
         needed -= sum(pool.references(block) > 0 for block in found)
-        if needed > pool.free_blocks:
-            return False
+        return needed <= pool.free_blocks and not self.lacks_source_blocks(group)
+
+    def lacks_source_blocks(self, group: SequenceGroup) -> bool:
+        """Whether too few blocks are free for the source of a group that has none.
+
+        Only the end of another group frees such blocks: a preempted group keeps its encoded source.
+        """
         if self.cross_pool is None or group.cross_block_table:
-            return True
-        return self.cross_pool.blocks_for(group.num_source_tokens) <= self.cross_pool.free_blocks
+            return False
+        return self.cross_pool.blocks_for(group.num_source_tokens) > self.cross_pool.free_blocks
 
     def take(self, group: SequenceGroup, found: list[int]) -> None:
         """Allocate the blocks of a group that is admitted: for all tokens of its sequences, and for its source.

@@ -178,8 +178,17 @@ class WaitingGroups:
 
     def heads(self) -> list[SequenceGroup]:
         """The next group of every call, as in `RoundRobinQueue.heads`, in the order of `next`."""
-        short, left = self._short.heads(), max(self._max_short - self._rows.num_short, 0)
+        short, left = self._short.heads(), self._short_left
         return [*short[:left], *self._others.heads(), *short[left:]]
+
+    def short_heads(self) -> list[SequenceGroup]:
+        """The next short group of every call, as far as they come before all other groups."""
+        return self._short.heads()[: self._short_left] if self._short else []
+
+    @property
+    def _short_left(self) -> int:
+        """Number of short groups that may start before all other groups."""
+        return max(self._max_short - self._rows.num_short, 0)
 
     def take(self, group: SequenceGroup) -> None:
         """Remove a group that starts. See `RoundRobinQueue.take`."""

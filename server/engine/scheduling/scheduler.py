@@ -9,11 +9,15 @@ group is preempted: it frees its blocks and is computed again later
 (docs/decisions/0003-admission-and-preemption.md). API keys, and then calls, take turns to start, and share the rows: a
 group that finds no room takes that of a key or call with more rows (`fair_rows`).
 
+Short groups that start may have a step of their own before the step of all groups (`short_steps`).
+
 A decoding sequence may have a draft after its last token. The step computes as much of it as the budget and the pool
 allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculative-decoding.md).
 """
 
 from __future__ import annotations
+
+from itertools import islice
 
 from server.engine.cache.block_tables import BlockTables
 from server.engine.cache.state_tables import StateBlockTables
@@ -21,6 +25,7 @@ from server.engine.scheduling.fair_rows import MAX_STARTS, FairRows
 from server.engine.scheduling.prefill_budget import PREFILL_PER_DECODE, PrefillBudget, shared_tokens
 from server.engine.scheduling.round_robin import RunningRows, WaitingGroups
 from server.engine.scheduling.schedule import Schedule, ScheduledRow, source_cost
+from server.engine.scheduling.short_steps import ShortSteps
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 
 SHORT_PART = 8
@@ -48,6 +53,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._gave_room: dict[SequenceGroup, SequenceGroup] = {}
         """Preempted groups, each with the waiting group that it made room for."""
+        self._short_steps = ShortSteps()
         self._states = blocks if isinstance(blocks, StateBlockTables) else None
 
     @property
@@ -134,10 +140,60 @@ class Scheduler:
             if self.num_preemptions == preempted:
                 self._admit(schedule, budget)
             schedule.count_tokens()
+        return self._prepared(schedule, is_short=False)
+
+    def schedule_short(self) -> Schedule | None:
+        """A step of the short groups that can start, with its blocks allocated; None if `schedule` is to be called.
+
+        There is such a step if the step of all groups is expected to take much longer, see `ShortSteps`.
+        """
+        if not self.waiting.short_heads():
+            return None
+        full_seconds = self._full_step_seconds()
+        if full_seconds is None:
+            return None
+        self._make_room()
+        schedule, tokens = Schedule(), 0
+        for group in self.waiting.short_heads()[:MAX_STARTS]:
+            if group.num_generated or group in self._gave_room or not self._has_rows(group):
+                continue
+            found = self.blocks.find(group)
+            source = 0 if group.source_encoded else source_cost(group)
+            needed = source + group.num_tokens - len(found) * self.blocks.self_pool.block_size
+            seconds = self.prefill_budget.expected_seconds(0, tokens + needed)
+            if seconds is None or not self._short_steps.allows(seconds, full_seconds):
+                continue
+            if not self.blocks.fits(group, found) or self.blocks.is_being_computed(group, len(found), self.running):
+                continue
+            self._start(group, found)
+            if source:
+                schedule.sources.append(group)
+            tokens += source + self._prefill(group, schedule, max(self.max_batch_tokens - tokens - source, 1))
+        schedule.count_tokens()
+        return self._prepared(schedule, is_short=True)
+
+    def _full_step_seconds(self) -> float | None:
+        """Expected duration of the step of all groups, or None before such steps were measured.
+
+        The prompts beside decoding rows are left out, so the step takes longer.
+        """
+        decoding = sum(len(group.sequences) for group in self.running if group.is_ready_to_decode)
+        if decoding:
+            return self.prefill_budget.expected_seconds(decoding, 0)
+        waiting = islice(self.waiting, max(self.max_batch_rows - self.running_rows.total, 0))
+        tokens = sum(map(_num_uncomputed, self.running)) + sum(group.num_tokens for group in waiting)
+        longest = self.prefill_budget.tokens_of_long_steps(self.max_batch_tokens)
+        return self.prefill_budget.expected_seconds(0, min(tokens, longest))
+
+    def _prepared(self, schedule: Schedule, is_short: bool) -> Schedule | None:
+        """A schedule that is complete, with the states of its rows; None if it is empty. is_short: see `ShortSteps`."""
+        if not (schedule.num_rows or schedule.sources):
+            return None
+        self._short_steps.count(is_short)
         if self._states is not None:
             for row in schedule.rows:
                 self._states.prepare(row.group, row.sequence, row.num_tokens)
-        return schedule if schedule.num_rows or schedule.sources else None
+        return schedule
 
     def computed(self, schedule: Schedule) -> None:
         """Record that a step was computed: its keys and values are in the cache."""
@@ -231,6 +287,9 @@ class Scheduler:
         rests = [_num_uncomputed(group) for group in reading]
         fair = FairRows(self.running_rows, self.running, self._max_short)
         for group in self._heads()[:MAX_STARTS]:
+            if self.blocks.lacks_source_blocks(group):
+                self._waits_no_longer(group)  # no preemption frees such blocks
+                continue
             if sum(rests) >= self.max_batch_tokens and group.num_tokens >= max(rests):
                 continue  # the running prompts come first, so it could not start in this step
             while fair.total + group.max_rows > self.max_batch_rows or not self._fits(group):
@@ -258,7 +317,7 @@ class Scheduler:
         return [group for group in self.waiting.heads() if group not in self._gave_room]
 
     def _waits_no_longer(self, group: SequenceGroup) -> None:
-        """A group starts or ends. The groups that made room for it may start again."""
+        """A group starts, ends, or cannot start for now. The groups that made room for it may start again."""
         if self._gave_room:
             self._gave_room = {giver: taker for giver, taker in self._gave_room.items() if taker is not group}
 
@@ -313,13 +372,20 @@ class Scheduler:
     def _admit(self, schedule: Schedule, budget: int) -> None:
         prefills = any(row.num_tokens > 1 for row in schedule.chunks)
         later: set[int] = set()
+        lacks_source = False
         while budget > 0:
             group = self._next()
             if later:
-                group = next((head for head in self._heads() if head.call_id not in later), None)
+                heads = [head for head in self._heads() if head.cross_block_table or not lacks_source]
+                group = next((head for head in heads if head.call_id not in later), None)
             if group is None or not self._has_rows(group):
                 return
             found = self.blocks.find(group)
+            if self.blocks.lacks_source_blocks(group):
+                # Preempted groups that hold source blocks free them when they end. They do not wait for this group.
+                later.add(group.call_id)
+                lacks_source = True
+                continue
             if not self.blocks.fits(group, found):
                 return
             if self.blocks.is_being_computed(group, len(found), self.running):

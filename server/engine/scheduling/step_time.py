@@ -44,5 +44,15 @@ class StepTime:
         """Expected duration of a decode-only step with about this number of tokens, or None before the first one."""
         return self._decode_seconds(tokens) if self._decode_step_seconds else None
 
+    def expected_seconds(self, decode_tokens: int, prefill_tokens: int) -> float | None:
+        """Expected duration of a step with these tokens, or None before both kinds of steps were measured."""
+        if not (self._decode_step_seconds and self._prefill_costs.are_measured):
+            return None
+        seconds = self._decode_seconds(max(decode_tokens, 1))
+        if prefill_tokens:
+            cost = self._prefill_costs.estimate()
+            seconds += cost.fixed_seconds + cost.token_seconds * prefill_tokens
+        return seconds
+
     def _decode_seconds(self, tokens: int) -> float:
         return self._decode_step_seconds.usual_seconds(tokens)

@@ -23,12 +23,14 @@ from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.scheduling.encoder_budget import delayed_seconds
 from server.engine.sequences.events import EngineEvents, StepFailed
 from server.engine.sequences.sequence import SequenceGroup
+from server.engine.stepping.arriving_rows import ArrivingRows
 from server.engine.stepping.fairness import DeficitRoundRobin
 from server.engine.stepping.generation_engine import GenerationEngine
 from server.ipc.wire.messages import (
     Encode,
     Failed,
     Generate,
+    GenerateRow,
     Stats,
     StepOutput,
     StepTiming,
@@ -81,6 +83,7 @@ class Engine:
         self.epoch = epoch
         self.send: Callable[[StepOutput], None] | None = None
         self._by_name = {name: model for model in models.values() for name in (model.name, *model.adapters)}
+        self._arriving = ArrivingRows()
         self._requests: dict[int, tuple[ModelEngine, SequenceGroup | EncodeRequest]] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._round_robin = DeficitRoundRobin(models)
@@ -104,6 +107,7 @@ class Engine:
             return
         for sequence_id in [key for key, (owner, _) in self._requests.items() if owner is model]:
             self._end(sequence_id, "abort")
+        self._arriving.remove((name, *model.adapters))
         self._reported.subtract(_counts([model]))
         del self.models[name]
         for known in (name, *model.adapters):
@@ -121,25 +125,43 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to do."""
-        return bool(self._events) or any(model.has_work for model in self.models.values())
+        return bool(self._events or self._arriving) or any(model.has_work for model in self.models.values())
 
     def add(self, message: Generate | Encode) -> None:
         """Add a request. Errors are reported by the next `step`."""
         model = self._by_name.get(message.model)
-        requests: Sequence[SequenceGroup | EncodeRequest] = ()
         if model is not None and isinstance(message, Generate) and model.generation is not None:
-            requests = model.generation.add(message, self._events, time.monotonic())
+            if model.generation.accepts(message, self._events):
+                if len(message.rows) > model.generation.scheduler.max_batch_rows:
+                    self._arriving.add(message)
+                else:
+                    self._add_rows(model, message, message.rows)
         elif model is not None and isinstance(message, Encode) and model.encoding is not None:
-            requests = model.encoding.add(message, self._events)
+            self._queued(model, message, model.encoding.add(message, self._events))
         else:
             text = f"no model {message.model!r} for this task is loaded"
             entries = message.rows if isinstance(message, Generate) else [message]
             self._events.failed += [Failed(entry.sequence_id, "engine_error", text) for entry in entries]
+
+    def _add_rows(self, model: ModelEngine, message: Generate, rows: Sequence[GenerateRow]) -> None:
+        assert model.generation is not None
+        self._queued(model, message, model.generation.add(message, rows, self._events, time.monotonic()))
+
+    def _queued(
+        self, model: ModelEngine, message: Generate | Encode, requests: Sequence[SequenceGroup | EncodeRequest]
+    ) -> None:
+        """Record the requests of a message that were queued."""
         for request in requests:
-            assert model is not None
             self._requests[request.sequence_id] = (model, request)
             if message.deadline is not None:
                 self._add_deadline(message.deadline, request.sequence_id)
+
+    def _add_arriving(self) -> None:
+        """Queue one part of a large message. It has the rows of one step, so that no step lacks rows."""
+        if self._arriving:
+            model = self._by_name[self._arriving.model]
+            assert model.generation is not None
+            self._add_rows(model, *self._arriving.next(model.generation.scheduler.max_batch_rows))
 
     def set_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Set the bytes of a model's tokens, see `Vocabulary`."""
@@ -156,6 +178,7 @@ class Engine:
 
         Raises DeviceLost; the engine cannot be used after it.
         """
+        self._add_arriving()
         self._expire(time.monotonic())
         busy = {name for name, model in self.models.items() if model.has_work}
         while (name := self._round_robin.pick(self._after_encoding(busy))) is not None:
@@ -251,6 +274,7 @@ class Engine:
     def _end(self, sequence_id: int, reason: Literal["abort", "timeout"]) -> None:
         model, request = self._requests.pop(sequence_id, (None, None))
         if model is None:
+            self._arriving.abort(sequence_id)
             return
         if isinstance(request, SequenceGroup) and model.generation is not None:
             model.generation.finish(request, reason, self._events)
@@ -304,7 +328,9 @@ class Engine:
         queue_tokens = sum(encoding.queue.num_waiting_tokens for encoding in encodings) + sum(
             request.num_tokens + request.num_source_tokens for scheduler in schedulers for request in scheduler.waiting
         )
+        queue_tokens += self._arriving.num_tokens
         waiting = sum(len(encoding.queue) for encoding in encodings) + sum(len(s.waiting) for s in schedulers)
+        waiting += len(self._arriving)
         timings, self._timings = self._timings, []
         earlier, self._reported = self._reported, counted
         drafts = {

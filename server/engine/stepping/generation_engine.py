@@ -96,16 +96,21 @@ class GenerationEngine:
         self.grammar_waits = GrammarWaits(GrammarMasks(tokens, self.limits.vocab_size))
         self.token_bytes = tokens
 
-    def add(self, message: Generate, events: EngineEvents, now: float) -> list[SequenceGroup]:
-        """Put the rows of a request into the queue. Rows that can never run fail immediately.
-
-        Returns the sequence groups that were queued, one for each row.
-        """
+    def accepts(self, message: Generate, events: EngineEvents) -> bool:
+        """Whether the message is valid. Otherwise all its rows fail."""
         invalid = self._checks.invalid_reason(message, self.grammar_waits is not None)
         if invalid is not None:
             events.failed += [Failed(row.sequence_id, "engine_error", invalid) for row in message.rows]
-            return []
-        groups = [self._add_row(message, row, events, now) for row in message.rows]
+        return invalid is None
+
+    def add(
+        self, message: Generate, rows: Sequence[GenerateRow], events: EngineEvents, now: float
+    ) -> list[SequenceGroup]:
+        """Put some rows of a valid message into the queue. Rows that can never run fail immediately.
+
+        Returns the sequence groups that were queued, one for each row.
+        """
+        groups = [self._add_row(message, row, events, now) for row in rows]
         return [group for group in groups if group is not None]
 
     def _add_row(self, message: Generate, row: GenerateRow, events: EngineEvents, now: float) -> SequenceGroup | None:
@@ -148,10 +153,12 @@ class GenerationEngine:
         started = time.monotonic()
         if self.grammar_waits is not None:
             self._continue_held(self.grammar_waits, events)
-        if self.drafter is not None:
-            self._propose_drafts(self.drafter)
         launched = self._ahead.take()
-        schedule = self.scheduler.schedule() if launched is None else launched.schedule
+        schedule = self.scheduler.schedule_short() if launched is None else launched.schedule
+        if schedule is None:
+            if self.drafter is not None:
+                self._propose_drafts(self.drafter)
+            schedule = self.scheduler.schedule()
         if self.grammar_waits is not None:
             self.grammar_waits.drop_preempted()
         if schedule is None:

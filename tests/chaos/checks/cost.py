@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from statistics import quantiles
 
@@ -38,11 +39,16 @@ def _measure(record: Record, server: MeasuredServer, path: str, bodies: Sequence
     stall, memory = measured.stall_seconds * 1000, measured.peak_bytes / 1e6
     record.most("event loop stood", stall, STALL_MILLISECONDS, "ms")
     record.most("memory of the HTTP process", memory, MEMORY_MB, "MB")
-    where = f"{path} ({name}, {len(bodies)} at once)"
+    case = where(path, name, len(bodies))
     statuses = ", ".join(map(str, sorted({answer.status for answer in measured.answers})))
-    record.details[where] = f"event loop {stall:.0f} ms, {memory:.0f} MB, status {statuses}"
-    record.must(stall <= STALL_MILLISECONDS, f"{where}: the event loop stood {stall:.0f} ms")
-    record.must(memory <= MEMORY_MB, f"{where}: {memory:.0f} MB")
+    record.details[case] = f"event loop {stall:.0f} ms, {memory:.0f} MB, status {statuses}"
+    record.must(stall <= STALL_MILLISECONDS, f"{case}: the event loop stood {stall:.0f} ms")
+    record.must(memory <= MEMORY_MB, f"{case}: {memory:.0f} MB")
+
+
+def where(path: str, name: str, count: int) -> str:
+    """Name of a case. name: of its body. count: number of bodies that are sent together."""
+    return f"{path} ({name}, {count} at once)"
 
 
 def large_texts(rounds: int, together: int = 16) -> Record:
@@ -88,13 +94,23 @@ def known_bodies() -> list[tuple[str, str, dict[str, object]]]:
     ]
 
 
-def dearest(tries: int, together: int = 16, known: int = 100, with_corpus: int = 1) -> Record:
+def dearest(tries: int, together: int = 16, known: int = 100, with_corpus: int = 1, seconds: float = 1500.0) -> Record:
     """Promise 25: known bodies, those that the generator found earlier, and new ones; alone and sixteen at once.
+
+    All bodies that are known or were found earlier must be measured in the time. The search for new ones takes the rest
+    of it, and starts at another route each day.
 
     tries: bodies that the generator sends to each route now. known: number of known bodies to send.
     with_corpus: whether to send the bodies found earlier.
+    seconds: time of all measurements.
     """
     record = Record("request")
+    began = time.monotonic()
+    end = began + seconds
+
+    def report(line: str) -> None:
+        print(f"{time.monotonic() - began:5.0f} s  {line}", flush=True)
+
     with tempfile.TemporaryDirectory() as directory:
         models = write_models(Path(directory))
         with monitored_server(*models) as server:
@@ -102,11 +118,18 @@ def dearest(tries: int, together: int = 16, known: int = 100, with_corpus: int =
                 content = json.dumps(body).encode()
                 for count in (1, together):
                     _measure(record, server, path, [content] * count, name)
+                    case = where(path, name, count)
+                    report(f"{case}: {record.details[case]}")
             found: list[Dear] = []
             if with_corpus:
-                found += measure_corpus(server, (1, together), timeout=SEARCH_SECONDS, report=_quiet)
+                found += measure_corpus(server, (1, together), timeout=SEARCH_SECONDS, report=report, end=end)
+                left = 2 * len(corpus()) - len(found)
+                record.must(not left, f"{left} measurements of bodies found earlier were not made in {seconds:g} s")
             if tries:
-                found += search(server, tries, timeout=SEARCH_SECONDS, report=_quiet)
+                first = date.today().toordinal()
+                searched = search(server, tries, timeout=SEARCH_SECONDS, report=report, end=end, first=first)
+                record.details["search"] = f"{len(searched) // 2} routes"
+                found += searched
             for row in found:
                 record.runs += 1
                 stall, memory = row.stall_seconds * 1000, row.peak_bytes / 1e6
@@ -141,7 +164,3 @@ def turns(together: int) -> Record:
             if len(seconds) >= 10:
                 record.most("/health p99 beside them", quantiles(seconds, n=100)[-1] * 1000, 100, "ms")
     return record
-
-
-def _quiet(line: str) -> None:
-    """A report of the search that is not printed."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +96,8 @@ def search(
     max_bytes: int = 2 << 20,
     max_audio_bytes: int = 25 << 20,
     report: Callable[[str], None] = print,
+    end: float = math.inf,
+    first: int = 0,
 ) -> list[Dear]:
     """Find the most expensive bodies of each route, and send each alone and then sixteen at once.
 
@@ -101,13 +105,20 @@ def search(
     only: regular expression; other paths are left out.
     timeout: seconds after which the client leaves.
     max_bytes, max_audio_bytes: the body limits of the server.
+    end: time of `time.monotonic()` after which no other route is searched.
+    first: index of the first route, modulo the number of routes.
     """
     document = json.loads(server.page("/openapi.json"))
     models = [model["name"] for model in json.loads(server.page("/info"))["models"]]
     found: list[Dear] = []
-    for route in post_routes(document, models):
+    routes = post_routes(document, models)
+    first %= len(routes)
+    for number, route in enumerate([*routes[first:], *routes[:first]]):
         if not re.search(only, route.path):
             continue
+        if time.monotonic() > end:
+            report(f"{len(routes) - number} of {len(routes)} routes are not searched: the time is over")
+            break
         mutator = Mutator(document["components"]["schemas"], random.Random(f"{seed}{route.path}"))
         limit = max_audio_bytes if "/audio/" in route.path else max_bytes
         dearest = _climb(server, route, mutator, models, tries, timeout, limit)
@@ -132,12 +143,19 @@ def measure_corpus(
     only: str = "",
     timeout: float = 20.0,
     report: Callable[[str], None] = print,
+    end: float = math.inf,
 ) -> list[Dear]:
-    """The cost of each body of the corpus. counts: numbers of equal requests to send at once; each is measured."""
+    """The cost of each body of the corpus.
+
+    counts: numbers of equal requests to send at once; each is measured.
+    end: time of `time.monotonic()` after which no other body is measured.
+    """
     found = []
     for path, recipe in corpus():
         if re.search(only, path):
             for count in counts:
+                if time.monotonic() > end:
+                    return found
                 found.append(_dear(server, path, recipe, count, timeout))
                 report(line(found[-1], count))
     return found

@@ -1,0 +1,78 @@
+"""Rows of large messages, which become sequence groups in parts: one part before each step.
+
+To make the groups of a message of 512 rows takes as long as a step. A client may send many such messages at once, and
+the streams and short requests of others would wait for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+from server.engine.scheduling.round_robin import RoundRobinQueue
+from server.ipc.wire.messages import Generate, GenerateRow
+
+
+class ArrivingRows:
+    """Messages with rows that are not sequence groups yet. API keys, and then calls, take turns."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, GenerateRow] = {}
+        self._queue: RoundRobinQueue[tuple[Generate, deque[GenerateRow]]] = RoundRobinQueue()
+
+    def __len__(self) -> int:
+        """Number of rows. 0 only if no part is left."""
+        return len(self._rows)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompts of all rows, or of their sources."""
+        return sum(
+            len(message.prompts[row.prompt])
+            for message, rows in self._queue
+            if not message.frames
+            for row in rows
+            if row.sequence_id in self._rows
+        )
+
+    @property
+    def model(self) -> str:
+        """Name of the model, or adapter, of the next part. There must be rows."""
+        return self._queue.next()[0].model
+
+    def add(self, message: Generate) -> None:
+        """Queue the rows of a message behind the earlier ones of its call."""
+        self._rows |= {row.sequence_id: row for row in message.rows}
+        self._queue.add(message.key, message.call_id or message.rows[0].sequence_id, (message, deque(message.rows)))
+
+    def next(self, max_rows: int) -> tuple[Generate, list[GenerateRow]]:
+        """The next part: a message, and at most `max_rows` of its rows. There must be rows."""
+        message, rows = self._queue.next()
+        part: list[GenerateRow] = []
+        while rows and len(part) < max_rows:
+            row = rows.popleft()
+            if self._rows.pop(row.sequence_id, None) is not None:
+                part.append(row)
+        self._queue.end_turn(keep=bool(rows))
+        self._forget_ended()
+        return message, part
+
+    def abort(self, sequence_id: int) -> None:
+        """Drop a row. An unknown id is ignored."""
+        self._rows.pop(sequence_id, None)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Forget the messages if all their rows were aborted or taken."""
+        if not self._rows and len(self._queue):
+            self._queue = RoundRobinQueue()
+
+    def remove(self, names: Collection[str]) -> None:
+        """Drop the rows of a model. names: its name, and those of its adapters."""
+        kept, self._queue = list(self._queue), RoundRobinQueue()
+        for message, rows in kept:
+            if message.model in names:
+                for row in rows:
+                    self._rows.pop(row.sequence_id, None)
+            else:
+                self._queue.add(message.key, message.call_id or message.rows[0].sequence_id, (message, rows))
