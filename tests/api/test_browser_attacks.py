@@ -128,3 +128,20 @@ async def test_probes_say_nothing_to_any_page(bench: Bench, http: httpx.AsyncCli
             assert (await http.get(path, headers={"host": host})).status_code == 200
         answer = await http.get(path, headers={"host": SERVER, "origin": "http://evil.example"})
         assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_no_route_of_any_method_serves_a_hostile_page(bench: Bench, http: httpx.AsyncClient, name: str) -> None:
+    """All routes of the document, newer ones included. A check that names methods would forget DELETE."""
+    bench.become_ready()
+    paths = (await http.get("/openapi.json", headers={"host": SERVER})).json()["paths"]
+    page, asked = PAGES[name], 0
+    for path, method in [(path, method) for path, methods in paths.items() for method in methods]:
+        if path in ("/health", "/ready") and page.host != SERVER:
+            continue
+        headers = fetched(page, "cors", "empty") | {"origin": page.origin, "content-type": "text/plain"}
+        for fields in (headers, {"host": page.host, "origin": page.origin}):
+            answer = await http.request(method, path, content=b"{}", headers=fields)
+            assert answer.status_code == 403, (method, path)
+            asked += 1
+    assert asked > 150 and not bench.sent

@@ -185,6 +185,15 @@ def test_invalid_requests_are_refused(pairs):
     assert (6, 0) in results.encoded
 
 
+@pytest.mark.parametrize("kind", [2, 10**9])
+def test_a_text_with_a_token_type_that_the_model_lacks_fails_alone(pairs, kind):
+    """The post-processor of a checkpoint states the types of its tokens."""
+    wrong = Encode(0, "bert", "embed", [EncodeItem([5, 6], [0, kind])])
+    results = run(pairs("bert").engine(), [encode(1, [[5]]), wrong, encode(2, [[6]])])
+    assert results.failed.keys() == {0} and "2 types" in results.failed[0].message
+    assert results.encoded.keys() == {(1, 0), (2, 0)}
+
+
 def test_a_text_with_non_finite_values_fails_alone(pairs, monkeypatch):
     pair = pairs("bert")
     transformer = pair.loaded.model.transformer

@@ -385,3 +385,16 @@ def test_a_file_of_another_user_is_not_read(cache, tmp_path, monkeypatch, caplog
 
     monkeypatch.setattr(packed_cache, "_why_unsafe", of_another)
     assert not kept(cache) and "another user" in caplog.text
+
+
+def test_a_changed_file_in_a_folder_has_another_key(tmp_path):
+    """Modules of a sentence-transformers checkpoint have weights in folders, whose times do not change with them."""
+    weights_file = tmp_path / "model" / "2_Dense" / "model.safetensors"
+    weights_file.parent.mkdir(parents=True)
+    weights_file.write_bytes(b"before")
+    spec = ModelSpec("m", str(tmp_path / "model"), "float32")
+    first = packed_cache.packed_key(spec, torch.float32, CPU), fingerprint([spec])
+    status = weights_file.stat()
+    weights_file.write_bytes(b"behind")
+    os.utime(weights_file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert not {packed_cache.packed_key(spec, torch.float32, CPU), fingerprint([spec])} & set(first)

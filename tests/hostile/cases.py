@@ -11,6 +11,7 @@ import numpy as np
 from tests.hostile import gguf_cases
 from tests.hostile.base import config, generation, tokenizer, write_json
 from tests.hostile.pieces import pieces
+from tests.hostile.text_cases import TEXTS
 from tests.hostile.weight_cases import ESCAPES, LONG, WEIGHTS, Case, text_file
 
 
@@ -275,6 +276,7 @@ CASES: dict[str, Mapping[str, Case]] = {
     "weights": WEIGHTS,
     "adapters": ADAPTERS,
     "tokenizers": TOKENIZERS,
+    "other texts": TEXTS,
     "GGUF": gguf_cases.CASES,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import torch
 from models.checkpoint.quantize_checkpoint import quantize_checkpoint
 from models.config import ConfigError
 from server.engine.grammars.marker_tokens import MAX_CACHED, MarkerTokens
+from tests.hostile.advisories import ADVISORIES, written
 from tests.hostile.base import config, write_checkpoint, write_json
 from weights.errors import ResolveError, WeightsError
 from weights.read import open_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -89,3 +93,16 @@ def test_an_escape_in_a_file_reaches_no_terminal(checkpoint: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8")
     assert str(caught.value).isprintable()
+
+
+def test_each_class_of_advisories_has_tests_that_exist() -> None:
+    for advisory in ADVISORIES:
+        assert advisory.tests, advisory.name
+        for test in advisory.tests:
+            path, _, name = test.partition("::")
+            assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), test
+
+
+def test_the_page_has_the_present_table() -> None:
+    page = (ROOT / "docs" / "advisories.md").read_text(encoding="utf-8")
+    assert written(page) == page

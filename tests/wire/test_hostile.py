@@ -281,3 +281,19 @@ def test_a_damaged_handshake_repeats_nothing(header: bytes, shared_server: Proce
     received = raw(shared_server, b"GET /v1/realtime HTTP/1.1\r\n" + head + b"\r\n\r\n")
     assert answers(received)[0] in (403, 404) and CANARY.encode() not in received
     assert "error" in json.loads(received.partition(b"\r\n\r\n")[2])
+
+
+def test_a_body_of_many_small_chunks_costs_no_stack(shared_server: Process) -> None:
+    """Each chunk took 16 bytes of the stack of another server (CVE-2025-23310)."""
+    head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    text = b'{"model": "decoder", "inputs": "%b"}' % (b"ab" * 20_000)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text)
+    received = raw(shared_server, head + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    assert answers(received) == [200]
+
+
+def test_many_ranges_of_a_page_are_not_merged(client: httpx.Client) -> None:
+    """Merging took time with the square of their number (CVE-2025-62727)."""
+    ranges = ",".join(f"{start}-{start + 1}" for start in range(0, 9000, 3))
+    answer = client.get("/docs", headers={"range": f"bytes={ranges}", "accept": "text/html"})
+    assert answer.status_code in (200, 416) and len(answer.content) < 1 << 20

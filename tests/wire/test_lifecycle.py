@@ -155,6 +155,19 @@ def test_two_workers_share_the_requests_and_one_answers_while_the_other_is_repla
     eventually(lambda: is_gone(first) and is_gone(second))
 
 
+def test_requests_to_a_stopped_worker_go_to_the_other_one(start: Callable[..., Process]) -> None:
+    """It answers nothing, but its sockets stay open."""
+    server = start("--workers", "2", "--stale-seconds", "0.5", "--hang-seconds", "4").wait_ready()
+    first, _ = server.workers()
+    first.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: server.post("/generate", json={"prompt": "ab"}), range(8)))
+        assert [answer.status_code for answer in answers] == [200] * 8
+    assert is_ready(server)
+    eventually(lambda: is_gone(first) and server.get("/info").json()["workers"]["ready"] == 2)
+    assert server.metric("triptych_worker_restarts_total") >= 1
+
+
 def test_sighup_replaces_the_workers_without_dropping_a_stream(start: Callable[..., Process]) -> None:
     server = start("--workers", "2").wait_ready()
     old = server.workers()

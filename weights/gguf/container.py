@@ -27,7 +27,7 @@ _MAX_KEY_BYTES = 65535
 _MAX_TENSORS, _MAX_KEYS, _MAX_ELEMENTS = 1 << 16, 1 << 12, 1 << 22
 """Published files have 2,000 tensors, 100 keys and 1,500,000 elements of arrays. Each takes microseconds to read."""
 _MAX_TEXT_BYTES = 1 << 28
-"""Most bytes of a text of the metadata, and of all texts of an array. Vocabularies have 10 MB, templates 1 MB."""
+"""Most bytes of all texts of the metadata, and of those of an array. Vocabularies have 10 MB, templates 1 MB."""
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -78,7 +78,7 @@ class GgufFile:
         except (OSError, ValueError) as error:
             reason = "is empty" if isinstance(error, ValueError) else "cannot be read"
             raise GgufError(f"{self.name!r} {reason}") from None
-        self._at = self._num_elements = 0
+        self._at = self._num_elements = self._text_bytes = 0
         try:
             self._values, tensors = self._read_header()
         except (struct.error, OverflowError):
@@ -204,6 +204,12 @@ class GgufFile:
         if length > max_bytes:
             raise GgufError(f"{self.name!r} is damaged: a name or text has {length:,} bytes, more than {max_bytes:,}")
         start = self._skip(length)
+        self._text_bytes += length
+        if self._text_bytes > _MAX_TEXT_BYTES:
+            raise GgufError(
+                f"{self.name!r} has texts of {self._text_bytes:,} or more bytes in its metadata; the limit is "
+                f"{_MAX_TEXT_BYTES:,}"
+            )
         return self._utf8(self.mapped[start : start + length])
 
     def _utf8(self, content: bytes) -> str:

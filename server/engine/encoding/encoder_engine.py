@@ -92,6 +92,9 @@ class EncoderEngine:
                 return "engine_error", f"a text is empty or outside the vocabulary of {self.limits.source_vocab_size}"
             if item.token_type_ids is not None and len(item.token_type_ids) != len(item.token_ids):
                 return "engine_error", "the number of token types differs from the number of tokens"
+            # A tokenizer may state types that its model lacks. They would end the step of all its texts.
+            if (types := self.limits.token_types) and not all(0 <= kind < types for kind in item.token_type_ids or ()):
+                return "engine_error", f"a text has a token type outside the {types} types of the model"
             if message.task == "fill_mask" and item.mask_index not in range(len(item.token_ids)):
                 return "engine_error", "mask_index is outside of the text"
             if message.task == "embed_spans" and not _are_spans(item):

@@ -17,7 +17,14 @@ from models.backends import choice
 from models.backends.int8_slots import MAX_INT8_HEAD
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.checkpoint.loader import LoadedModel, load_model
-from models.config import ConfigError, ConvolutionalEmbeddingConfig, SamplesEmbeddingConfig
+from models.config import (
+    ConfigError,
+    ConvolutionalEmbeddingConfig,
+    EmbeddingConfig,
+    QuestionTypesEmbeddingConfig,
+    SamplesEmbeddingConfig,
+    StackConfig,
+)
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
 from server.engine.cache.block_manager import BlockManager
@@ -312,6 +319,7 @@ def build(
         context_tokens=loaded.context_tokens if config.decoder is not None else 0,
         source_vocab_size=reader.embedding.vocab_size if reader is not None and loaded.source_tokens else 0,
         source_tokens=loaded.source_tokens,
+        token_types=_token_types(reader),
         frame_bytes=2 * loaded.source_tokens * loaded.num_mels * torch.float32.itemsize,
         min_samples=0 if loaded.samples is None else loaded.samples.min_samples,
         samples_per_token=0 if loaded.samples is None else loaded.samples.samples_per_token,
@@ -430,6 +438,14 @@ def _head_infos(model: LoadedModel) -> dict[str, Any]:
     if settings.answer is not None:
         found["answer"] = convert(asdict(settings.answer), AnswerInfo)
     return found
+
+
+def _token_types(reader: StackConfig | None) -> int:
+    """Token types of a stack that reads texts; 0 where it ignores them, as it does a single type."""
+    embedding = None if reader is None else reader.embedding
+    if not isinstance(embedding, EmbeddingConfig) or isinstance(embedding, QuestionTypesEmbeddingConfig):
+        return 0
+    return embedding.num_token_types if embedding.num_token_types > 1 else 0
 
 
 def _plain(value: object) -> object:

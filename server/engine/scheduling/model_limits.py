@@ -14,6 +14,7 @@ class ModelLimits:
 
     vocab_size, context_tokens: vocabulary size and longest text of the decoder; 0 without a decoder.
     source_vocab_size, source_tokens: vocabulary size and longest text of the encoder; 0 without an encoder.
+    token_types: token types of the reader's embedding; 0 for a model that ignores them.
     frame_bytes: size of the log-mel frames that a speech model reads, in bytes; 0 for other models.
     min_samples, samples_per_token: of a model that reads samples, samples of the shortest source and of each further
         token; 0 for other models.
@@ -24,6 +25,7 @@ class ModelLimits:
     context_tokens: int = 0
     source_vocab_size: int = 0
     source_tokens: int = 0
+    token_types: int = 0
     frame_bytes: int = 0
     min_samples: int = 0
     samples_per_token: int = 0

@@ -63,16 +63,19 @@ def files_fingerprint(models: Sequence[ModelSpec]) -> str:
     for model in models:
         draft = "" if model.speculation is None else model.speculation.draft_directory
         for directory in (model.directory, *model.adapters.values(), *([draft] if draft else [])):
-            for path in _files(Path(directory)):
+            checkpoint = Path(directory)
+            for path in _files(checkpoint):
                 with contextlib.suppress(OSError):
                     status = path.stat()
-                    digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+                    name = path.relative_to(checkpoint.parent)
+                    digest.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def _files(checkpoint: Path) -> list[Path]:
+    """The files of a checkpoint, those of its folders included: modules of sentence-transformers have weights there."""
     try:
-        return pieces(checkpoint) if is_gguf(checkpoint) else sorted(checkpoint.glob("*"))
+        return pieces(checkpoint) if is_gguf(checkpoint) else sorted(checkpoint.rglob("*"))
     except ResolveError:  # a piece is missing
         return [checkpoint]
 

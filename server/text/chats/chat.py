@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,8 @@ from server.text.tokens.tokenizer import TokenizerError
 from weights.resolve import file_in
 
 MAX_TEMPLATE_CHARACTERS = 1 << 20
+MAX_TEMPLATES = 64
+"""Most named templates of a checkpoint. Published ones have four at most."""
 _PROCESS_FILE = Path(__file__).with_name("chat_process.py")
 _MEMORY_BYTES = 512 << 20
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -129,7 +132,9 @@ def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
     directory.
     """
     names = {"default": "chat_template.jinja"}
-    names |= {path.stem: f"chat_templates/{path.name}" for path in sorted(directory.glob("chat_templates/*.jinja"))}
+    listed = list(islice(directory.glob("chat_templates/*.jinja"), MAX_TEMPLATES + 1))
+    _check_number(len(listed), "chat_templates")
+    names |= {path.stem: f"chat_templates/{path.name}" for path in sorted(listed)}
     found: dict[str, str] = {}
     for name, file in names.items():
         path = file_in(directory, file)
@@ -149,11 +154,17 @@ def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
     return ChatTemplates(found, {f"{role}_token": token.content for role, token in files.roles.items()})
 
 
+def _check_number(templates: int, file: str) -> None:
+    if templates > MAX_TEMPLATES:
+        raise TokenizerError(f"{file} has more than {MAX_TEMPLATES} chat templates")
+
+
 def _templates_of_config(value: Any) -> dict[str, str]:
     if value is None:
         return {}
     try:
         found = {"default": value} if isinstance(value, str) else {entry["name"]: entry["template"] for entry in value}
+        _check_number(len(found), "tokenizer_config.json")
     except (TypeError, KeyError):
         found = {"": None}
     if not all(isinstance(text, str) for pair in found.items() for text in pair):

@@ -19,11 +19,13 @@ PAIR_FAMILIES = frozenset({"marian", "triptych"})
 _OPUS_NAME = re.compile(r"opus-mt-(?:tc-(?:[a-z]+-)*?(?:base|big|tiny)-|tc-)?([\w+]+)-([\w+]+)$")
 _PAIR = re.compile(r"(\w+(?:\+\w+)*)-(\w+(?:\+\w+)*)")
 _TARGET_TOKEN = re.compile(r"<2([A-Za-z_-]+)>")
+MAX_OFFERS = 1024
+"""Most offers of a checkpoint. MADLAD has 419. Requests search them all."""
 _TASK = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
 class LanguagesError(ValueError):
-    """The operator's language pair cannot be used. The message is one line."""
+    """The operator's language pair, or the languages of a checkpoint, cannot be used. The message is one line."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def target_token_offers(tokenizer: Tokenizer) -> list[Offer]:
         if match is not None and language is not None:
             source = Source(None, None, prefix=f"{match[0]} ")
             offers.append(Offer((source,), (Target(match[1], language),)))
+        if len(offers) > MAX_OFFERS:
+            break
     return offers
 
 
@@ -121,10 +125,11 @@ def fairseq_offers(directory: Path, config: Mapping[str, Any], tokenizer: Tokeni
     name = "decoder_start_token_id" if is_decoder_start else "forced_bos_token_id"
     generation = read_json(directory, "generation_config.json")
     configured = config.get(name) if generation.get(name) is None else generation[name]
+    translates_to_one = configured in tokens.ids.values()
     targets = []
     for code, language in languages.items():
         token_id = tokens.ids[code]
-        if configured == token_id or configured not in tokens.ids.values():
+        if configured == token_id or not translates_to_one:
             if is_decoder_start:
                 targets.append(Target(code, language, decoder_start_ids=(token_id,)))
             else:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from server.text.languages.language_codes import Language, english_name, parse_language, plain_codes
 from server.text.languages.language_offers import (
+    MAX_OFFERS,
     PAIR_FAMILIES,
     LanguagesError,
     Offer,
@@ -36,6 +37,8 @@ from server.text.tokenizers.tokenizer_files import read_json
 from server.text.tokens.tokenizer import Tokenizer
 
 _MAX_LISTED = 30
+_MAX_PAIRS = 1 << 17
+"""Most pairs of languages of a checkpoint. NLLB has 41,000. `/languages` lists them."""
 _EXAMPLE_LANGUAGES = ("en", "de", "fr", "es")
 _ANY_BY_NAME = "this model takes languages with a two-letter code such as de"
 
@@ -84,12 +87,20 @@ class TranslationLanguages:
     offers: the translations with their prompts.
     by_name: whether the model translates between any two languages, which the prompt names in English.
     instruction: the prompt of a language model; None for an encoder-decoder.
+    Raises LanguagesError for more offers than any published checkpoint has.
     """
 
     def __init__(
         self, offers: Iterable[Offer], by_name: bool = False, instruction: InstructionPrompt | None = None
     ) -> None:
         self._offers = tuple(offers)
+        num_pairs = sum(len(offer.sources) * len(offer.targets) for offer in self._offers)
+        for count, most, what in (
+            (len(self._offers), MAX_OFFERS, "lists of translations"),
+            (num_pairs, _MAX_PAIRS, "pairs of languages"),
+        ):
+            if count > most:
+                raise LanguagesError(f"the checkpoint has {count:,} or more {what}; the limit is {most:,}")
         self._by_name = by_name
         self.instruction = instruction
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from server.text.tokenizers.tokenizer_files import read_json
 from server.text.tokens.tokenizer import TokenizerError
 
 _DEFAULT_LAYERS, _DEFAULT_HEADS, _DEFAULT_MEDIAN_WIDTH = 4, 6, 7
+_MAX_HEADS = 1 << 14
+"""Most heads of all decoder layers together: a pair is made for each. The largest published decoder has 640."""
+_MAX_MEDIAN_WIDTH = 1499
+"""Largest odd number of frames in a window of 30 seconds."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +45,15 @@ class SpeechSettings:
         if condition not in (None, True, False):
             raise TokenizerError("generation_config.json: 'condition_on_prev_tokens' must be true or false")
         width = config.get("median_filter_width", _DEFAULT_MEDIAN_WIDTH)
-        if not isinstance(width, int) or width < 1 or width % 2 == 0:
-            raise TokenizerError("config.json: 'median_filter_width' must be an odd number")
+        if not _is_integer(width) or not 1 <= width <= _MAX_MEDIAN_WIDTH or width % 2 == 0:
+            raise TokenizerError(
+                f"config.json: 'median_filter_width' must be an odd number up to {_MAX_MEDIAN_WIDTH:,}"
+            )
         return cls(
             _alignment_heads(
                 generation.get("alignment_heads"),
-                config.get("decoder_layers", _DEFAULT_LAYERS),
-                config.get("decoder_attention_heads", _DEFAULT_HEADS),
+                _count(config.get("decoder_layers", _DEFAULT_LAYERS), "decoder_layers"),
+                _count(config.get("decoder_attention_heads", _DEFAULT_HEADS), "decoder_attention_heads"),
             ),
             width,
             condition_on_previous_text=bool(condition),
@@ -58,9 +65,25 @@ _THRESHOLDS = ("compression_ratio_threshold", "logprob_threshold", "no_speech_th
 
 
 def _number(value: Any, name: str) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise TokenizerError(f"generation_config.json: {name!r} must be a number")
-    return value
+    if value is None:
+        return None
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        pass
+    raise TokenizerError(f"generation_config.json: {name!r} must be a finite number")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _count(value: Any, name: str) -> int:
+    if not _is_integer(value) or not 0 <= value <= _MAX_HEADS:
+        raise TokenizerError(f"config.json: {name!r} must be an integer from 0 to {_MAX_HEADS:,}")
+    found: int = value
+    return found
 
 
 def _alignment_heads(value: Any, layers: int, heads: int) -> tuple[tuple[int, int], ...]:
@@ -68,8 +91,10 @@ def _alignment_heads(value: Any, layers: int, heads: int) -> tuple[tuple[int, in
         value = []
     try:
         found = tuple((int(layer), int(head)) for layer, head in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TokenizerError("generation_config.json: 'alignment_heads' must be pairs of layer and head") from None
     if found and all(0 <= layer < layers and 0 <= head < heads for layer, head in found):
         return found
+    if layers * heads > _MAX_HEADS:
+        raise TokenizerError(f"config.json: its decoder has {layers * heads:,} heads; the limit is {_MAX_HEADS:,}")
     return tuple((layer, head) for layer in range(layers // 2, layers) for head in range(heads))

@@ -216,7 +216,12 @@ def _check_growth(name: str, component: Any) -> None:
     for step in steps:
         _check_pattern(name, step)
         if step.get("type") == "Precompiled":
-            check_character_map(base64.b64decode(step.get("precompiled_charsmap") or ""), "tokenizer.json")
+            charsmap = base64.b64decode(step.get("precompiled_charsmap") or "")
+            check_character_map(charsmap, "tokenizer.json")
+            try:
+                normalizers.Precompiled(charsmap)
+            except Exception:  # within a file, the library would panic, which writes several lines
+                raise TokenizerError("tokenizer.json has a character map that cannot be read") from None
         check(len(step.get("suffix") or "") + len(step.get("prefix") or ""), MAX_AFFIX, "characters in a prefix")
     growth = prod(_growth(step) for step in steps)
     if growth > MAX_GROWTH:
