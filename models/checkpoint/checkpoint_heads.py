@@ -189,6 +189,12 @@ def checkpoint_tasks(
     return (*tasks, *heads.more_tasks, "rerank") if is_reranker else (*tasks, *heads.more_tasks)
 
 
+def longest_text(config: ModelConfig, heads: CheckpointHeads) -> int | None:
+    """Longest sequence of a decoder, or of an encoder-only model, in tokens; None if the files do not limit it."""
+    limits = [limit for limit in (config.max_positions, heads.sentence.max_tokens) if limit is not None]
+    return min(limits, default=None)
+
+
 def class_names(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
     """Class names by index; empty without classes. transformers does not save its default names `LABEL_0`, ..."""
     if not isinstance(head, ClassificationHead | TokenClassificationHead):

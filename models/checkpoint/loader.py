@@ -17,6 +17,7 @@ from models.checkpoint.checkpoint_heads import (
     CheckpointHeads,
     checkpoint_tasks,
     class_names,
+    longest_text,
     read_files,
     read_heads,
 )
@@ -146,8 +147,7 @@ def load_model(
     _refuse_dtype(family, dtype)
     config = files.config()
     heads = read_heads(files, config, answers)
-    limits = [limit for limit in (config.max_positions, heads.sentence.max_tokens) if limit is not None]
-    context_tokens = min(limits, default=None)
+    context_tokens = longest_text(config, heads)
     generation_config = read_settings(directory, "generation_config.json")
     generates_from_source = config.is_encoder_decoder and isinstance(config.head, LanguageModelHead)
     decoder_start = family.decoder_start if generates_from_source else None

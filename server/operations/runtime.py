@@ -134,10 +134,10 @@ class Runtime:
         """Load the models that a request needs, if they are loaded on demand, and hold them until its call closes.
 
         operation: name of the operation. spec: its specification. A specification without a known model passes; the
-        operation reports what is wrong with it.
+            operation reports what is wrong with it. One whose `loads_model` is False needs no model in memory.
         Raises the errors of `ModelRegistry.demand`.
         """
-        if self.registry is None:
+        if self.registry is None or not getattr(spec, "loads_model", True):
             return
         for model in await needed_models(self.registry, self.names, self.pivot, operation, spec):
             await self.registry.demand(call, model)
@@ -191,7 +191,10 @@ class Runtime:
         for model in self.ready():
             if model.name == name:
                 return model
-        raise ModelNotFound(unknown_model(name, [model.name for model in self.ready()]), "model")
+        known = [model.name for model in self.ready()]
+        if self.registry is not None:
+            known = [own for model in self.registry.models.values() for own in model.names]
+        raise ModelNotFound(unknown_model(name, known), "model")
 
     async def served(self, name: str | None, wait_seconds: float) -> ServedModel:
         """The named model, or the first one, after it is loaded. Raises NotReady and ModelNotFound.

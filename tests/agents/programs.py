@@ -33,6 +33,7 @@ class Program:
     packages: the packages whose versions the table shows, with `npm:` or `pip:` before the name.
     way: name of the block in the section, where it has several.
     driver: file of `drivers` that follows the block; empty for a command.
+    environment: of a driver in Python, if it has one of its own inside that of the agents.
     modes: whether it asks for streams, for whole answers, or for both.
     arguments: for a command, what a mode adds to it.
     variables: further environment variables of a driver.
@@ -46,6 +47,7 @@ class Program:
     packages: tuple[str, ...]
     way: str = ""
     driver: str = ""
+    environment: str = ""
     turns: tuple[str, ...] = TURNS
     modes: tuple[str, ...] = BOTH
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -125,6 +127,7 @@ PROGRAMS = [
             "openai": ("pip:llama-index-core", "pip:llama-index-llms-openai-like"),
             "ollama": ("pip:llama-index-core", "pip:llama-index-llms-ollama"),
         },
+        environment="llama_index",
     ),
     *_ways(
         "openai-agents",

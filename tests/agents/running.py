@@ -18,7 +18,8 @@ from tests.e2e.conftest import REPOSITORY
 
 HERE = Path(__file__).parent
 ENVIRONMENT = REPOSITORY / os.environ.get("AGENTS_ENVIRONMENT", ".venv-agents")
-"""A Python environment, with one for aider in `aider` and the npm packages in `node_modules`."""
+"""A Python environment, with those of single programs in folders of their names, and the npm packages in
+`node_modules`."""
 NODE_MODULES = ENVIRONMENT / "node_modules"
 AIDER = ENVIRONMENT / "aider"
 TIMEOUT_SECONDS = 300
@@ -122,7 +123,7 @@ def run_driver(
         )
     else:
         # Not the folder of the drivers: their names are those of the packages that they import.
-        folder, command = home, str(ENVIRONMENT / "bin" / "python")
+        folder, command = home, str(ENVIRONMENT / program.environment / "bin" / "python")
         shutil.copy(HERE / "drivers" / "turns.py", folder)
     folder.mkdir(exist_ok=True)
     file = folder / f"{program.id}-driver{suffix}"

@@ -6,6 +6,7 @@ The example of a route is a sample too. Add one here for a new object inside a b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, get_args
 
 from pydantic import BaseModel, RootModel
@@ -23,6 +24,7 @@ _FORMATS = (
     {"type": "regex", "pattern": "a+"},
     {"type": "choice", "choices": ["a", "b"]},
 )
+_FOUND = {"type": "search_result", "source": "notes", "title": "Rome", "content": [{"type": "text", "text": "rain"}]}
 _ANTHROPIC = {
     "messages": [
         {
@@ -43,8 +45,14 @@ _ANTHROPIC = {
                 {
                     "type": "tool_result",
                     "tool_use_id": "t1",
-                    "content": [{"type": "text", "text": "rain"}, {"type": "tool_reference", "tool_name": "weather"}],
-                }
+                    "content": [
+                        {"type": "text", "text": "rain"},
+                        {"type": "tool_reference", "tool_name": "weather"},
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}},
+                        _FOUND,
+                    ],
+                },
+                deepcopy(_FOUND),
             ],
         },
     ],
@@ -101,6 +109,8 @@ SAMPLES: Mapping[str, Sequence[Mapping[str, Any]]] = {
                     "tool_calls": [_CALL, {"id": "c2", "type": "custom", "custom": {"name": "sh", "input": "ls"}}],
                 },
                 {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+                {"role": "assistant", "function_call": {"name": "weather", "arguments": "{}"}},
+                {"role": "function", "name": "weather", "content": "rain"},
             ],
             "stream": True,
             "stream_options": {"include_usage": True},

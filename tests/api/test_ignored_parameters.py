@@ -8,9 +8,12 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field
 
+from server.api.bodies.body import validate
+from server.api.dialects.openai.chat_body import ChatCompletionBody
 from server.api.fields.field_kinds import KIND, Hint, only, wish
 from server.api.fields.ignored_parameters import MAX_HEADER_BYTES, header_value, ignored_parameters
 from server.api.fields.schema_errors import describe_errors
+from server.errors import InvalidRequest
 
 
 class Part(BaseModel):
@@ -67,6 +70,18 @@ def test_refused_fields_name_their_neutral_values() -> None:
     assert (message, field) == ('`effort` is not supported, except as "none"', "effort")
     with pytest.raises(ValueError, match="is not supported"):
         Body.model_validate({"messages": [{"audio": 1}]})
+
+
+@pytest.mark.parametrize("name", ["mirostat", "n_probs", "min_keep", "t_max_predict_ms"])
+def test_a_number_is_no_truth_value(name: str) -> None:
+    """`Annotated[Any, only(0)]` was the same type as `Annotated[Any, only(False)]`, because 0 equals False."""
+    given = {"messages": [{"role": "user", "content": "a"}]}
+    assert not ignored_parameters(validate(given | {name: 0}, ChatCompletionBody))
+    with pytest.raises(InvalidRequest, match=f"`{name}` is not supported, except as 0"):
+        validate(given | {name: False}, ChatCompletionBody)
+    validate(given | {"post_sampling_probs": False}, ChatCompletionBody)
+    with pytest.raises(InvalidRequest, match="except as false"):
+        validate(given | {"post_sampling_probs": 0}, ChatCompletionBody)
 
 
 def test_the_schema_names_the_kinds() -> None:

@@ -33,6 +33,7 @@ class FakeRegistry:
         self.failure = ""
         self.described: list[tuple[DeclaredModel, Description]] = []
         self.kept: list[tuple[str, float | None]] = []
+        self.released: list[str] = []
         self.holding: dict[object, list[str]] = {}
 
     def find(self, name):
@@ -45,6 +46,12 @@ class FakeRegistry:
 
     async def descriptions(self):
         return self.described
+
+    async def description(self, model):
+        return next((about for found, about in self.described if found is model), None)
+
+    async def unload_unused(self, model) -> None:
+        self.released.append(model.name)
 
     async def demand(self, call, model) -> None:
         await self.loaded.wait()
@@ -227,6 +234,48 @@ async def test_keep_alive_is_set_when_the_request_has_ended(bench, http, registr
     assert registry.kept == [("decoder", 5400.0)]
     refused = await http.post("/api/generate", json={"model": "decoder", "prompt": "Once", "keep_alive": "soon"})
     assert refused.status_code == 400 and "keep_alive" in refused.text
+
+
+@pytest.mark.parametrize("value", [0, "0", 0.0, "0s", "-0m"])
+@pytest.mark.parametrize("path", ["/api/generate", "/api/chat", "/api/embed", "/api/embeddings"])
+@pytest.mark.parametrize("more", [{}, {"stream": False}])
+async def test_keep_alive_0_without_a_text_unloads_and_does_not_load(http, registry, path, value, more):
+    """No load is possible in this test: `registry.loaded` is not set."""
+    of_texts = path.startswith("/api/embed")
+    answer = await http.post(path, json={"model": "resting:latest", "keep_alive": value, **({} if of_texts else more)})
+    assert answer.status_code == 200 and registry.released == ["resting"] and registry.held == 0
+    last = json.loads(answer.text.splitlines()[-1])
+    if not of_texts:
+        assert last["done"] is True and last["done_reason"] == "unload" and last["model"] == "resting"
+    missing = await http.post(path, json={"model": "no-such-model", "keep_alive": value})
+    assert missing.status_code == 404
+
+
+async def test_other_values_of_keep_alive_without_a_text_load(http, registry, bench):
+    registry.loaded.set()
+    for value in ("5m", -1, None, ""):
+        answer = await http.post("/api/generate", json={"model": "decoder", "keep_alive": value, "stream": False})
+        assert answer.json()["done_reason"] == "load" and not registry.released
+    bench.runtime.registry = None
+    answer = await http.post("/api/generate", json={"model": "decoder", "keep_alive": 0, "stream": False})
+    assert answer.json()["done_reason"] == "load", "all models stay loaded on a server without models on demand"
+
+
+async def test_show_does_not_load_a_model(bench, http, registry):
+    """No load is possible in this test: `registry.loaded` is not set."""
+    languages = bench.runtime.texts["decoder"].languages
+    about = Description(("generate", "chat"), languages, False, "llama", 0, 64, 512, "{{ tools }} {{ messages }}")
+    registry.described.append((registry.models["resting"], about))
+    shown = await http.post("/api/show", json={"model": "resting:latest"})
+    assert shown.status_code == 200 and registry.held == 0
+    assert shown.json()["capabilities"] == ["completion", "tools"] and shown.json()["template"] == about.template
+    info = {"general.architecture": "llama", "llama.context_length": 512, "llama.embedding_length": 64}
+    assert shown.json()["model_info"] == info and shown.json()["details"]["family"] == "llama"
+    loaded = await http.post("/api/show", json={"model": "gpt-4o"})
+    assert loaded.status_code == 200 and loaded.json()["model_info"]["general.parameter_count"] > 0
+    assert (await http.post("/api/show", json={"model": "no-such-model"})).status_code == 404
+    registry.described.clear()
+    assert (await http.post("/api/show", json={"model": "resting"})).status_code == 503
 
 
 @pytest.mark.parametrize(

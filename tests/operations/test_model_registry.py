@@ -266,6 +266,26 @@ async def test_idle_models_leave_and_keep_alive_has_the_last_word(monkeypatch):
         assert world.registry.models["c"].expires_at == world.clock.now + 30
 
 
+async def test_an_unused_model_is_unloaded_at_once_and_a_used_one_after_its_last_request(monkeypatch):
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.005)
+    async with World(a=1, b=1) as world:
+        for name in ("a", "b"):
+            await world.registry.unload_unused(world.registry.models[name])
+        assert world.loads.log == [], "nothing is loaded only to be unloaded"
+        (await world.use("a")).close()
+        await world.registry.unload_unused(world.registry.models["a"])
+        assert world.state("a") == "declared"
+        running, other = await world.use("b"), await world.use("b")
+        await world.registry.unload_unused(world.registry.models["b"])
+        running.close()
+        await asyncio.sleep(0.02)
+        assert world.state("b") == "loaded"
+        other.close()
+        await eventually(lambda: world.state("b") == "declared")
+        (await world.use("b")).close()
+        assert world.registry.models["b"].expires_at is None, "it stays as before when it is loaded again"
+
+
 async def test_a_model_that_no_worker_has_is_waited_for_and_a_dropped_one_is_loaded_again():
     async with World(a=1) as world:
         (await world.use("a")).close()

@@ -262,6 +262,17 @@ def test_a_prompt_must_fit(client: httpx.Client) -> None:
     assert answer.status_code == 400 and "Lower `max_tokens`, or" in answer.json()["error"]["message"]
 
 
+def test_a_prompt_that_fits_no_pool_is_not_blamed_on_the_new_tokens(client: httpx.Client) -> None:
+    """With and without a limit on new tokens. A shorter answer would not help."""
+    for more in ({}, {"max_new_tokens": 1}, {"max_new_tokens": 400}):
+        message = refused(client, "prompt", "context_length_exceeded", prompt="a" * 300, num_beams=16, **more)
+        assert "with 16 beams" in message and "Lower" not in message
+    for more in ({}, {"max_tokens": 1}):
+        answer = client.post("/v1/completions", json={"prompt": "a" * 300, "num_beams": 16, **more})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "prompt"
+        assert "Lower" not in answer.json()["error"]["message"]
+
+
 def test_a_model_without_the_operation_is_refused_with_its_routes(client: httpx.Client) -> None:
     assert "/embed" in refused(client, "model", model="embedder")
 

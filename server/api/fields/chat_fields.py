@@ -13,10 +13,25 @@ from server.errors import InvalidRequest
 from server.operations.chatting.chat import ToolCall, ToolChoice
 from server.operations.chatting.tool_grammar import NAME
 
-_OTHER_PARTS = frozenset(
-    {"image_url", "input_image", "image", "input_audio", "audio", "video_url", "file", "input_file", "document"}
-)
-"""Types of parts that clients send and the server does not support. Errors name them."""
+OTHER_PARTS: Mapping[str, str] = {
+    "image_url": "image",
+    "input_image": "image",
+    "image": "image",
+    "image_file": "image",
+    "computer_screenshot": "image",
+    "input_audio": "audio",
+    "audio": "audio",
+    "audio_url": "audio",
+    "video_url": "video",
+    "input_video": "video",
+    "video": "video",
+    "file": "file",
+    "input_file": "file",
+    "container_upload": "file",
+    "document": "document",
+    "browser_state": "state of a browser",
+}
+"""Types of parts that clients send and the server cannot read, and what a note calls such a part."""
 _PART_HINTS = frozenset(
     {
         *("annotations", "logprobs", "citations", "id", "index", "parsed"),
@@ -58,7 +73,7 @@ def _text_of(part: Any, types: Sequence[str], index: int) -> str:
     kind = _type_of(part)
     if not isinstance(kind, str):
         raise ValueError("must be text, or a list of parts with a `type`")
-    if kind in _OTHER_PARTS:
+    if kind in OTHER_PARTS:
         raise ValueError(f"contains a part of type {kind}; only text is supported")
     key = "refusal" if kind == "refusal" else "text"
     if kind in types and key in part and not isinstance(part[key], str):

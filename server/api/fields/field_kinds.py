@@ -6,6 +6,8 @@
 - A refused field would change the answer, its format or its safety. Only values without an effect are accepted.
 
 Every other field works. The OpenAPI document names the kind of a field under `x-kind`.
+Marks are compared by identity: `typing` keeps one `Annotated` type for equal marks, and `only(0)` would equal
+`only(False)`.
 See docs/decisions/0117-three-kinds-of-fields.md.
 """
 
@@ -38,7 +40,7 @@ def _marked(schema: JsonSchemaValue, kind: Kind, text: str) -> JsonSchemaValue:
     return {"description": text} | schema | {KIND: kind}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Hint:
     """Marks a hint. Types without bounds are best: `Annotated[Any, ...]`."""
 
@@ -48,7 +50,7 @@ class _Hint:
         return _marked(handler(schema), self.kind, "accepted without effect")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Wish:
     """Marks a wish. neutral: values that ask for nothing, besides null; the header does not name them."""
 
@@ -63,7 +65,7 @@ class Wish:
         return _marked(handler(schema), self.kind, f"dropped, and named{asks}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Refused:
     """Marks a refused field and checks its value. neutral: accepted values, besides null."""
 

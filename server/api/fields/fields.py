@@ -169,7 +169,13 @@ Side = Annotated[
     Field(description="left or right, in any case"),
 ]
 Stops = Annotated[list[ShortText], BeforeValidator(one_or_many), Field(max_length=MAX_STOPS)]
-ForeignStops = Annotated[list[ShortText], BeforeValidator(one_or_many), Field(max_length=MAX_FOREIGN_STOPS)]
+ForeignStops = Annotated[
+    list[ShortText],
+    BeforeValidator(lambda value: [text for text in value if text != ""] if isinstance(value, list) else value),
+    BeforeValidator(one_or_many),
+    Field(max_length=MAX_FOREIGN_STOPS),
+]
+"""Stop strings of other APIs. An empty one stops nothing."""
 TopPOrZero = Annotated[Finite, Field(ge=0, le=1)]
 """`top_p` of APIs in which 0 is valid: it keeps the most likely token alone."""
 

@@ -37,3 +37,8 @@ def _seconds(value: object) -> float | None:
         return None
     total = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(found[2]))
     return -total if found[1] == "-" else total
+
+
+def unloads(value: object) -> bool:
+    """Whether a value of `keep_alive` unloads the model as soon as no request uses it. Any other value does not."""
+    return value is not None and value != "" and _seconds(value) == 0

@@ -56,6 +56,8 @@ class SequenceClient(Protocol):
 
     def is_sent(self, sequence_id: int) -> bool: ...
 
+    def last_computed(self, sequence_ids: Iterable[int]) -> float: ...
+
     def withdraw(self, call: Call) -> None: ...
 
     def abort(self, sequence_id: int) -> None: ...
@@ -99,7 +101,7 @@ class Call:
         key: KeyLimits | None = None,
         queue_seconds: float | None = None,
     ) -> None:
-        self.limits = TimeLimits(deadline, queue_seconds)
+        self.limits = TimeLimits(deadline, queue_seconds, others_progressed=self._others_progressed)
         self.arrival = arrival
         self.cache_salt = cache_salt
         self.key = key
@@ -117,6 +119,7 @@ class Call:
         self._client = client
         self._ids: list[int] = []
         self._open: set[int] = set()
+        self._computing: set[int] = set()
         self._events: list[tuple[int, SequenceEvent]] = []
         self._sink: EventSink | None = None
         self._wake: asyncio.Future[bool] | None = None
@@ -182,6 +185,9 @@ class Call:
         self.model = message.model
         self.prompt_tokens += message.num_tokens
         self._open = set(self._ids)
+        self.limits.is_idle = not self._open
+        if self.limits.progressed is not None:
+            self.limits.progressed = self.submitted
         self._timer.start()
 
     async def events(self) -> list[tuple[int, SequenceEvent]]:
@@ -235,6 +241,15 @@ class Call:
         if not self._timer.is_running and self._open:
             self._timer.start()
 
+    def computing(self, sequence_id: int) -> None:
+        """The engine has started a sequence. `progressed` follows."""
+        if sequence_id in self._open:
+            self._computing.add(sequence_id)
+
+    def waiting(self, sequence_id: int) -> None:
+        """A sequence waits for a step: the next texts of an `Encode`, or a sequence whose worker was lost."""
+        self._computing.discard(sequence_id)
+
     def stop(self, index: int) -> None:
         """End one sequence whose text is complete because a stop string was found."""
         if self._ids[index] in self._open:
@@ -280,7 +295,7 @@ class Call:
 
     def ended(self, sequence_id: int, event: Finished | Encoded | Failed) -> None:
         """The worker has finished this sequence with this event."""
-        self._open.discard(sequence_id)
+        self._close_row(sequence_id)
         self.ended_at = time.monotonic()
         self.encoded = isinstance(event, Encoded)
         self.stage_seconds = None
@@ -293,13 +308,24 @@ class Call:
     def _abort_all(self) -> None:
         """Abort all unfinished sequences, and forget those that were not sent."""
         self._client.withdraw(self)
-        ended, self._open = self._open, set()
+        ended, self._open, self._computing = self._open, set(), set()
+        self.limits.is_idle = True
         self._client.abort_all(sorted(ended))
 
     def _abort(self, sequence_id: int) -> None:
         if sequence_id in self._open:
-            self._open.discard(sequence_id)
+            self._close_row(sequence_id)
             self._client.abort(sequence_id)
+
+    def _close_row(self, sequence_id: int) -> None:
+        self._open.discard(sequence_id)
+        self._computing.discard(sequence_id)
+        self.limits.is_idle = not self._open
+
+    def _others_progressed(self) -> float | None:
+        """See `TimeLimits.others_progressed`."""
+        is_waiting = self._open and not self._computing
+        return self._client.last_computed(self._open) if is_waiting else None
 
     def _expire(self, limit: TimeLimit) -> None:
         if self._open and limit.code == "engine_error":

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -216,6 +216,10 @@ class EngineClient:
         """Whether a sequence was sent and has not ended."""
         return sequence_id in self._sequences.by_id
 
+    def last_computed(self, sequence_ids: Iterable[int]) -> float:
+        """See `SequenceTable.last_computed`."""
+        return self._sequences.last_computed(sequence_ids)
+
     def abort(self, sequence_id: int) -> None:
         """Tell the worker to drop a sequence. Events that arrive afterwards are ignored."""
         self.abort_all([sequence_id])
@@ -331,9 +335,10 @@ class EngineClient:
         if worker is None:
             return
         self.loads.on_lost(epoch)
-        stranded = [sequence for sequence in self._sequences.by_id.values() if sequence.worker is worker]
-        failing = [sequence.call for sequence in stranded if sequence.message is None or sequence.was_moved]
-        for sequence in stranded:
+        stranded = {key: sequence for key, sequence in self._sequences.by_id.items() if sequence.worker is worker}
+        failing = [other.call for other in stranded.values() if other.message is None or other.was_moved]
+        for sequence_id, sequence in stranded.items():
+            sequence.call.waiting(sequence_id)
             sequence.worker = None
             sequence.was_moved = True
         for call in dict.fromkeys(failing):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import msgspec
 
@@ -38,26 +39,29 @@ class SequenceTable:
 
     def on_computing(self, worker: WorkerState) -> None:
         """A worker is computing a long step. Counts as progress of the requests that it reported before the step."""
-        now = worker.last_message_seconds = time.monotonic()
+        now = worker.last_message_seconds = worker.last_computed_seconds = time.monotonic()
         for sequence_id in worker.computing:
             sequence = self._of(worker, sequence_id)
             if sequence is not None:
+                sequence.call.computing(sequence_id)
                 sequence.call.progressed(now)
 
     def on_output(self, output: StepOutput, worker: WorkerState) -> None:
         """Pass on the events of one step of a worker. Each call receives all of its events at once."""
-        now = worker.last_message_seconds = time.monotonic()
+        now = worker.last_message_seconds = worker.last_computed_seconds = time.monotonic()
         worker.computing = output.computing
         calls: dict[Call, None] = {}
         token_counts: TokenCounts = {}
         for sequence_id in output.computing:
             sequence = self._of(worker, sequence_id)
             if sequence is not None:
+                sequence.call.computing(sequence_id)
                 sequence.call.progressed(now)
         for scored in output.prompts:
             sequence = self._of(worker, scored.sequence_id)
             if sequence is not None:
                 sequence.message = None
+                sequence.call.computing(scored.sequence_id)
                 sequence.call.put(sequence.index, scored)
                 calls[sequence.call] = None
         for tokens in output.tokens:
@@ -66,6 +70,7 @@ class SequenceTable:
                 if not sequence.started:
                     self._first_output(sequence, now)
                     sequence.message = None
+                    sequence.call.computing(tokens.sequence_id)
                 _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
                 sequence.call.put(sequence.index, tokens)
                 calls[sequence.call] = None
@@ -92,6 +97,15 @@ class SequenceTable:
             call.progressed(now)
             call.deliver()
 
+    def last_computed(self, sequence_ids: Iterable[int]) -> float:
+        """Time at which a worker that has one of the sequences last computed something.
+
+        The present time if one waits for a worker, or if none was sent.
+        """
+        found = [self.by_id[sequence_id].worker for sequence_id in sequence_ids if sequence_id in self.by_id]
+        times = [time.monotonic() if worker is None else worker.last_computed_seconds for worker in found]
+        return max(times, default=time.monotonic())
+
     def leave_queue(self, sequence: OpenSequence) -> None:
         """None of the rows or items of a sequence wait any more."""
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
@@ -106,7 +120,9 @@ class SequenceTable:
         self._first_output(sequence, now)
         sequence.unanswered.discard(encoded.index)
         self._leave_queue(sequence, 1, sequence.sizes[encoded.index])
-        if not sequence.unanswered:
+        if sequence.unanswered:
+            sequence.call.waiting(encoded.sequence_id)
+        else:
             self._end(encoded.sequence_id, sequence, encoded)
         place = sequence.places[encoded.index]
         if place != encoded.index:

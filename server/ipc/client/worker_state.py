@@ -22,7 +22,7 @@ class WorkerState:
     waiting: sequences (items of an `Encode`) that were sent and have not started.
     running: sequences that have started. open: sequences that have not ended; an `Encode` counts once.
     stats: its last statistics.
-    last_message_seconds: time of its last message.
+    last_message_seconds: time of its last message. last_computed_seconds: time at which it last computed something.
     computing: ids of the sequences that its last output reported as computed, see `StepOutput.computing`.
     """
 
@@ -30,6 +30,7 @@ class WorkerState:
         "computing",
         "epoch",
         "is_retired",
+        "last_computed_seconds",
         "last_message_seconds",
         "models",
         "open",
@@ -48,7 +49,7 @@ class WorkerState:
         self.running = 0
         self.open = 0
         self.stats: Stats | None = None
-        self.last_message_seconds = time.monotonic()
+        self.last_message_seconds = self.last_computed_seconds = time.monotonic()
         self.computing: Sequence[int] = ()
 
     @property

@@ -36,11 +36,16 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
     for pool, blocks in needs.items():
         if pool in info.kv_blocks and blocks > info.kv_blocks[pool]:
             available = info.kv_blocks[pool]
+            # The tokens of a source are all read, whatever the length of the answer.
+            is_input = pool == "cross" or beams * -(-(prefix + 1) // info.block_size) > available
+            remedy = "Lower `max_new_tokens`"
+            if is_input:
+                remedy = "Send a shorter input" + (" or lower `num_beams`" if beams > 1 and pool == "self" else "")
             raise RequestTooLarge(
                 f"{_work(message, row, info, pool)} need {blocks:,} KV blocks, but the {pool} pool of model "
-                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). Lower `max_new_tokens`, '
-                "or start the server with a larger --kv-cache-memory.",
-                "max_new_tokens",
+                f'"{info.name}" has {available:,} ({available * info.block_size:,} tokens). {remedy}, or start '
+                "the server with a larger --kv-cache-memory.",
+                None if is_input else "max_new_tokens",
             )
 
 

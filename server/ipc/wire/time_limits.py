@@ -1,8 +1,9 @@
 """The time limits of one request: of its wait, of its whole answer, and of an answer without progress.
 
 A request waits until the engine computes the first of its rows. From then on it may take any time, as long as the
-engine computes tokens for it: of a prompt, of an answer, or of a text to encode. Only the client or the operator limits
-the whole answer. Times are seconds of `time.monotonic()`. See docs/decisions/0111-deadlines.md.
+engine computes tokens for it: of a prompt, of an answer, or of a text to encode. Later rows may wait for any time
+behind those of others, as long as the engine computes anything. Only the client or the operator limits the whole
+answer. Times are seconds of `time.monotonic()`. See docs/decisions/0111-deadlines.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import NamedTuple
 from server.ipc.wire.messages import FailureCode
 
 NO_PROGRESS_SECONDS = 120.0
-"""A started request fails when the engine has computed nothing for it during this time."""
+"""A started request fails when the engine has computed nothing for it during this time, or, while all its rows wait,
+nothing at all."""
 
 
 class TimeLimit(NamedTuple):
@@ -34,13 +36,19 @@ class TimeLimits:
     deadline: time at which the answer ends, complete or not; None for no limit.
     queue_seconds: longest wait until the engine computes the first row; None for no limit.
     since: start of the wait.
-    progressed: time at which the engine last computed something for the request; None before the first row.
+    progressed: time at which the engine last computed something for the request; None before the first row. A message
+        that is sent later begins as progress.
+    is_idle: the engine has no rows of the request now.
+    others_progressed: returns the time at which the engine last computed something for any request, while all rows of
+        this one wait, and None otherwise.
     """
 
     deadline: float | None = None
     queue_seconds: float | None = None
     since: float = field(default_factory=time.monotonic)
     progressed: float | None = None
+    is_idle: bool = False
+    others_progressed: Callable[[], float | None] = lambda: None
 
     @property
     def start_deadline(self) -> float | None:
@@ -55,9 +63,12 @@ class TimeLimits:
         if self.start_deadline is not None:
             waited = f"the request waited {self.queue_seconds:g} s and was not started (--queue-timeout-seconds)"
             found.append(TimeLimit(self.start_deadline, "timeout", waited))
-        if self.progressed is not None:
-            stalled = f"the engine computed nothing for this request during {NO_PROGRESS_SECONDS:g} s"
-            found.append(TimeLimit(self.progressed + NO_PROGRESS_SECONDS, "engine_error", stalled))
+        if self.progressed is not None and not self.is_idle:
+            others = self.others_progressed()
+            progressed = self.progressed if others is None else max(self.progressed, others)
+            of = "this request" if others is None else "any request"
+            stalled = f"the engine computed nothing for {of} during {NO_PROGRESS_SECONDS:g} s"
+            found.append(TimeLimit(progressed + NO_PROGRESS_SECONDS, "engine_error", stalled))
         return min(found, default=None)
 
     @property

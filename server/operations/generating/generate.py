@@ -205,9 +205,9 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
     for origin, (prompt, echo) in enumerate(zip(prompt_ids, echoes, strict=True)):
         await next_iteration()
         room = prompts.max_new_tokens(model.info, prompt, start, "prompt")
-        if options.fill_context:
-            before, param = (start, "decoder_prefix") if is_seq2seq else (prompt, "prompt")
-            room = min(room, prompts.tokens_left_in_pool(model.info, before, params.num_beams, param))
+        before, param = (start, "decoder_prefix") if is_seq2seq else (prompt, "prompt")
+        left = prompts.tokens_left_in_pool(model.info, before, params.num_beams, param)
+        room = min(room, left) if options.fill_context else room
         continued = prefix if is_seq2seq else prompt
         for index in range(options.candidates):
             texts.append(hypotheses(model, params, len(rows), shown, continued, echo, not resolved.max_new_tokens))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from server.ipc.wire.descriptions import ModelSpec
+from server.operations.served_model import ServedModel
 from server.text.languages.languages import TranslationLanguages
 
 ModelState = Literal["declared", "loading", "loaded", "unloading", "failed"]
@@ -18,14 +19,36 @@ FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 300.0
 
 @dataclass(frozen=True)
 class Description:
-    """Properties of a model that is not loaded, by which requests without `model` choose it.
+    """Properties of a model that need not be loaded, by which requests without `model` choose it.
 
     operations: names, as in `ServedModel.operations`. languages: translations that it offers.
+    family: name of its family. parameters: number of its parameters; 0 if it was never loaded.
+    hidden_size, max_input_tokens: as in `ModelInfo` and `ServedModel`; 0 if its files do not say them.
+    template: its chat template; empty without one.
     """
 
     operations: tuple[str, ...]
     languages: TranslationLanguages
     is_encoder_decoder: bool
+    family: str = ""
+    parameters: int = 0
+    hidden_size: int = 0
+    max_input_tokens: int = 0
+    template: str = ""
+
+
+def description_of(model: ServedModel) -> Description:
+    """The description of a loaded model, or of one of which only the files were read."""
+    return Description(
+        operations=(*model.operations(), "tokenize", "detokenize"),
+        languages=model.text.languages,
+        is_encoder_decoder=model.info.is_encoder_decoder,
+        family=model.info.family,
+        parameters=model.info.parameters,
+        hidden_size=model.info.hidden_size,
+        max_input_tokens=model.max_input_tokens,
+        template=model.text.chat_templates.by_name.get("default", ""),
+    )
 
 
 @dataclass(eq=False)

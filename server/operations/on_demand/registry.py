@@ -141,15 +141,20 @@ class ModelRegistry:
         """The models and their descriptions. Models whose files cannot be read are left out."""
         found = []
         for model in list(self.models.values()):
-            if model.description is None and not model.is_unreadable:
-                try:
-                    model.description = await self._text.describe(model.spec)
-                except StartError as error:
-                    model.is_unreadable = True
-                    log.warning("%s; requests without `model` do not use it", error)
-            if model.description is not None:
-                found.append((model, model.description))
+            about = await self.description(model)
+            if about is not None:
+                found.append((model, about))
         return found
+
+    async def description(self, model: DeclaredModel) -> Description | None:
+        """The description of a model, which need not be loaded. None if its files cannot be read."""
+        if model.description is None and not model.is_unreadable:
+            try:
+                model.description = await self._text.describe(model.spec)
+            except StartError as error:
+                model.is_unreadable = True
+                log.warning("%s; requests without `model` do not use it", error)
+        return model.description
 
     def declare(self, model: DeclaredModel) -> None:
         """Add a model. A name that is in use keeps its model."""
@@ -193,6 +198,13 @@ class ModelRegistry:
         """Unload a model now, for the operator: it leaves when the running requests have ended."""
         if model.state == "loaded":
             await self._loader.leave(model, "operator")
+
+    async def unload_unused(self, model: DeclaredModel) -> None:
+        """Unload a model as soon as no request uses it or waits for it. Waits for that only if none does now."""
+        if model.is_in_memory:
+            model.keep(0.0)
+        if model.state == "loaded" and not (model.running or model.waiting):
+            await self._loader.leave(model, "idle")
 
     async def change(self, model: DeclaredModel, changed: Callable[[ModelSpec], ModelSpec]) -> None:
         """Load a model again with another specification, when its running requests have ended.

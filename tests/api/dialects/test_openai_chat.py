@@ -146,6 +146,8 @@ def test_a_choice_of_dropped_tools_is_an_error() -> None:
 def test_values_that_mean_the_same_as_null() -> None:
     assert spec(top_k=-1, seed=-1, max_tokens=-1, logprobs=0, n=None, best_of=None) == spec()
     assert spec(include_stop_str_in_output=True) == spec()
+    assert spec(stop="").options.stop == spec(stop=[""]).options.stop == []
+    assert spec(stop=["a", ""]).options.stop == ["a"]
     unlimited = validate({"prompt": "a", "max_tokens": -1}, CompletionBody).spec().options
     assert unlimited.max_new_tokens is None and unlimited.fill_context
     assert validate({"prompt": "a"}, CompletionBody).spec().options.max_new_tokens == 16

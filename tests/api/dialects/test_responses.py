@@ -88,7 +88,8 @@ async def test_a_request_of_codex(bench: ResponseBench) -> None:
     assert response.status_code == 200, response.text
     assert bench.prompt == (
         "[get_weather]<system>Rules.<user>Hi<assistant>Yes."
-        '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call><tool>rain<assistant>'
+        '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call><tool>rain\n'
+        "[image left out: this model reads text only]<assistant>"
     )
     assert set(response.headers["x-ignored-parameters"].split(", ")) == {
         "input[2].encrypted_content",

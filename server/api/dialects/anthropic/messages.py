@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from server.api.fields.changing_lines import without_changing_lines
 from server.api.fields.chat_fields import ChatObject, function_call
-from server.api.fields.field_kinds import Hint
+from server.api.fields.field_kinds import Hint, wish
+from server.api.fields.tool_results import note
 from server.errors import InvalidRequest
 
-WITHOUT_TEXT = frozenset({"image", "document", "search_result", "container_upload", "browser_state"})
-"""Types of blocks that the model would have to read, and that are not text."""
+_Media = Literal["image", "document", "container_upload", "browser_state"]
+WITHOUT_TEXT = frozenset(get_args(_Media))
+"""Types of blocks that the model would have to read, and that are not text. In the result of a tool, a note takes the
+place of one."""
 _Dropped = Literal[
     "redacted_thinking",
     "server_tool_use",
@@ -36,14 +39,17 @@ _Dropped = Literal[
 
 
 def as_blocks(value: Any) -> Any:
-    """A string as a list of one text block. Raises ValueError for a block whose content a text model cannot read."""
-    if isinstance(value, str):
-        return [{"type": "text", "text": value}]
+    """A string as a list of one text block."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+def readable_blocks(value: Any) -> Any:
+    """The same as `as_blocks`. Raises ValueError for a block whose content a text model cannot read."""
     for block in value if isinstance(value, list) else []:
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(kind, str) and kind in WITHOUT_TEXT:
             raise ValueError(f"contains a block of type {kind}, which is not supported; send text")
-    return value
+    return as_blocks(value)
 
 
 class AnthropicText(ChatObject):
@@ -57,7 +63,7 @@ class AnthropicText(ChatObject):
 
 
 TextBlocks = Annotated[
-    list[AnthropicText], BeforeValidator(as_blocks, json_schema_input_type=str | list[AnthropicText])
+    list[AnthropicText], BeforeValidator(readable_blocks, json_schema_input_type=str | list[AnthropicText])
 ]
 
 
@@ -86,8 +92,41 @@ class AnthropicToolReference(ChatObject):
     tool_name: str
     cache_control: Hint = None
 
+    @property
+    def text(self) -> str:
+        return f"Tool: {self.tool_name}"
 
-_Result = Annotated[AnthropicText | AnthropicToolReference, Field(discriminator="type")]
+
+class AnthropicSearchResult(ChatObject):
+    """Text that a search of the client has found. The model reads title, source and text; there are no citations."""
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: list[AnthropicText]
+    citations: Annotated[Any, wish({"enabled": False})] = None
+    cache_control: Hint = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join([self.title, self.source, *(block.text for block in self.content)])
+
+
+class AnthropicMedia(BaseModel):
+    """A part of a tool's result that is no text, such as a screenshot. The model reads a note; the part is named."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: _Media
+
+    @property
+    def text(self) -> str:
+        return note(self.type)
+
+
+_Result = Annotated[
+    AnthropicText | AnthropicToolReference | AnthropicSearchResult | AnthropicMedia, Field(discriminator="type")
+]
 _Results = Annotated[list[_Result], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Result])]
 
 
@@ -100,6 +139,12 @@ class AnthropicToolResult(ChatObject):
     is_error: bool | None = None
     toolset_name: Hint = None
     cache_control: Hint = None
+
+    def dropped(self) -> Iterator[str]:
+        """Places of the parts for which notes stand."""
+        for index, block in enumerate(self.content or ()):
+            if isinstance(block, AnthropicMedia):
+                yield f"content[{index}]:{block.type}"
 
 
 class AnthropicCompaction(ChatObject):
@@ -127,6 +172,7 @@ Block = Annotated[
     | AnthropicToolUse
     | AnthropicToolResult
     | AnthropicCompaction
+    | AnthropicSearchResult
     | AnthropicDroppedBlock,
     Field(discriminator="type"),
 ]
@@ -139,7 +185,7 @@ class AnthropicTurn(ChatObject):
     """
 
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Block], BeforeValidator(as_blocks, json_schema_input_type=str | list[Block])]
+    content: Annotated[list[Block], BeforeValidator(readable_blocks, json_schema_input_type=str | list[Block])]
     clear_at: Literal["never", "next_user_message"] | None = None
     output_config: Hint = None
 
@@ -179,7 +225,7 @@ def _message(role: str, blocks: Sequence[Any], names: dict[str, str]) -> Iterato
     thoughts: list[str] = []
     has_results = False
     for block in blocks:
-        if isinstance(block, AnthropicText):
+        if isinstance(block, AnthropicText | AnthropicSearchResult):
             texts.append(block.text)
         elif isinstance(block, AnthropicCompaction):
             texts.append(_summary(block))
@@ -221,10 +267,9 @@ def _summary(block: AnthropicCompaction) -> str:
     return block.content or ""
 
 
-def _joined(blocks: Sequence[AnthropicText | AnthropicToolReference]) -> str:
+def _joined(blocks: Sequence[AnthropicText | AnthropicToolReference | AnthropicSearchResult | AnthropicMedia]) -> str:
     """The text of blocks, a line or more for each one that is not empty."""
-    texts = (block.text if isinstance(block, AnthropicText) else f"Tool: {block.tool_name}" for block in blocks)
-    return "\n".join(filter(None, texts))
+    return "\n".join(filter(None, (block.text for block in blocks)))
 
 
 def _check_role(block: AnthropicThinking | AnthropicToolUse | AnthropicToolResult, role: str, allowed: str) -> None:

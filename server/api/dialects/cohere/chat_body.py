@@ -19,6 +19,7 @@ from server.api.fields.chat_fields import (
 )
 from server.api.fields.field_kinds import Hint, only, wish
 from server.api.fields.fields import MAX_STOPS, Count, Finite, ShortText, TimedBody
+from server.api.fields.tool_results import tool_output
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec, FunctionTool, ToolChoice
 from server.operations.generating.generation_options import GenerationOptions, SamplingDefaults
@@ -98,7 +99,11 @@ class CohereAssistantMessage(ChatObject):
 class CohereToolMessage(ChatObject):
     role: Literal["tool"]
     tool_call_id: str
-    content: Annotated[str, text_parts("text"), BeforeValidator(_document_parts), TEXT_OR_PARTS]
+    content: Annotated[Any, tool_output("text"), BeforeValidator(_document_parts), TEXT_OR_PARTS]
+
+    def dropped(self) -> Iterator[str]:
+        """Names of the parts for which notes stand."""
+        yield from self.content.dropped("content")
 
 
 Message = Annotated[CohereUserMessage | CohereAssistantMessage | CohereToolMessage, Field(discriminator="role")]
@@ -209,7 +214,7 @@ def _messages(
             if sent.tool_call_id not in names:
                 raise InvalidRequest("`messages` has a message of the role tool without its call before it", "messages")
             name = names[sent.tool_call_id]
-            yield {"role": "tool", "tool_call_id": sent.tool_call_id, "name": name, "content": sent.content}
+            yield {"role": "tool", "tool_call_id": sent.tool_call_id, "name": name, "content": sent.content.text}
         else:
             texts = [part.text for part in sent.content or () if isinstance(part, CohereTextPart)]
             thoughts = [part.thinking for part in sent.content or () if isinstance(part, CohereThinkingPart)]

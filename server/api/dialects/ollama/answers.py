@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from server.api.dialects.ollama.bodies import (
 )
 from server.api.fields.chat_fields import complete_calls
 from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
-from server.errors import RequestError
+from server.errors import ModelNotFound, RequestError
 from server.ipc.client.call import Call
 from server.operations.chatting.chat import ChatDelta, ChatResult, ChatRun, chat
 from server.operations.generating.generate import GenerateResult, GenerateRun, generate
 from server.operations.generating.generated_text import ScoredToken, TextDelta
+from server.operations.on_demand.needed import needed_models
 from server.operations.ranking.embed import EmbedResult, embed
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
@@ -120,9 +121,13 @@ EMBEDDINGS_ERRORS = replace(ERRORS, fields={"inputs": "prompt"})
 
 @dataclass
 class LoadedRun:
-    """Answer a request without messages or prompt, by which clients load a model, with an empty text."""
+    """Answer a request without messages or prompt, by which clients load or unload a model, with an empty text.
+
+    reason: `load` or `unload`, as the answer says it.
+    """
 
     model_name: str
+    reason: Literal["load", "unload"] = "load"
     answer_size = 0
 
     async def begin(self) -> list[TextDelta]:
@@ -144,6 +149,8 @@ class LoadedRun:
 
 async def answer(runtime: Runtime, call: Call, spec: OllamaSpec) -> ChatRun | GenerateRun | LoadedRun:
     """Answer as chat where the model has a chat template, else as a plain prompt. Raises InvalidRequest."""
+    if spec.unloads and runtime.registry is not None:
+        return LoadedRun(await _unload(runtime, "generate", spec), "unload")
     model = runtime.candidates(spec.model, "generate")[0]
     _limit_context(call, spec.num_ctx, model)
     if spec.chat is None and spec.plain is None:
@@ -152,6 +159,16 @@ async def answer(runtime: Runtime, call: Call, spec: OllamaSpec) -> ChatRun | Ge
         assert spec.plain is not None
         return await generate(runtime, call, spec.plain)
     return await chat(runtime, call, spec.chat)
+
+
+async def _unload(runtime: Runtime, operation: str, spec: OllamaSpec | OllamaEmbedSpec) -> str:
+    """Unload the model of a specification as soon as no request uses it. Returns its name. Raises ModelNotFound."""
+    assert runtime.registry is not None
+    found = await needed_models(runtime.registry, runtime.names, runtime.pivot, operation, spec)
+    if not found:
+        raise ModelNotFound("no such model is declared", "model")
+    await runtime.registry.unload_unused(found[0])
+    return found[0].name
 
 
 def _limit_context(call: Call, num_ctx: int, model: ServedModel) -> None:
@@ -169,10 +186,11 @@ class TextRenderer:
     def __init__(self, run: ChatRun | GenerateRun | LoadedRun, is_chat: bool) -> None:
         self.run = run
         self.is_chat = is_chat
+        self._reason = run.reason if isinstance(run, LoadedRun) else ""
 
     def whole(self, result: ChatResult | GenerateResult | None) -> dict[str, Any]:
         if result is None:
-            return self._line(self._text(""), done=True) | {"done_reason": "load"}
+            return self._line(self._text(""), done=True) | {"done_reason": self._reason}
         (choice,) = result.choices
         if isinstance(result, ChatResult):
             text = self._text(result.choices[0].content, result.choices[0].reasoning, _calls(result))
@@ -252,6 +270,9 @@ def _nanoseconds(seconds: float | None) -> int | None:
 
 async def embed_texts(runtime: Runtime, call: Call, spec: OllamaEmbedSpec) -> tuple[EmbedResult, float]:
     """Vectors, and the seconds since the arrival of the request."""
+    if spec.unloads and runtime.registry is not None:
+        result = EmbedResult(await _unload(runtime, "embed", spec), _NO_VECTORS, 0)
+        return result, time.monotonic() - call.arrival
     model = runtime.candidates(spec.model, "embed")[0]
     _limit_context(call, spec.num_ctx, model)
     result = await embed(runtime, call, spec) if spec.inputs else EmbedResult(model.name, _NO_VECTORS, 0)

@@ -20,6 +20,7 @@ from server.api.dialects.ollama.messages import (
 from server.api.dialects.ollama.options import OllamaOptions
 from server.api.fields.field_kinds import Hint, only, wish
 from server.api.fields.fields import Texts, TimedBody
+from server.api.fields.keep_alive import unloads
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import ChatSpec
 from server.operations.cost import Cost
@@ -44,8 +45,8 @@ _MISPLACED = Field(description="dropped, and named: belongs into `options`")
 class OllamaBody(TimedBody):
     """Base of the bodies of this dialect. The tag `latest` of a model's name may be left out.
 
-    `keep_alive`: time that the model stays loaded without requests; 0 for none, negative for ever. Without effect if
-        all models are loaded at the start.
+    `keep_alive`: time that the model stays loaded without requests; 0 for none, negative for ever. 0 without a text
+        unloads the model. Without effect if all models are loaded at the start.
     """
 
     options: OllamaOptions | None = None
@@ -109,6 +110,10 @@ class OllamaTextBody(OllamaBody):
     def effort(self) -> str | None:
         return self.think if isinstance(self.think, str) else None
 
+    def without_text(self, stream: bool) -> OllamaSpec:
+        """The specification of a request that only loads or unloads the model."""
+        return OllamaSpec(None, None, self.model, stream, self.num_ctx, unloads(self.keep_alive))
+
     def generation_options(self) -> GenerationOptions:
         # As in Ollama, an empty schema stands for any object.
         schema = {"type": "object"} if self.format in ("json", {}) else self.format or None
@@ -124,11 +129,12 @@ class OllamaTextBody(OllamaBody):
 
 @dataclass(frozen=True)
 class OllamaSpec:
-    """Ask for text. A request without messages or prompt only asks to load the model.
+    """Ask for text. A request without messages or prompt only asks to load the model, or to unload it.
 
     chat: the request as chat messages, or None.
     plain: the request as a prompt, for a model without chat template or a raw prompt; or None.
     num_ctx: context that the client wants, in tokens; 0 for any.
+    unloads: the request only asks to unload the model, which is then not loaded for it.
     """
 
     chat: ChatSpec | None
@@ -136,6 +142,12 @@ class OllamaSpec:
     model: str | None
     stream: bool
     num_ctx: int
+    unloads: bool = False
+
+    @property
+    def loads_model(self) -> bool:
+        """See `Runtime.prepare`."""
+        return not self.unloads
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`."""
@@ -162,7 +174,9 @@ class OllamaChatBody(OllamaTextBody):
             thinking_field="think",
             reasoning_effort=self.effort,
         )
-        return OllamaSpec(chat if self.messages else None, None, self.model, options.stream, self.num_ctx)
+        if not self.messages:
+            return self.without_text(options.stream)
+        return OllamaSpec(chat, None, self.model, options.stream, self.num_ctx)
 
     def dropped(self) -> Iterator[str]:
         yield from super().dropped()
@@ -190,7 +204,7 @@ class OllamaGenerateBody(OllamaTextBody):
         """Convert the body. Raises InvalidRequest for fields that need the template that `raw` turns off."""
         options = self.generation_options()
         if not self.prompt:
-            return OllamaSpec(None, None, self.model, options.stream, self.num_ctx)
+            return self.without_text(options.stream)
         messages = [{"role": "system", "content": self.system}] if self.system else []
         messages.append({"role": "user", "content": self.prompt})
         chat = ChatSpec(
@@ -207,12 +221,18 @@ class OllamaGenerateBody(OllamaTextBody):
 
 @dataclass(frozen=True)
 class OllamaEmbedSpec(EmbedSpec):
-    """Ask for vectors. Without inputs, the request only asks to load the model.
+    """Ask for vectors. Without inputs, the request only asks to load the model, or to unload it.
 
-    num_ctx: context that the client wants, in tokens; 0 for any.
+    num_ctx, unloads: as in `OllamaSpec`.
     """
 
     num_ctx: int = 0
+    unloads: bool = False
+
+    @property
+    def loads_model(self) -> bool:
+        """See `Runtime.prepare`."""
+        return not self.unloads
 
 
 class OllamaEmbedBody(OllamaBody):
@@ -229,6 +249,7 @@ class OllamaEmbedBody(OllamaBody):
             truncation=None if self.truncate is False else "right",
             dimensions=self.dimensions or None,
             num_ctx=self.num_ctx,
+            unloads=not self.input and unloads(self.keep_alive),
         )
 
 
@@ -239,4 +260,10 @@ class OllamaEmbeddingsBody(OllamaBody):
 
     def spec(self) -> OllamaEmbedSpec:
         texts = [self.prompt] if self.prompt else []
-        return OllamaEmbedSpec(texts, self.model, normalize=False, num_ctx=self.num_ctx)
+        return OllamaEmbedSpec(
+            texts,
+            self.model,
+            normalize=False,
+            num_ctx=self.num_ctx,
+            unloads=not texts and unloads(self.keep_alive),
+        )

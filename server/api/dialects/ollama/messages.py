@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    Tag,
+    model_validator,
+)
 
 from server.api.fields.chat_fields import (
     TEXT_OR_PARTS,
@@ -18,6 +27,7 @@ from server.api.fields.chat_fields import (
     tool_choice,
 )
 from server.api.fields.field_kinds import Hint, only, wish
+from server.api.fields.tool_results import leave_out
 from server.errors import InvalidRequest
 from server.operations.chatting.chat import FunctionTool, ToolChoice
 
@@ -43,7 +53,7 @@ class OllamaChatMessage(ChatObject):
     """A message. The role `developer` is the same as `system`.
 
     `tool_call_id`, `tool_name` (or `name`): the call that a message of the role tool answers; without them, the oldest
-    call that has no result.
+    call that has no result. `images`: only such a message may have them; the model reads a note for each.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -55,10 +65,25 @@ class OllamaChatMessage(ChatObject):
     name: Annotated[str | None, Field(description="of a message of the role tool: the same as `tool_name`")] = None
     tool_call_id: str | None = None
 
-    @field_validator("role", mode="before")
+    _left_out: list[str] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _lower(cls, role: object) -> object:
-        return role.lower() if isinstance(role, str) else role
+    def _read(cls, value: Any, handler: ModelWrapValidatorHandler[OllamaChatMessage]) -> OllamaChatMessage:
+        """Take the role in capital letters too, and put notes into a result, in place of parts that are no text."""
+        if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+            return handler(value)
+        value = value | {"role": value["role"].lower()}
+        if value["role"] != "tool":
+            return handler(value)
+        shown, left_out = leave_out(value, images="images")
+        message = handler(shown)
+        message._left_out = left_out
+        return message
+
+    def dropped(self) -> Iterator[str]:
+        """Names of the parts of a result for which notes stand."""
+        return iter(self._left_out)
 
 
 class OllamaFunction(ChatObject):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -16,10 +16,11 @@ from server.api.fields.field_kinds import wish
 from server.api.fields.fields import Body
 from server.api.routes.error_shape import AnswerBody
 from server.api.state import State
-from server.errors import InvalidRequest
+from server.errors import InvalidRequest, ModelNotFound, NotReady
 from server.ipc.client.call import Call
+from server.near_names import unknown_model
 from server.operations.cost import Cost
-from server.operations.on_demand.declared import DeclaredModel
+from server.operations.on_demand.declared import DeclaredModel, Description, description_of
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 
@@ -109,9 +110,10 @@ class OllamaShowBody(Body):
 
 @dataclass(frozen=True)
 class ModelNameSpec:
-    """Ask for the description of a model."""
+    """Ask for the description of a model, which need not be loaded for it."""
 
     name: str
+    loads_model: ClassVar[bool] = False
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. The engine does nothing."""
@@ -126,27 +128,59 @@ def parse_show(body: OllamaShowBody) -> ModelNameSpec:
     return ModelNameSpec(name.removesuffix(":latest"))
 
 
-async def find_model(runtime: Runtime, call: Call, spec: ModelNameSpec) -> ServedModel:
-    """The loaded model that a client of Ollama names. Raises ModelNotFound."""
-    return runtime.model(spec.name)
+@dataclass(frozen=True)
+class ShownModel:
+    """What `/api/show` says of a model, loaded or not. details: as `/api/tags` has them."""
+
+    name: str
+    about: Description
+    details: dict[str, Any]
+    modified_at: str
 
 
-def show(body: OllamaShowBody, model: ServedModel) -> dict[str, Any]:
-    """The answer of `/api/show`."""
-    info, template = model.info, model.text.chat_templates.by_name.get("default", "")
+async def find_model(runtime: Runtime, call: Call, spec: ModelNameSpec) -> ShownModel:
+    """The model that a client of Ollama names; it is not loaded. Raises ModelNotFound, NotReady."""
+    registry = runtime.registry
+    if registry is None:
+        return _shown(runtime.model(spec.name))
+    name = runtime.names.resolve(spec.name, registry.models)
+    loaded = next((model for model in runtime.loaded() if model.name == name), None)
+    if loaded is not None:
+        return _shown(loaded)
+    declared = await registry.find_again(name)
+    if declared is None:
+        raise ModelNotFound(unknown_model(name, list(registry.models)), "model")
+    about = await registry.description(declared)
+    if about is None:
+        raise NotReady("the files of the model cannot be read")
+    details = _declared(declared)["details"] | {"family": about.family, "families": [about.family]}
+    if about.parameters:
+        details["parameter_size"] = _parameter_size(about.parameters)
+    if name != declared.name:
+        details["parent_model"] = declared.name
+    return ShownModel(name, about, details, _time_of(declared))
+
+
+def _shown(model: ServedModel) -> ShownModel:
+    return ShownModel(model.name, description_of(model), _details(model), _modified_at(model))
+
+
+def show(body: OllamaShowBody, model: ShownModel) -> dict[str, Any]:
+    """The answer of `/api/show`. Numbers that are not known are left out."""
+    about = model.about
+    numbers = {
+        "general.parameter_count": about.parameters,
+        f"{about.family}.context_length": about.max_input_tokens,
+        f"{about.family}.embedding_length": about.hidden_size,
+    }
     return {
-        "modelfile": f"FROM {info.name}",
+        "modelfile": f"FROM {model.name}",
         "parameters": "",
-        "template": template,
-        "details": _details(model),
-        "model_info": {
-            "general.architecture": info.family,
-            "general.parameter_count": info.parameters,
-            f"{info.family}.context_length": model.max_input_tokens,
-            f"{info.family}.embedding_length": info.hidden_size,
-        },
-        "capabilities": _capabilities(model, template),
-        "modified_at": _modified_at(model),
+        "template": about.template,
+        "details": model.details,
+        "model_info": {"general.architecture": about.family} | {key: value for key, value in numbers.items() if value},
+        "capabilities": _capabilities(about),
+        "modified_at": model.modified_at,
     }
 
 
@@ -253,12 +287,13 @@ def _parameter_size(parameters: int) -> str:
     return str(parameters)
 
 
-def _capabilities(model: ServedModel, template: str) -> list[str]:
-    operations = model.operations()
-    found = [name for operation, name in _CAPABILITIES.items() if operation in operations]
-    if "chat" in operations:
+def _capabilities(about: Description) -> list[str]:
+    found = [name for operation, name in _CAPABILITIES.items() if operation in about.operations]
+    if "chat" in about.operations:
         found += [
-            name for name, variable in (("tools", "tools"), ("thinking", "enable_thinking")) if variable in template
+            name
+            for name, variable in (("tools", "tools"), ("thinking", "enable_thinking"))
+            if variable in about.template
         ]
     return found
 

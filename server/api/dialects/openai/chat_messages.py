@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from server.api.fields.changing_lines import changing_texts, without_changing_lines
 from server.api.fields.chat_fields import (
@@ -18,9 +18,12 @@ from server.api.fields.chat_fields import (
     text_parts,
 )
 from server.api.fields.field_kinds import Hint, Unsupported, only, wish
+from server.api.fields.tool_results import leave_out
 
 _THINKING = "thinking"
 """Type of the parts with reasoning in the content of an answer of Mistral's servers."""
+_OF_TOOLS = ("tool", "function")
+"""Roles of results. The second one is that of the API before it had tools."""
 
 
 class OpenAICalledFunction(ChatObject):
@@ -80,9 +83,10 @@ class OpenAIMessage(ChatObject):
     """A message. `reasoning_content` or `reasoning`: reasoning before an earlier answer, for templates that show it.
 
     Other servers have it in parts of the type `thinking`, in `reasoning_text` or in `cot_summary`.
+    `function_call`, and the role `function`: a call and its result as older versions of the API have them.
     """
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[str | None, text_parts("text", "refusal", skipped=_THINKING), TEXT_OR_PARTS] = None
     name: str | None = None
     tool_calls: list[OpenAICall] | None = None
@@ -108,7 +112,20 @@ class OpenAIMessage(ChatObject):
     extra_content: Hint = None
     provider_specific_fields: Hint = None
     audio: Unsupported = None
-    function_call: Unsupported = None
+    function_call: OpenAICalledFunction | None = None
+
+    _left_out: list[str] = PrivateAttr(default_factory=list)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_result(cls, value: Any, handler: ModelWrapValidatorHandler[OpenAIMessage]) -> OpenAIMessage:
+        """Put notes into a tool's result, in place of parts that are no text."""
+        if not isinstance(value, dict) or value.get("role") not in _OF_TOOLS:
+            return handler(value)
+        shown, left_out = leave_out(value)
+        message = handler(shown)
+        message._left_out = left_out
+        return message
 
     @model_validator(mode="before")
     @classmethod
@@ -125,11 +142,15 @@ class OpenAIMessage(ChatObject):
     @model_validator(mode="after")
     def _check(self) -> OpenAIMessage:
         of_assistant = self.role == "assistant"
-        if (self.tool_calls or self.thoughts or self.refusal) and not of_assistant:
+        if (self.tool_calls or self.function_call or self.thoughts or self.refusal) and not of_assistant:
             raise ValueError("has fields that only a message of the role assistant can have")
         if (self.tool_call_id is None) is (self.role == "tool"):
             raise ValueError("needs `tool_call_id` if its role is tool, and only then")
-        if self.content is None and not (of_assistant or self.role == "tool"):
+        if self.tool_calls and self.function_call:
+            raise ValueError("has both `tool_calls` and `function_call`; send one of them")
+        if self.role == "function" and not self.name:
+            raise ValueError("needs `name`, because its role is function")
+        if self.content is None and not (of_assistant or self.role in _OF_TOOLS):
             raise ValueError("needs `content`")
         return self
 
@@ -138,16 +159,26 @@ class OpenAIMessage(ChatObject):
         """The reasoning before an earlier answer. Some clients send it in several fields."""
         return self.reasoning_content or self.reasoning or self.reasoning_text or self.cot_summary or None
 
-    def for_template(self) -> dict[str, Any]:
-        """The message as chat templates take it. OpenAI's newer name of the role system is developer."""
+    def dropped(self) -> Iterator[str]:
+        """Names of the parts of a result for which notes stand."""
+        return iter(self._left_out)
+
+    def for_template(self, call_id: str) -> dict[str, Any]:
+        """The message as chat templates take it. OpenAI's newer name of the role system is developer.
+
+        call_id: id of the call in `function_call`, or of the call that a message of the role function answers.
+        """
         calls = [call.for_template() for call in self.tool_calls or []]
+        if self.function_call is not None:
+            calls = [function_call(call_id, self.function_call.name, self.function_call.arguments)]
+        is_result = self.role in _OF_TOOLS
         content = self.refusal if self.content is None else self.content
         message = {
-            "role": "system" if self.role == "developer" else self.role,
+            "role": "system" if self.role == "developer" else "tool" if is_result else self.role,
             "content": content if calls else content or "",
             "name": self.name,
             "tool_calls": calls or None,
-            "tool_call_id": self.tool_call_id,
+            "tool_call_id": call_id if self.role == "function" else self.tool_call_id,
             "reasoning_content": self.thoughts,
         }
         return {key: value for key, value in message.items() if value is not None}
@@ -162,8 +193,10 @@ def changing_messages(messages: Sequence[OpenAIMessage]) -> list[int]:
 def chat_messages(messages: Sequence[OpenAIMessage]) -> Iterator[dict[str, Any]]:
     """Messages as chat templates take them, without lines that change with every request."""
     changing = changing_messages(messages)
+    calls = 0
     for index, message in enumerate(messages):
-        made = message.for_template()
+        calls += message.function_call is not None
+        made = message.for_template(f"call_{calls}")
         if index not in changing:
             yield made
         elif content := without_changing_lines(made["content"]):

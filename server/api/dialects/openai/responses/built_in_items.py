@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from server.api.fields.tool_results import with_notes
+
 
 class ShownItem(NamedTuple):
     """What the model sees of an item.
@@ -23,7 +25,9 @@ class ShownItem(NamedTuple):
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    """Text, or JSON with notes in place of the parts that are no text, such as a picture that a program has drawn."""
+    shown = with_notes(value)[0] if isinstance(value, list) else value
+    return shown if isinstance(shown, str) else orjson.dumps(shown).decode()
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -1,17 +1,16 @@
 """The items of `input` of `/v1/responses`, and the chat messages that they become.
 
 Clients send items of earlier answers back, those of other servers among them. An item that a chat template can show is
-shown. One that it cannot, such as a screenshot, is dropped and named.
+shown. One that it cannot, such as a call of a web search, is dropped and named.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from server.api.dialects.openai.responses.built_in_items import BUILT_IN_ITEMS, REFUSED_ITEMS
 from server.api.dialects.openai.responses.items import decoded_reasoning
@@ -24,9 +23,7 @@ from server.api.fields.chat_fields import (
     text_parts,
 )
 from server.api.fields.field_kinds import Hint
-
-_NOT_TEXT = ("input_image", "input_file", "input_audio")
-"""Parts of a tool's output that the model cannot read."""
+from server.api.fields.tool_results import tool_output
 
 
 class ResponseItem(ChatObject, ABC):
@@ -89,33 +86,10 @@ class InputCustomCall(ResponseItem):
         return [_calling(function_call(self.call_id, self.name, {"input": self.input}))]
 
 
-@dataclass(frozen=True)
-class ToolOutput:
-    """The text of a tool's output. dropped: parts that are no text, such as `[2]:input_image`: index and type."""
-
-    text: str
-    dropped: tuple[str, ...] = ()
-
-
-def _read_output(value: Any) -> ToolOutput:
-    """A text, or a list of parts, as a `ToolOutput`."""
-    if isinstance(value, str):
-        return ToolOutput(value)
-    if not isinstance(value, list):
-        raise ValueError("must be text, or a list of parts with a `type`")
-    kinds = [part.get("type") if isinstance(part, dict) else None for part in value]
-    texts = [part for part, kind in zip(value, kinds, strict=True) if kind not in _NOT_TEXT]
-    dropped = (f"[{index}]:{kind}" for index, kind in enumerate(kinds) if kind in _NOT_TEXT)
-    return ToolOutput(_joined(texts), tuple(dropped))
-
-
-_joined: Callable[[Any], str] = text_parts("input_text", "output_text").func  # type: ignore[assignment]
-
-
 class InputCallOutput(ResponseItem):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str | None = None
-    output: Annotated[Any, AfterValidator(_read_output), TEXT_OR_PARTS]
+    output: Annotated[Any, tool_output("input_text", "output_text", "text"), TEXT_OR_PARTS]
     name: Hint = None
     namespace: Hint = None
     caller: Hint = None
@@ -124,7 +98,7 @@ class InputCallOutput(ResponseItem):
         return [{"role": "tool", "tool_call_id": self.call_id or "", "content": self.output.text}]
 
     def dropped(self) -> Iterator[str]:
-        return (f"output{place}" for place in self.output.dropped)
+        yield from self.output.dropped("output")
 
 
 class InputReasoning(ResponseItem):
