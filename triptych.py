@@ -1,4 +1,4 @@
-"""Start Triptych from any folder: `triptych`, and `uvicorn --factory triptych:create_app`.
+"""Start Triptych from any folder: `triptych`, `python -m triptych`, and `uvicorn --factory triptych:create_app`.
 
 The packages `server`, `models` and `weights` have names that a file of the user may have too, such as a `server.py` in
 the working folder. This module finds the packages beside itself, whatever else has their names.
@@ -6,6 +6,7 @@ the working folder. This module finds the packages beside itself, whatever else 
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import invalidate_caches
 from pathlib import Path
@@ -19,7 +20,9 @@ PACKAGES = ("server", "models", "weights")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. Until it can handle Ctrl-C, the key ends the process without a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     _put_ours_first()
     from server.cli import main as run
 
@@ -54,3 +57,7 @@ def _before_home() -> list[str]:
     """The folders in which Python looks before it looks in ours."""
     places = [Path(folder or ".").resolve() for folder in sys.path]
     return sys.path[: places.index(HOME)] if HOME in places else list(sys.path)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
 from server.commands.parser import Parser, fail
 from server.errors import CheckpointError, StartError
+from server.system.interrupts import ending_at_interrupts
 from server.system.terminal import table
 
 if TYPE_CHECKING:
@@ -58,16 +59,17 @@ def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None)
 
     worker: command that starts a worker process, by default that of `server.ipc.workers.worker_process`.
     """
-    from server.client.errors import CommandError
+    with ending_at_interrupts():
+        from server.client.errors import CommandError
 
-    parser = _parser()
-    if not (sys.argv[1:] if argv is None else argv):
-        parser.print_help()
-        return
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        # `parse_args` would refer to the main help, which does not list the flags of the command.
-        arguments.parser.refuse(unknown)
+        parser = _parser()
+        if not (sys.argv[1:] if argv is None else argv):
+            parser.print_help()
+            return
+        arguments, unknown = parser.parse_known_args(argv)
+        if unknown:
+            # `parse_args` would refer to the main help, which does not list the flags of the command.
+            arguments.parser.refuse(unknown)
     try:
         arguments.run(arguments, worker)
     except CommandError as error:
@@ -135,7 +137,7 @@ def _fill_check(parser: Parser) -> None:
         parser,
         [
             *("device", "dtype", "quantize", "languages", "rerank_prompts", "translation_prompt"),
-            *("kv_cache_memory", "kv_cache_dtype", "threads"),
+            *("kv_cache_memory", "kv_cache_dtype", "threads", "packed_cache"),
         ],
     )
     parser.add_argument("--profile", action="store_true", help="measure each operation of a step; on a CPU only")

@@ -103,3 +103,12 @@ def test_compose_for_gpus_changes_only_the_server() -> None:
     assert f"FROM runtime AS {changes['build']['target']}\n" in (REPOSITORY / "Dockerfile").read_text()
     (device,) = changes["deploy"]["resources"]["reservations"]["devices"]
     assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
+
+
+def test_the_image_gets_every_file_that_it_copies() -> None:
+    """`.dockerignore` leaves out each file that it does not name, and a COPY of such a file fails."""
+    rules = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    kept = {rule[1:] for rule in rules if rule.startswith("!")}
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
+    sources = {source.removeprefix("./") for copy in copies for source in copy.split()}
+    assert sources >= {"triptych.py", "server", "constraints.txt"} and sources <= kept

@@ -51,6 +51,14 @@ def test_a_foreign_package_before_ours_is_named(tmp_path: Path, name: str) -> No
     )
 
 
+def test_the_module_is_the_command_too(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text("raise RuntimeError")
+    command = [sys.executable, "-m", "triptych", "--version"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("triptych "), done.stderr
+
+
 def test_the_application_is_created(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text("raise RuntimeError")
     done = run(tmp_path, CHECK + "print(type(triptych.create_app()).__name__)")

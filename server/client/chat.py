@@ -16,6 +16,7 @@ from server.client.options import CHAT, add_flags, add_format_flags, fields, jso
 from server.client.records import read_records
 from server.client.target import StartServer, add_target_flags, target
 from server.client.terminal_chat import TerminalChat
+from server.system.help_texts import HelpFormatter
 
 EXAMPLES = """\
   triptych chat                                          # a conversation; /help lists its commands
@@ -35,7 +36,7 @@ TOKEN_LIMIT = "the answer is incomplete, because the limit of tokens was reached
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.usage = "triptych chat [FLAGS] [TEXT]"
     parser.epilog = HELP_END
     parser.add_argument(

@@ -22,6 +22,7 @@ from server.client.options import add_flags, add_format_flags, fields, response_
 from server.client.records import JSON_SUFFIXES, JsonLines, Outcome, Record, finish_reasons, read_records, remaining
 from server.client.target import StartServer, add_target_flags, target
 from server.client.tasks import TASKS, TextTask, groups, send
+from server.system.help_texts import HelpFormatter
 
 EXAMPLES = {
     "generate": """\
@@ -59,7 +60,7 @@ answer (in JSON lines, `finish_reason` tells a limit of tokens, and the code is 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the arguments of a command to its parser."""
     task = TASKS[name]
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.usage = f"triptych {name} [FLAGS] [TEXT ...]"
     parser.epilog = HELP_END.format(examples=EXAMPLES[name], field=task.field, path=task.path)
     more = "; or the name of a document to translate to --output" if name == "translate" else ""

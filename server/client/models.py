@@ -13,6 +13,7 @@ from server.client.connection import DEFAULT_URL, Connection, ServerAddress
 from server.client.errors import RequestFailed
 from server.client.interrupts import interruptible
 from server.client.target import api_key
+from server.near_names import unknown_model, with_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +66,25 @@ async def model_names(connection: Connection) -> list[str]:
     except (LookupError, TypeError):
         pass
     return []
+
+
+async def chat_models(connection: Connection) -> list[str]:
+    """The names of the models that can chat. A model of which the server does not tell its routes counts as one."""
+    names = await model_names(connection)
+    routes = {model["name"]: model.get("routes") for model in await describe_models(connection)}
+    return [name for name in names if "/v1/chat/completions" in (routes.get(name) or ["/v1/chat/completions"])]
+
+
+async def check_chat_model(connection: Connection, name: str) -> None:
+    """Raises RequestFailed for a model that the server does not have, or that cannot chat."""
+    names = await model_names(connection)
+    if not names:
+        return  # a server that does not list its models
+    if name not in names:
+        raise RequestFailed(with_name(unknown_model(name, names), name), 404)
+    able = await chat_models(connection)
+    if name not in able:
+        raise RequestFailed(f"{name} cannot chat; models that can: {', '.join(able) or 'none'}", 404)
 
 
 def _about(model: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from server.client.interrupts import interruptible
 from server.client.options import RERANKING, add_flags, fields
 from server.client.records import read_records
 from server.client.target import StartServer, add_target_flags, target
+from server.system.help_texts import HelpFormatter
 
 EXAMPLES = """\
   triptych rerank "Where did Ada live?" "Ada lived in London." "The sea is blue."
@@ -29,7 +30,7 @@ Exit code: 0 done, 1 the server refused something, 2 wrong command or no server,
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.usage = "triptych rerank [FLAGS] QUERY [TEXT ...]"
     parser.epilog = HELP_END
     parser.add_argument("query", metavar="QUERY", help="what is looked for")

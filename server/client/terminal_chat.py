@@ -15,15 +15,17 @@ from server.client.connection import Connection, ServerAddress
 from server.client.conversation import ChatAnswer, Conversation
 from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
-from server.client.models import model_names
+from server.client.models import chat_models, check_chat_model
 from server.client.options import CHAT, Option
-from server.near_names import did_you_mean, unknown_model, with_name
+from server.near_names import did_you_mean
 from server.system.terminal import Style, prompt, styled
 
 BLOCK = '"""'
 CHAT_PATH = "/v1/chat/completions"
 OPTIONS = {option.name: option for option in CHAT}
 """Settings that `/set` accepts, by name."""
+MIN_DECODING_SECONDS = 0.05
+"""A shorter time tells how the tokens were sent, not how fast they were computed."""
 RENAMED = {"max_new_tokens": "max_completion_tokens"}
 """Fields of the request that have another name than their setting, by setting."""
 
@@ -46,12 +48,12 @@ class TerminalChat:
         self._last = ""
         self._commands: dict[str, tuple[str, str, Callable[[str], None]]] = {
             "/model": ("[NAME]", "list the models, or choose one", self._model),
-            "/set": ("[NAME [VALUE]]", "show the settings, or set one; without a value, to its default", self._set),
-            "/system": ("[TEXT]", "set the system message and begin again; without a text, remove it", self._system),
+            "/set": ("[NAME [VALUE]]", "show the settings, or set one; no value: the default", self._set),
+            "/system": ("[TEXT]", "set the system message, begin again; no text: none", self._system),
             "/retry": ("", "answer the last message again", self._retry),
-            "/reset": ("", "begin again", lambda _: conversation.begin(conversation.system)),
+            "/reset": ("", "begin again", self._reset),
             "/history": ("", "show the conversation", self._history),
-            "/save": ("FILE", "save the conversation: *.json as messages, any other name as text", self._save),
+            "/save": ("FILE", "save it: *.json as messages, any other name as text", self._save),
             "/help": ("", "show this list", self._help),
             "/exit": ("", "end; so does Ctrl-D", lambda _: None),
         }
@@ -92,16 +94,15 @@ class TerminalChat:
         return self._runner.run(interruptible(connected()))
 
     async def _check_model(self, connection: Connection) -> str | None:
-        """The model that answers, or None if the server does not say. Raises RequestFailed for an unknown model."""
-        names = await model_names(connection)
+        """The model that answers, or None if the server does not say. Raises RequestFailed for a wrong one."""
         chosen = self._options.get("model")
         if chosen is not None:
-            if names and chosen not in names:
-                raise RequestFailed(with_name(unknown_model(chosen, names), chosen), 404)
+            await check_chat_model(connection, chosen)
             return str(chosen)
         try:
             return str((await connection.get("/info"))["defaults"][CHAT_PATH])
         except (RequestFailed, LookupError, TypeError):
+            names = await chat_models(connection)
             return names[0] if len(names) == 1 else None
 
     def _answer(self, text: str) -> None:
@@ -121,15 +122,14 @@ class TerminalChat:
             self._commands[name][2](rest.strip())
 
     def _model(self, name: str) -> None:
-        names: list[str] = self._request(model_names)
-        if not name:
-            current = self._options.get("model") or self._request(self._check_model)
-            for listed in names:
-                print(f"{'*' if listed == current else ' '} {listed}")
-        elif names and name not in names:
-            _tell(with_name(unknown_model(name, names), name))
-        else:
+        if name:
+            self._request(lambda connection: check_chat_model(connection, name))
             self._options["model"] = name
+            _tell(f"{name} answers from now on", "dim")
+            return
+        current = self._options.get("model") or self._request(self._check_model)
+        for listed in self._request(chat_models):
+            print(f"{'*' if listed == current else ' '} {listed}")
 
     def _set(self, text: str) -> None:
         name, _, value = text.partition(" ")
@@ -142,15 +142,22 @@ class TerminalChat:
             _tell(f"no setting {name}{did_you_mean(name, OPTIONS) or ': ' + ', '.join(OPTIONS)}")
         elif not value:
             self._options.pop(RENAMED.get(name, name), None)
+            _tell(f"{name} has its default again", "dim")
         else:
             try:
-                self._options[RENAMED.get(name, name)] = _converted(OPTIONS[name], value.strip())
+                converted = self._options[RENAMED.get(name, name)] = _converted(OPTIONS[name], value.strip())
+                _tell(f"{name} = {json.dumps(converted)}", "dim")
             except (argparse.ArgumentTypeError, ValueError) as error:
                 plain = isinstance(error, argparse.ArgumentTypeError)
                 _tell(f"{name}: {error if plain else f'{value.strip()} is no value of it ({OPTIONS[name].help})'}")
 
     def _system(self, text: str) -> None:
         self._conversation.begin(text or None)
+        _tell("a new conversation, with this system message" if text else "a new conversation", "dim")
+
+    def _reset(self, _: str) -> None:
+        self._conversation.begin(self._conversation.system)
+        _tell("a new conversation", "dim")
 
     def _retry(self, _: str) -> None:
         text = self._conversation.take_back() if self._answered() else self._last
@@ -200,7 +207,7 @@ def statistics(answer: ChatAnswer) -> str:
     if answer.tokens is not None:
         parts.insert(0, f"{answer.tokens:,} tokens")
         decoding = answer.ended - (answer.first or answer.ended)
-        if answer.tokens > 1 and decoding > 0:
+        if answer.tokens > 1 and decoding >= MIN_DECODING_SECONDS:
             parts.append(f"{(answer.tokens - 1) / decoding:,.1f} tokens/s")
     return f"({', '.join(parts)})"
 

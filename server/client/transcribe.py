@@ -14,6 +14,7 @@ from server.client.errors import CommandError
 from server.client.interrupts import interruptible
 from server.client.options import TRANSCRIPTION, add_flags, fields
 from server.client.target import StartServer, add_target_flags, target
+from server.system.help_texts import HelpFormatter
 
 FORMATS = {"text": "txt", "srt": "srt", "vtt": "vtt", "json": "json", "verbose_json": "json"}
 """Formats of the answer, and the suffix of a file that holds one."""
@@ -36,7 +37,7 @@ Exit code: 0 done, 1 the server refused something, 2 wrong command or no server,
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.usage = "triptych transcribe [FLAGS] RECORDING ..."
     parser.epilog = HELP_END
     parser.add_argument("recordings", nargs="+", type=Path, metavar="RECORDING", help="files; - is standard input")

@@ -7,15 +7,17 @@ from pathlib import Path
 
 from server.commands.parser import Parser
 from server.errors import StartError
+from server.system.help_texts import HelpFormatter
 
 SHELLS = ("bash", "zsh", "fish")
 HELP_END = """
 examples:
   triptych completion bash > ~/.local/share/bash-completion/completions/triptych
-  triptych completion zsh > "${fpath[1]}/_triptych"
+  triptych completion zsh > ~/.zfunc/_triptych           # with fpath=(~/.zfunc $fpath) before compinit in ~/.zshrc
   triptych completion fish > ~/.config/fish/completions/triptych.fish
 
-A new shell reads the script. Write it again after an update of Triptych. Needs triptych[completion].
+Create the directory of the script first. A new shell reads it. Write it again after an update of Triptych. Needs the
+package shtab: pip install 'triptych[completion]'.
 """
 _FILES = frozenset({"FILE", "IN", "OUT", "RECORDING", "PATH_OR_HUB_ID", "[NAME=]PATH_OR_HUB_ID"})
 _DIRECTORIES = frozenset({"DIR", "DIRECTORY"})
@@ -23,7 +25,7 @@ _DIRECTORIES = frozenset({"DIR", "DIRECTORY"})
 
 def add_arguments(parser: Parser) -> None:
     """Add the arguments of the command to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.epilog = HELP_END
     parser.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
 

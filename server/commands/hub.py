@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from server.errors import CheckpointError, StartError
 from server.near_names import did_you_mean
+from server.system.help_texts import HelpFormatter
 
 if TYPE_CHECKING:
     from weights.hub.cache import CachedModel
@@ -40,7 +41,7 @@ _ENDS = {
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the arguments of a command to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.epilog = f"examples:\n{EXAMPLES[name]}\n\n{_ENDS[name]}{_ENVIRONMENT}"
     if name == "list":
         return

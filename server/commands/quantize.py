@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from server.errors import CheckpointError, StartError
+from server.system.help_texts import HelpFormatter
 
 EXAMPLES = """\
   triptych quantize /path/llama /path/llama-int4 --to int4
@@ -35,7 +36,7 @@ _SAME_AS = {"int4": "serve --quantize int4-128", "int8": "serve --quantize int8-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.usage = "triptych quantize IN OUT --to int4|int8|fp8"
     parser.epilog = HELP_END
     parser.add_argument("source", metavar="IN", help="directory or Hugging Face Hub id of an unquantized checkpoint")

@@ -12,6 +12,8 @@ import pytest
 
 from server.cli import main
 from server.client import conversation
+from server.client.conversation import ChatAnswer
+from server.client.terminal_chat import statistics
 from tests.client.fake_server import Answer, FakeRequest, Reply, error, events, fake_server
 
 
@@ -288,8 +290,40 @@ def test_retry_answers_the_last_message_again(talk: Talk, capsys: pytest.Capture
 def test_statistics_and_a_cut_answer(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
     talk(["one"], lambda request: says("a", "b", reason="length"))
     shown = capsys.readouterr().err
-    assert re.search(r"\(2 tokens, \d+\.\d s, first token after \d\.\d\d s, [\d.,]+ tokens/s\)", shown)
+    assert re.search(r"\(2 tokens, \d+\.\d s, first token after \d\.\d\d s", shown)
     assert "cut at the limit of tokens: /set max_new_tokens" in shown
+
+
+def test_a_speed_is_told_of_answers_that_take_some_time() -> None:
+    """The tokens of a short answer may arrive together, after which a speed would be any number."""
+    answer = ChatAnswer(tokens=5, started=10.0, first=10.5, ended=12.5)
+    assert statistics(answer) == "(5 tokens, 2.5 s, first token after 0.50 s, 2.0 tokens/s)"
+    answer = ChatAnswer(tokens=5, started=10.0, first=10.5, ended=10.5001)
+    assert statistics(answer) == "(5 tokens, 0.5 s, first token after 0.50 s)"
+
+
+def test_models_that_cannot_chat_are_not_offered(
+    talk: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = {"tale": ["/embed"], "story": ["/v1/chat/completions"]}
+    models = [{"name": name, "routes": own} for name, own in routes.items()]
+    monkeypatch.setitem(PAGES, "/info", PAGES["/info"] | {"models": models})
+    talk(["/model", "/model tale"], lambda request: says("x"))
+    shown = capsys.readouterr()
+    assert shown.out.startswith("* story\n") and "tale" not in shown.out
+    assert "tale cannot chat; models that can: story" in shown.err
+
+
+def test_every_change_is_confirmed(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    talk(["/model tale", "/set top_k 3", "/set top_k", "/system Be kind.", "/reset"], lambda request: says("x"))
+    told = capsys.readouterr().err.splitlines()[2:7]
+    assert told == [
+        "tale answers from now on",
+        "top_k = 3",
+        "top_k has its default again",
+        "a new conversation, with this system message",
+        "a new conversation",
+    ]
 
 
 def test_a_conversation_is_saved(talk: Talk, capsys: pytest.CaptureFixture[str], tmp_path) -> None:

@@ -127,3 +127,15 @@ def test_rerank_sorts_texts(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     table, line = capsys.readouterr().out.rsplit("{", 1)
     assert table == "0.7500\t3\tc\n0.2500\t2\tb\n0.1250\t1\ta\n"
     assert json.loads("{" + line) == {"index": 2, "score": 0.75, "text": "c"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_paragraphs_of_the_help_fit_the_terminal(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Examples and definitions are indented: a divided command could not be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if len(line) > 80 and not line.startswith(" ")] == []

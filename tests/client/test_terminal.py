@@ -139,3 +139,28 @@ def test_tables_fit_the_terminal(columns: int) -> None:
     lines = re.sub(r"\x1b\[[\d;]*m", "", shell.output).splitlines()
     assert "BertForMaskedLM" in shell.output and len(lines) > 100
     assert max(map(len, lines)) <= columns
+
+
+INTERRUPTED = """
+import os, signal
+import server.cli as cli
+def fill(parser):
+    os.kill(os.getpid(), signal.SIGINT)
+cli.COMMANDS["models"] = ("stand-in", fill)
+cli.main(["models"])
+"""
+
+
+def test_an_interrupt_during_the_imports_of_a_command_shows_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=REPOSITORY, capture_output=True, preexec_fn=_heed_interrupts
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    """As that of a command in the background of a script."""
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    code = INTERRUPTED.replace("SIGINT)", "SIGINT)\n    raise SystemExit(9)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, **ignore)
+    assert (done.returncode, done.stderr) == (9, b"")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 from typing import Any
 
-from tests.e2e.conftest import REPOSITORY
+from tests.documented_commands import shell_blocks
 
 
 def answers(url: str, page_model: str, model: str) -> list[Any]:
@@ -19,10 +18,10 @@ def answers(url: str, page_model: str, model: str) -> list[Any]:
     model: name of the model of the server that is used instead.
     """
     assert shutil.which("curl"), "the examples need curl"
-    page = (REPOSITORY / "docs" / "requests.md").read_text()
     named = f'"model": "{page_model}"'
     found = []
-    for command in re.findall(r"```shell\n(curl .*?)```", page, re.DOTALL):
+    blocks = [block for block in shell_blocks() if block.page == "docs/requests.md" and block.mark == "run by"]
+    for command in (command for block in blocks for command in block.commands):
         if named in command:
             own = command.replace(named, f'"model": "{model}"').replace("http://127.0.0.1:8000", url)
             own = own.replace("curl ", "curl --fail-with-body ", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from tests import warm_processes
+from tests.documented_commands import shell_blocks
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.e2e.test_oracle import post
 from tests.parity.adapters import save_adapter
@@ -131,3 +133,13 @@ def test_the_error_for_an_invalid_adapter_is_one_line(home: Path, setting: str, 
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("triptych:")]
     assert words in line
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_command_of_the_page(server: RunningServer) -> None:
+    """The command of docs/adapters.md, with another adapter's name."""
+    (block,) = [block for block in shell_blocks() if block.reason == "tests/e2e/test_adapters.py"]
+    (command,) = block.commands
+    own = command.replace("http://127.0.0.1:8000", server.url).replace('"tone"', '"grim"')
+    own = own.replace("curl ", "curl --fail-with-body ", 1)
+    done = subprocess.run(["bash", "-c", own], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and '"model":"grim"' in done.stdout, done.stdout

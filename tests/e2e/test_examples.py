@@ -1,4 +1,8 @@
-"""Every script in `examples/` runs against a real server, and every native route has a script."""
+"""Every script in `examples/` runs against a real server, and every native route has a script.
+
+So do the commands and programs of pages that need more than the demo models. On the pages they have the mark
+`<!-- run by tests/e2e/test_examples.py -->`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import docx
 import pytest
 
 from server.api.dialects.native import routes as native
 from server.api.dialects.openai.audio import routes as audio
 from tests.audio.wavs import wav
+from tests.documented_commands import Block, shell_blocks
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
 from tests.e2e.encoder_checkpoints import write_encoder
 from tests.e2e.speech.recordings import LONG
@@ -102,6 +108,11 @@ PRINTED = {
     "cohere_rerank": r"(0\.\d+: .+\n){2}",
 }
 
+MARKED = [block for block in shell_blocks() if block.reason == "tests/e2e/test_examples.py"]
+"""Blocks of commands in docs/command-line.md, docs/first-hour.md, docs/serving.md and docs/translation.md."""
+CUT = 3
+"""Exit status of a client command whose answer reached its limit of tokens."""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
@@ -146,3 +157,46 @@ def test_every_native_route_has_an_example(server: RunningServer) -> None:
     assert len(routes) >= 18
     assert routes <= shown, routes - shown
     assert set(MODEL_OF) == set(PRINTED) == {script.stem for script in EXAMPLES}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home directory with the files that the commands of the pages name."""
+    for name in ("meeting.mp3", "talk.wav"):
+        (tmp_path / name).write_bytes(wav(LONG[0]))
+    (tmp_path / "passages.txt").write_text("Ada lived in London.\nFoxes sleep in dens.\n")
+    letter = docx.Document()
+    letter.add_paragraph("The garden is small.")
+    letter.save(str(tmp_path / "letter.docx"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", MARKED, ids=[f"{Path(block.page).stem}-{block.line}" for block in MARKED])
+def test_the_commands_of_a_page(server: RunningServer, block: Block, home: Path) -> None:
+    environment = os.environ | {"TRIPTYCH_URL": server.url, "PYTHONPATH": str(REPOSITORY), "HOME": str(home)}
+    define = f'triptych() {{ "{sys.executable}" -m server.cli "$@"; }}\n'
+    answer = ""
+    for command in block.commands:
+        own = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
+        own = own.replace("/path/llama", str(REPOSITORY / "weights" / "demo" / "story"))
+        if "resp_..." in own:
+            own = own.replace("resp_...", re.search(r"resp_\w+", answer)[0])
+        shell = ["bash", "-c", define + own]
+        done = subprocess.run(shell, cwd=home, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode in (0, CUT), done.stdout + done.stderr
+        answer = done.stdout
+        if not answer and not own.startswith(("mkdir ", "export ")):
+            written = re.search(r"(?:-o|>) (\S+)$", own)[1]
+            assert (home / written.replace("~", str(home))).stat().st_size, own
+
+
+def test_the_programs_of_a_page(server: RunningServer) -> None:
+    """docs/requests.md shows the Hugging Face client; its second part uses T5, in place of which another model is."""
+    page = (REPOSITORY / "docs" / "requests.md").read_text()
+    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    second = second.replace("/t5/", "/translator-en-fr/").replace('"de"', '"fr"')
+    for code in (first, first.splitlines()[0] + "\n" + second):
+        lines = code.replace("http://127.0.0.1:8000", server.url).strip().splitlines()
+        names: dict[str, object] = {}
+        exec("\n".join([*lines[:-1], f"answer = {lines[-1]}"]), names)
+        assert names["answer"]

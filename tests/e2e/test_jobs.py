@@ -11,7 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, RunningServer
+from tests.documented_commands import shell_blocks
+from tests.e2e.conftest import RunningServer
 from tests.e2e.sse import stream
 from tests.waiting import read_in_parts
 
@@ -91,16 +92,10 @@ def test_tokenize_and_back(demo_server: RunningServer) -> None:
     assert again == text
 
 
-PAGES = ("README.md", "docs/requests.md", "docs/first-hour.md", "docs/troubleshooting.md")
-
-
 def documented_commands() -> list[str]:
-    """Every curl command of the README and of three pages of docs, continuation lines joined."""
-    pages = "".join((REPOSITORY / page).read_text() for page in PAGES)
-    blocks = re.findall(r"```console\n(.*?)```", pages, re.DOTALL)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    commands = [line.partition("  #")[0].strip() for line in lines if line.startswith("curl ")]
-    return list(dict.fromkeys(commands))
+    """Every curl command of the `console` blocks of all pages."""
+    blocks = [block for block in shell_blocks() if block.language == "console"]
+    return list(dict.fromkeys(line for block in blocks for line in block.commands if line.startswith("curl ")))
 
 
 def test_every_demo_task_has_a_documented_command() -> None:

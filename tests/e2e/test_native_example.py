@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
 
+from tests import warm_processes
+from tests.documented_commands import shell_blocks
 from tests.e2e.conftest import REPOSITORY, serving
 
 PAGE = REPOSITORY / "docs" / "native-checkpoints.md"
@@ -49,3 +52,15 @@ def test_answers_equal_the_model_of_the_example(tmp_path: Path, monkeypatch: pyt
     (found,) = translated.json()["translations"]
     assert (found["source_lang"], found["target_lang"]) == ("en", "fr")
     assert found["text"].strip() == tokenizer.decode(greedy(model, tokenizer.encode(TEXTS[0]).ids, 8)[0]).strip()
+
+
+def test_the_commands_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_example(tmp_path, monkeypatch)
+    (block,) = [block for block in shell_blocks() if block.page == "docs/native-checkpoints.md"]
+    check, serve, curl = [command.replace("translator", str(tmp_path / "translator")) for command in block.commands]
+    checked = warm_processes.run(*check.split()[1:], "--device", "cpu")
+    assert checked.returncode == 0 and "TriptychForConditionalGeneration" in checked.stdout, checked.stderr
+    with serving(tmp_path / "log", *serve.removeprefix("triptych serve ").split()) as server:
+        command = curl.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and '"translations":' in done.stdout, done.stdout

@@ -1,12 +1,10 @@
-"""The Python example of docs/first-hour.md runs as it stands, on the demo models; other commands are run or marked."""
+"""The Python example of docs/first-hour.md runs as it stands, on the demo models."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.e2e.conftest import REPOSITORY, serving
 
@@ -20,14 +18,3 @@ def test_the_batch_example_runs(tmp_path: Path) -> None:
         exec(block.replace("http://127.0.0.1:8000", server.url), names)
     assert len(names["vectors"]) == 1500 and len(names["translations"]) == 500
     assert {translation["text"] for translation in names["translations"]} == {"Je suis un étudiant"}
-
-
-@pytest.mark.parametrize("page", ["first-hour.md", "troubleshooting.md"])
-def test_every_command_is_run_or_marked(page: str) -> None:
-    """`test_jobs.py` runs the curl commands of `console` blocks. A block of other commands says why it is not run."""
-    text = (REPOSITORY / "docs" / page).read_text()
-    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        commands = block.replace("\\\n", " ").strip().splitlines()
-        assert all(command.startswith("curl ") for command in commands if command)
-    others = re.findall(r"(.*)\n```(?:sh|shell|bash)\n", text)
-    assert all(before.startswith("<!-- not run: ") for before in others)

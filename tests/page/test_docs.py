@@ -39,6 +39,8 @@ def test_groups_examples_themes_and_the_way_back(closed_playground: Playground) 
     page.get_by_role("button", name="Switch to the light theme").click()
     assert page.evaluate(background) == "rgb(255, 255, 255)"
     page.locator("#operations-tag-OpenAI").click()
+    first = page.locator("[id^=operations-OpenAI-]").first
+    assert "{" not in first.locator(".opblock-summary-path").inner_text(), "a route that everybody uses comes first"
     page.locator("#operations-OpenAI-chat_completions .opblock-summary-control").click()
     page.get_by_role("button", name="Try it out").click()
     page.get_by_role("button", name="Execute").click()

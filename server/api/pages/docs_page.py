@@ -18,7 +18,6 @@ PAGE = StaticPage(
         "/docs/page.css": "page.css",
         "/docs/page.js": "page.js",
         "/docs/examples.js": "examples.js",
-        "/docs/swagger-ui/favicon-32x32.png": "swagger-ui/favicon-32x32.png",
         "/docs/swagger-ui/swagger-ui.css": "swagger-ui/swagger-ui.css",
         "/docs/swagger-ui/swagger-ui-bundle.js": "swagger-ui/swagger-ui-bundle.js",
     },

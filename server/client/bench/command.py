@@ -25,6 +25,7 @@ from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
 from server.client.options import json_object
 from server.client.target import api_key, seconds
+from server.system.help_texts import HelpFormatter
 
 EXAMPLES = """\
   triptych bench http://127.0.0.1:8000 --model llm --concurrency 1,4,16
@@ -45,7 +46,7 @@ Exit code: 0 measured, 1 no request succeeded, 2 wrong command or no server, 130
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = HelpFormatter
     parser.usage = "triptych bench [FLAGS] URL"
     parser.epilog = HELP_END
     parser.add_argument("url", metavar="URL", help="URL of the server, without a path")

@@ -16,6 +16,7 @@ import transformers
 from tests.clients.conftest import ClientServer
 from tests.clients.heavy.scripts import EXAMPLES, HERE, needs_environment, run_script
 from tests.clients.models import DEMO
+from tests.documented_commands import shell_blocks
 
 DOCUMENTS = [
     {"prompt": "Once upon a time there was", "choices": [" a king", " a red", " the fox slept"], "answer": 0},
@@ -91,3 +92,17 @@ def test_the_example_runs(server: ClientServer, tmp_path: Path) -> None:
     write_task(tmp_path)
     printed = run_script(EXAMPLES / "lm_eval.sh", server, tmp_path, "stories", "--include_path", str(tmp_path))
     assert re.search(r"\|stories\b.*\|acc\b", printed), printed
+
+
+@needs_environment
+def test_the_command_of_the_page(server: ClientServer, tmp_path: Path) -> None:
+    """The command of docs/requests.md, on the tasks of this file."""
+    write_task(tmp_path)
+    (block,) = [block for block in shell_blocks() if block.reason == "tests/clients/heavy/test_lm_eval.py"]
+    (command,) = block.commands
+    command = command.replace("YOUR_TASK", f"stories --include_path {tmp_path}")
+    command = command.replace("http://127.0.0.1:8000", server.url)
+    script = tmp_path / "page.sh"
+    key = server.key or "not-needed"
+    script.write_text(f"export OPENAI_API_KEY={key}\n{command},auth_token={key}\n")
+    assert re.search(r"\|stories\b.*\|acc\b", run_script(script, server, tmp_path))

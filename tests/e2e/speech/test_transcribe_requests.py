@@ -18,7 +18,7 @@ from server.audio.decoder import Decoder
 from server.audio.resample import resample
 from tests.audio.compressed import encode
 from tests.audio.wavs import wav
-from tests.e2e.conftest import REPOSITORY
+from tests.documented_commands import shell_blocks
 from tests.e2e.speech.recordings import LONG, MAX_BYTES, PLAIN, ROUTE, send, transcript
 from tests.parity.speech import recording
 from tests.waiting import eventually, open_request, read_in_parts
@@ -106,18 +106,24 @@ def test_a_client_that_leaves_frees_its_blocks(server) -> None:
     assert cancelled() == cancelled_before + 1
 
 
-@pytest.mark.parametrize(
-    ("page", "recording_path", "answer"),
-    [("requests.md", "/path/speech.wav", "1\n00:00:0"), ("speech.md", "/path/talk.wav", '{"text":"')],
-)
-def test_the_documented_commands(server, tmp_path: Path, page: str, recording_path: str, answer: str) -> None:
+def documented_commands() -> list[str]:
+    """The commands of docs/requests.md and docs/speech.md that have the mark of this file."""
+    blocks = [block for block in shell_blocks() if block.reason == "tests/e2e/speech/test_transcribe_requests.py"]
+    return [command for block in blocks for command in block.commands]
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_the_documented_commands(server, tmp_path: Path, command: str) -> None:
     (tmp_path / "speech.wav").write_bytes(wav(LONG[0]))
-    blocks = re.findall(r"```shell\n(curl .*?)```", (REPOSITORY / "docs" / page).read_text(), re.DOTALL)
-    (block,) = (code for code in blocks if recording_path in code)
-    command = block.replace("\\\n", " ").replace(recording_path, str(tmp_path / "speech.wav"))
-    command = command.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    own = re.sub(r"/path/\w+\.\w+", str(tmp_path / "speech.wav"), command)
+    own = own.replace("http://127.0.0.1:8000", server.url).replace("curl ", "curl --fail-with-body ", 1)
+    done = subprocess.run(["bash", "-c", own], capture_output=True, text=True, timeout=60)
+    answer = "1\n00:00:0" if "srt" in own else "{"
     assert done.returncode == 0 and done.stdout.startswith(answer), done.stdout
+
+
+def test_there_are_documented_commands() -> None:
+    assert len(documented_commands()) == 3
 
 
 def test_metrics_of_a_recording(server) -> None:

@@ -49,5 +49,9 @@ export function withLoadedModels(document, info) {
       }
     }
   }
+  // Routes that everybody uses come before those of one stored object.
+  const paths = Object.entries(document.paths);
+  const isOfObject = ([path]) => path.includes("{");
+  document.paths = Object.fromEntries([...paths.filter((one) => !isOfObject(one)), ...paths.filter(isOfObject)]);
   return document;
 }

@@ -4,6 +4,7 @@ import { PageError, get } from "./api.js";
 import { el, svg } from "./dom.js";
 
 const INTERVAL_MS = 2000;
+const SETTLED_MS = 200;
 const KEPT = 30;
 const WIDTH = 64;
 const HEIGHT = 18;
@@ -32,6 +33,7 @@ export function linePoints(values, width, height) {
 export function sparkline(width, height) {
   const line = svg("polyline", { fill: "none" });
   const about = { viewBox: `0 0 ${width} ${height}`, width, height, class: "sparkline", "aria-hidden": "true" };
+  about.preserveAspectRatio = "none"; // a narrow tile squeezes the chart
   return { line, element: svg("svg", about, line) };
 }
 
@@ -72,6 +74,12 @@ export class LoadView {
       }
     }
     this.timer = setTimeout(() => this.poll(), INTERVAL_MS);
+  }
+
+  /** Ask soon after a run has ended: the server counts the request until its connection is done. */
+  pollSoon() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.poll(), SETTLED_MS);
   }
 
   show(metrics) {

@@ -117,6 +117,7 @@ byId("key-form").addEventListener("submit", (event) => {
 byId("key").value = key.get();
 byId("missing").open = false;
 document.addEventListener("modelschange", connect);
+document.addEventListener("runend", () => load.pollSoon());
 connectThemeButton(byId("theme"));
 document.title = `Triptych playground, ${new URL(SERVER).host}`;
 document.addEventListener("visibilitychange", () => !document.hidden && shown && load.poll());

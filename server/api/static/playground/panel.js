@@ -180,6 +180,7 @@ export class Panel {
       this.setBusy(false);
       this.showError(this.problem ?? null);
       this.code.update();
+      document.dispatchEvent(new Event("runend"));
     }
   }
 

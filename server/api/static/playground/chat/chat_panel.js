@@ -117,7 +117,7 @@ export class ChatPanel extends Panel {
   fitDraft() {
     const { control } = this.draft;
     control.style.height = "auto";
-    control.style.height = `${control.scrollHeight + 2}px`;
+    control.style.height = `${control.scrollHeight}px`;
   }
 
   /** Show another conversation. The answer that is being written ends, and stays in its own conversation. */

@@ -29,16 +29,18 @@ export class ConversationList {
   constructor(handlers) {
     this.handlers = handlers;
     this.items = el("ul", { class: "conversations" });
-    const button = (title, onclick) => el("button", { type: "button", class: "quiet", onclick }, title);
+    const button = (title, onclick) =>
+      el("button", { type: "button", class: "quiet", "aria-label": `Export as ${title}`, onclick }, title);
     this.element = el(
       "div",
       { class: "conversation-list" },
       this.items,
       el(
         "div",
-        { class: "message-actions" },
-        button("Export as Markdown", () => exportAs(handlers.shown(), "md")),
-        button("Export as JSON", () => exportAs(handlers.shown(), "json")),
+        { class: "exports" },
+        el("span", {}, "Export as"),
+        button("Markdown", () => exportAs(handlers.shown(), "md")),
+        button("JSON", () => exportAs(handlers.shown(), "json")),
       ),
       el("p", { class: "hint" }, "Kept in this browser only."),
     );

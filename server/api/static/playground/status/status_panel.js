@@ -19,8 +19,8 @@ function modelRow(model) {
     "tr",
     {},
     el("th", { scope: "row" }, model.name),
-    ...cells.map((cell) => el("td", { class: "number" }, cell)),
-    el("td", {}, model.routes.join(", ")),
+    ...cells.map((cell, at) => el("td", { class: "number", "data-name": COLUMNS[at + 1] }, cell)),
+    el("td", { "data-name": "routes" }, model.routes.join(", ")),
   );
 }
 
@@ -71,7 +71,8 @@ export class StatusPanel {
     button.textContent = isLoaded ? "Unload" : "Load";
     button.setAttribute("aria-label", `${button.textContent} ${name}`);
     button.addEventListener("click", () => this.change(button, name, isLoaded ? "unload" : "load"));
-    const cells = [state + (reason ? `: ${reason}` : ""), bytes(size)].map((cell) => el("td", {}, cell));
+    const facts = { state: state + (reason ? `: ${reason}` : ""), files: bytes(size) };
+    const cells = Object.entries(facts).map(([column, fact]) => el("td", { "data-name": column }, fact));
     return el("tr", {}, el("th", { scope: "row" }, name), ...cells, el("td", {}, button));
   }
 
@@ -101,7 +102,7 @@ export class StatusPanel {
     this.tiles.replaceChildren(
       tile("requests running", String(of("requests_running"))),
       tile("requests waiting", String(of("requests_waiting"))),
-      tile("tokens per second", rates.at(-1).toFixed(0), " ", this.chart.element),
+      tile("tokens per second", rates.at(-1).toFixed(0), this.chart.element),
       tile("tokens written", of("generated_tokens_total").toLocaleString("en")),
       tile("resident memory", bytes(of("device_memory_bytes"))),
       tile("KV cache in use", used),
