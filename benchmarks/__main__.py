@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import growth, machine, measure, plan, report, workloads
-from benchmarks.contestants import LLAMA_CPP
+from benchmarks.contestants import LLAMA_CPP, LLAMA_LIBRARY
 from benchmarks.process import REPOSITORY
 
 
@@ -22,6 +22,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="main rows only, in less than five minutes")
+    size.add_argument(
+        "--quantized", action="store_true", help="settings of --quantize beside the formats of llama.cpp, in process"
+    )
     size.add_argument("--tiny", action="store_true", help="tiny models and workloads, to test the benchmarks")
     parser.add_argument(
         "--only", nargs="+", default=[], help="workloads, shapes or precisions, also joined: llama-135m/int8/B"
@@ -33,6 +36,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--peers", help="Python interpreter with the peers installed; without it no peer runs")
     parser.add_argument("--llama-cpp", help="path of llama-server; for its models see contestants/llama_cpp.py")
     parser.add_argument(
+        "--llama-library",
+        help="folder with the library of llama.cpp: packages with xllamacpp, or one with libllama.so",
+    )
+    parser.add_argument(
         "--isa",
         help="limit Triptych, in process only, to these kernels, such as v3 (AVX2); for peers built for the same",
     )
@@ -43,8 +50,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     scale = workloads.QUICK if given.quick else workloads.TINY if given.tiny else workloads.FULL
     contests = plan.quick() if given.quick else plan.tiny() if given.tiny else plan.full()
+    contests = plan.quantized() if given.quantized else contests
     contests = plan.select(contests, given.only, given.contestants)
-    sections = [name for name in growth.SECTIONS if name in given.only or not (given.only or given.quick)]
+    is_partial = given.only or given.quick or given.quantized
+    sections = [name for name in growth.SECTIONS if name in given.only or not is_partial]
     if not contests and not sections:
         parser.error("--only selects no workload of this run")
     options = measure.Options(
@@ -57,7 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
         scale=scale,
         run_seconds=60.0 if given.quick else 300.0,
         detailed_shape="llama-tiny" if given.tiny else "llama-135m",
-        programs=dict.fromkeys(LLAMA_CPP, given.llama_cpp) if given.llama_cpp else {},
+        programs={
+            **(dict.fromkeys(LLAMA_CPP, given.llama_cpp) if given.llama_cpp else {}),
+            **(dict.fromkeys(LLAMA_LIBRARY, given.llama_library) if given.llama_library else {}),
+        },
         isa=given.isa,
     )
     folder = given.out / "benchmarks"

@@ -49,6 +49,11 @@ def perplexity(precision: str, cache: KVCacheDType, count: int) -> float:
 
 def exact_translations(precision: str, cache: KVCacheDType, count: int) -> float:
     """Share of held-out sentences whose greedy translation is exact."""
+    return sum(found == target for found, target in translations(precision, cache, count)) / count
+
+
+def translations(precision: str, cache: KVCacheDType, count: int) -> list[tuple[str, str]]:
+    """Greedy translation and reference of held-out sentences."""
     name = translation.NAME
     engine = make_engine(name, precision, cache)
     sources, targets = zip(*translation.held_out_pairs(count), strict=True)
@@ -57,13 +62,13 @@ def exact_translations(precision: str, cache: KVCacheDType, count: int) -> float
     params = GenerationParams(end_token_ids=[0], bad_words_ids=[[pad]], forced_eos_token_id=0)
     prompts = tokenizer(list(sources))["input_ids"]
     engine.add(Generate(name, params, prompts, [GenerateRow(number, 60, number, [pad]) for number in range(count)]))
-    right = 0
+    found: list[tuple[str, str]] = []
     while engine.has_work:
         output = engine.step()
         for end in output.finished if output is not None else []:
             text = tokenizer.decode(end.hypotheses[0].token_ids, skip_special_tokens=True)
-            right += text == targets[end.sequence_id]
-    return right / count
+            found.append((text, targets[end.sequence_id]))
+    return found
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.contestants import LLAMA_CPP
+from benchmarks.contestants import LABELS, LLAMA_CPP, LLAMA_LIBRARY
 from benchmarks.plan import LARGE_PRECISIONS, PRECISIONS, STREAMS
 from benchmarks.summary import Summary
 
@@ -38,7 +38,12 @@ class Line:
 
 
 def lines(summary: Summary) -> list[Line]:
-    """All rows of the table, in the order of the result page."""
+    """All rows of the table, in the order of the result page.
+
+    A run of `--quantized` has rows of its own.
+    """
+    if any(entry["contestant"] in LLAMA_LIBRARY for entry in summary.entries):
+        return list(_quantized(summary))
     return [
         *_against_peers(summary, ("gpt2-124m", "llama-135m"), ("A", "B", "B-mixed"), 1.25),
         *_bandwidth(summary),
@@ -132,6 +137,28 @@ def _encoders(summary: Summary) -> Iterator[Line]:
                 f"{workload}, {shape}, {precision}, in process", "≥ 92% of the floor of the products", text, ratio
             )
         yield from _against_peers(summary, (shape,), (workload,), 1.5, ("int8",))
+
+
+def _quantized(summary: Summary) -> Iterator[Line]:
+    """Goals of the settings of `--quantize`, in process: rates relative to formats of llama.cpp of the same size.
+
+    One stream reads all weights for each token, so a share of the memory bandwidth counts as well there.
+    """
+    for shape in ("llama-135m", "llama-1b", "moe-1b"):
+        for precision, one_stream, many in (("int8", 1.25, 2.0), ("int4", 1.1, 1.5)):
+            for workload, target in (("A", one_stream), ("B", many)):
+                key = (shape, precision, workload)
+                peer, ours = summary.best_peer(*key, LLAMA_LIBRARY), summary.rate(*key, "ours")
+                goal, quantity = f"≥ {target:g} × the faster format of llama.cpp", f"{workload}, {shape}, {precision}"
+                ratio = None if peer is None else summary.ratio((*key, "ours"), (*key, peer))
+                if peer is None or ratio is None:
+                    yield Line(quantity, goal, "–", None)
+                    continue
+                text = f"{ours:,.0f} /s; {LABELS[peer]} {summary.rate(*key, peer):,.0f}: {ratio:.2f} ×"
+                share = summary.bandwidth_share(shape, precision) if workload == "A" and shape != "moe-1b" else None
+                if share is not None:
+                    goal, text = f"{goal}, or ≥ 90% of the memory bandwidth", f"{text}; {share:.0%}"
+                yield Line(quantity, goal, text, max(ratio / target, (share or 0.0) / 0.9))
 
 
 def _against_peer(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, workloads
-from benchmarks.contestants import OURS
+from benchmarks.contestants import IN_OUR_ENVIRONMENT, OURS
 from benchmarks.contestants.contract import Subject
 from benchmarks.plan import Contest
 from benchmarks.process import ContestantProcess, Failed
@@ -220,7 +220,7 @@ def _load(
     for name in contest.contestants:
         if not any(contest.takes_part(name, workload) for workload in contest.workloads):
             continue
-        python = options.python if name in OURS else options.peers
+        python = options.python if name in IN_OUR_ENVIRONMENT else options.peers
         program = options.programs.get(name)
         made = options.checkpoints / "made" / contest.shape
         made.mkdir(parents=True, exist_ok=True)

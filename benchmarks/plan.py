@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.contestants import LLAMA_CPP, OURS
+from benchmarks.contestants import LLAMA_CPP, LLAMA_LIBRARY, OURS
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 LARGE_PRECISIONS = ("bfloat16", "int8", "int4")
@@ -76,6 +76,16 @@ def full() -> list[Contest]:
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
     contests.append(Contest("llama-262k", "float32", ("start",), ("http",)))
     return contests
+
+
+def quantized() -> list[Contest]:
+    """The contests of `--quantized`: settings of `--quantize` and formats of llama.cpp, all in process."""
+    peers = {"int8": ("ours", LLAMA_LIBRARY[0]), "int4": ("ours", *LLAMA_LIBRARY)}
+    return [
+        Contest(shape, precision, ("A", "B", "C"), peers.get(precision, ("ours",)))
+        for shape in ("llama-135m", "llama-1b", "moe-1b")
+        for precision in ("int8", "int4", "int5", "int6")
+    ]
 
 
 def quick() -> list[Contest]:

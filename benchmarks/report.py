@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import goals, profile
+from benchmarks import goals, profile, setting_quality
 from benchmarks.contestants import LABELS
 from benchmarks.plan import STREAMS
+from benchmarks.setting_quality import SETTINGS_OF_NOW
 from benchmarks.summary import Summary
 from server.client.bench import chart
+
+DECODERS = ("llama", "moe", "gpt2")
+"""Beginnings of the names of decoders, for whose kind the quality of settings was measured."""
 
 WORKLOADS = """\
 - **A**: one stream with {prompt} prompt tokens and {new} new tokens.
@@ -54,10 +58,6 @@ def write(results: Path, page: Path) -> None:
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
-_SETTINGS_OF_NOW = "2026-11-28"
-"""First day on which `int8` and `int4` were the settings that have these names now."""
-
-
 def _head(summary: Summary) -> str:
     about = summary.about
     rates = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in about["operations_per_second"].items())
@@ -89,10 +89,11 @@ def _head(summary: Summary) -> str:
 def settings_line(date: str) -> str:
     """What the rows int8 and int4 of Triptych are."""
     are = "are the settings that are now called `int8-fast` and `int4-128`"
-    if date >= _SETTINGS_OF_NOW:
+    if date >= SETTINGS_OF_NOW:
         are = "are the settings of these names in `--quantize`"
     return f"""- The rows int8 and int4 of Triptych {are}. llama.cpp has
-  Q8_0 and Q4_0 there. How far each of them is from float32: [quality of reduced precisions](quality.md).
+  Q8_0 and Q4_0 there. **KL** is the mean divergence of the setting from float32 on real weights (SmolLM2-135M), because
+  the random weights of these models have no quality: [quality of reduced precisions](quality.md).
 """
 
 
@@ -136,14 +137,16 @@ def _table(summary: Summary, shape: str) -> str:
     workloads = [name for name in summary.workloads(shape) if name != "start" and not name.startswith("streams-")]
     if not workloads:
         return ""
-    rows = [f"## {shape}", "", "| contestant | precision | " + " | ".join(workloads) + " |"]
-    rows.append("|---" * (2 + len(workloads)) + "|")
+    rows = [f"## {shape}", "", "| contestant | precision | KL | " + " | ".join(workloads) + " |"]
+    rows.append("|---" * (3 + len(workloads)) + "|")
+    distances = setting_quality.distances() if shape.startswith(DECODERS) else {}
     for precision in summary.precisions(shape):
         names = [name for workload in workloads for name in summary.contestants(shape, precision, workload)]
         for name in dict.fromkeys(names):
             cells = [_cell(summary, shape, precision, workload, name) for workload in workloads]
             if any(cells):
-                rows.append(f"| {LABELS.get(name, name)} | {precision} | " + " | ".join(cells) + " |")
+                distance = setting_quality.distance_of(name, precision, summary.about["date"], distances)
+                rows.append(f"| {LABELS.get(name, name)} | {precision} | {distance} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 

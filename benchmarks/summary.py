@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.contestants import OURS, PEERS
 
-HEAD_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 1}
-"""Bytes of a weight of the output head. Models in int4 have a head in int8."""
+HEAD_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int6": 1, "int5": 1, "int4": 1}
+"""Bytes of a weight of the output head, rounded up."""
 
 Key = tuple[str, str, str, str]
 """Key of an entry: shape, precision, workload, contestant."""

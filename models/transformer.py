@@ -142,7 +142,7 @@ from models.steps.alignment import AlignmentStepInputs, CachedAlignmentStepInput
 from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
-from models.steps.step_inputs.base import PagedStepInputs
+from models.steps.step_inputs.base import PagedStepInputs, StepInputs
 from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 if TYPE_CHECKING:
@@ -194,13 +194,22 @@ class Transformer(nn.Module):
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
         with self.adapters.used(batch.adapters, batch.lengths):
-            hidden = stack.embedding.embed(batch)  # type: ignore[arg-type]
-            step = self._ragged_step(stack, batch)
-            if stack.final_positions is not None:
-                step.final_positions = stack.final_positions(batch.positions)
-            if isinstance(batch, EncoderBatch):
-                stack.set_layer_inputs(step, batch.token_ids, hidden)
-            return self._executors[stack].run_hidden(hidden, step)
+            return self._executors[stack].run_hidden(*self.layer_inputs(batch))
+
+    def layer_inputs(self, batch: SourceBatch) -> tuple[Tensor, StepInputs]:
+        """The input of the first layer for whole inputs, [tokens, hidden], and the step that all layers are given.
+
+        The layers are those of the encoder, or those of the decoder if the model has no encoder.
+        """
+        stack = self.decoder if self.encoder is None else self.encoder
+        assert stack is not None
+        hidden = stack.embedding.embed(batch)  # type: ignore[arg-type]
+        step = self._ragged_step(stack, batch)
+        if stack.final_positions is not None:
+            step.final_positions = stack.final_positions(batch.positions)
+        if isinstance(batch, EncoderBatch):
+            stack.set_layer_inputs(step, batch.token_ids, hidden)
+        return hidden, step
 
     def write_cross(
         self,

@@ -221,7 +221,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "list": ("list the fetched models", _fill_hub("list")),
     "show": ("describe a fetched model, or what pull would fetch", _fill_hub("show")),
     "rm": ("remove a fetched model", _fill_hub("rm")),
-    "quantize": ("write a checkpoint with weights of 4 or 8 bits", _fill_quantize),
+    "quantize": ("write a checkpoint with weights of 4, 6 or 8 bits", _fill_quantize),
     "generate": ("continue prompts with a decoder or an encoder-decoder", _fill_task("generate")),
     "chat": ("talk with a model in the terminal", _fill_chat),
     "translate": ("translate texts", _fill_task("translate")),

@@ -21,6 +21,7 @@ from benchmarks import (
     plan,
     profile,
     report,
+    setting_quality,
     speculation,
     vocabulary,
     workloads,
@@ -435,6 +436,43 @@ def test_turns_of_an_agent_find_the_previous_prompt(tmp_path: Path, monkeypatch,
     assert 1300 < prompts[0] < 1700 and cached[0] == 0 < cached[1] < cached[2] < prompts[2]
     monkeypatch.setattr(agent_turns, "MIN_CACHED_SHARE", 1.01)
     assert agent_turns.main(["--shape", "tiny", "--checkpoints", str(tmp_path / "models"), *sizes]) == 1
+
+
+def test_quantized_settings_run_beside_the_formats_of_llama_cpp() -> None:
+    contests = plan.quantized()
+    assert {contest.precision for contest in contests} == {"int8", "int6", "int5", "int4"}
+    peers = {contest.precision: contest.contestants for contest in contests if contest.shape == "llama-1b"}
+    assert peers["int4"] == ("ours", "llama-library", "llama-library-k") and peers["int6"] == ("ours",)
+    assert all(contest.workloads == ("A", "B", "C") for contest in contests)
+
+
+def test_the_distance_stands_beside_each_setting() -> None:
+    found = {"int8": 0.005, "int8-fast": 0.05, "Q8_0": 0.006, "Q4_K_M": 0.06}
+    rows = {
+        ("http", "int8", "2026-11-28"): "0.0050",
+        ("ours", "int8", "2026-11-27"): "0.0500",
+        ("llama.cpp", "int8", "2026-11-27"): "0.0060",
+        ("llama-library-k", "int4", "2026-11-28"): "0.0600",
+        ("openvino-genai", "int8", "2026-11-28"): "",
+        ("http", "float32", "2026-11-28"): "0",
+        ("http", "int4", "2026-11-28"): "",
+    }
+    for row, text in rows.items():
+        assert setting_quality.distance_of(*row, found) == text
+
+
+def test_goals_of_quantized_settings_count_the_faster_format(tmp_path: Path) -> None:
+    rates = {("int4", "ours"): 110.0, ("int4", "llama-library"): 90.0, ("int4", "llama-library-k"): 100.0}
+    entries = [
+        {"shape": "llama-1b", "precision": precision, "workload": "A", "contestant": name,
+         "runs": [{"units": rate, "seconds": 1.0, "extra": {}}]}
+        for (precision, name), rate in rates.items()
+    ]  # fmt: skip
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"about": {}, "entries": entries, "loads": [], "sections": {}}))
+    lines = {line.quantity: line for line in goals.lines(Summary(path))}
+    assert len(lines) == 12 and lines["B, llama-1b, int4"].verdict == "not measured"
+    assert lines["A, llama-1b, int4"].ratio == pytest.approx(1.0), "1.1 times Q4_K_M, which is faster than Q4_0"
 
 
 def test_the_page_says_which_settings_were_measured() -> None:

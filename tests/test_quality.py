@@ -9,9 +9,21 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3MoeConfig
 
-from benchmarks.quality import contestants, divergence, encoders, gguf_files, kept, page, texts
+from benchmarks import llama_files
+from benchmarks.quality import (
+    contestants,
+    copies,
+    decoders,
+    divergence,
+    encoders,
+    gguf_files,
+    kept,
+    page,
+    texts,
+)
+from benchmarks.quality.chrf import chrf
 from benchmarks.quality.formats import type_of
 from benchmarks.quality.results import Results
 from server.text.tokenizers.load import load_tokenizer
@@ -178,3 +190,71 @@ def test_the_page_is_written_from_kept_results(tmp_path: Path) -> None:
     assert (
         json.loads((tmp_path / "quality" / "results.json").read_text())["smollm2-135m"]["Q8_0"]["types"] == "211 Q8_0"
     )
+
+
+def test_chrf_equals_its_definition() -> None:
+    """By hand: "abcd" and "abxd" share three of four letters, one of three pairs, and no longer n-grams."""
+    assert chrf([("a b c", "abc")]) == pytest.approx(100), "white space does not count"
+    assert chrf([("abc", "xyz")]) == chrf([]) == 0.0
+    precision = (3 / 4 + 1 / 3) / 4
+    assert chrf([("abcd", "abxd")]) == pytest.approx(100 * precision)
+    # Orders that one side does not have are left out: all of "ab" is found, half of the letters, a third of the pairs.
+    recall = (2 / 4 + 1 / 3) / 2
+    assert chrf([("ab", "abxd")]) == pytest.approx(100 * 5 * recall / (4 + recall))
+
+
+def test_texts_that_calibrate_are_not_compared() -> None:
+    tokenizer = load_tokenizer(HOME / "story")
+    calibrating = texts.calibration(tokenizer, 4 * 512)
+    compared = texts.windows(tokenizer, 20 * 512)
+    assert len(calibrating) >= 4 and {len(text) for text in calibrating} == {512}
+    assert not {tuple(text) for text in calibrating} & {tuple(text) for text in compared}
+
+
+def test_an_int8_cache_changes_results_a_little() -> None:
+    text = texts.windows(load_tokenizer(HOME / "story"), 512)
+    exact, cached = (
+        decoders.Decoder(HOME / "story", torch.float32),
+        decoders.CachedDecoder(HOME / "story", torch.float32),
+    )
+    found = decoders.compare(exact, cached, text)
+    assert 0 < found.mean_kl < 1e-3 and found.same_top > 0.98
+    assert contestants.split("int8 with an int8 cache") == ("int8", "int8")
+    assert contestants.split("int8") == ("int8", "auto")
+
+
+def test_a_checkpoint_of_a_gguf_file_has_its_weights(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    write_model(tmp_path / "in", config, "LlamaForCausalLM")
+    file = _float_gguf(tmp_path / "in", tmp_path / "model.gguf")
+    made = copies.checkpoint(file)
+    ids = torch.randint(0, 64, (30,)).tolist()
+    ours, theirs, gguf_file = (decoders.Decoder(path, torch.float32) for path in (made, tmp_path / "in", file))
+    assert decoders.compare(theirs, ours, [ids]).mean_kl < 1e-9
+    assert decoders.compare(theirs, gguf_file, [ids]).mean_kl < 1e-9
+    assert copies.checkpoint(file) == made
+
+
+def _float_gguf(directory: Path, out: Path) -> Path:
+    """The GGUF file of a checkpoint, with float32 matrices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(llama_files, "type_of", lambda *arguments: gguf.GGMLQuantizationType.F32)
+        patch.setattr(llama_files.llama_library, "quantize", lambda folder, weights, kind: weights)
+        return llama_files.write(directory, out, "Q8_0", Path())
+
+
+@pytest.mark.parametrize("name", ["llama", "moe"])
+def test_files_for_llama_cpp_have_the_weights_of_the_checkpoint(name: str, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "tie_word_embeddings": True}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    if name == "llama":
+        write_model(tmp_path / "in", LlamaConfig(**sizes), "LlamaForCausalLM")
+    else:
+        write_model(tmp_path / "in", Qwen3MoeConfig(**sizes, **experts, norm_topk_prob=True), "Qwen3MoeForCausalLM")
+    file = _float_gguf(tmp_path / "in", tmp_path / "model.gguf")
+    exact, found = decoders.Decoder(tmp_path / "in", torch.float32), decoders.Decoder(file, torch.float32)
+    assert decoders.compare(exact, found, [torch.randint(0, 64, (40,)).tolist()]).mean_kl < 1e-9

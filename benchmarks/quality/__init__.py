@@ -6,6 +6,7 @@
 | `gguf_files`  | copies of GGUF files with other tensor types, and dithered weights  |
 | `sources`     | models with real weights, from the package index                    |
 | `contestants` | our settings and the formats of llama.cpp                           |
+| `copies`      | checkpoints that `triptych quantize` writes                         |
 | `formats`     | types that llama.cpp gives to the matrices of a format              |
 | `llama_cpp`   | the library of llama.cpp, through ctypes                            |
 | `divergence`  | Kullback-Leibler divergence and perplexity, in slices of the logits |

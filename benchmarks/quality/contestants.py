@@ -10,18 +10,24 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from benchmarks import llama_library
 from benchmarks.quality import gguf_files, llama_cpp, texts
-from benchmarks.quality.decoders import Decoder
+from benchmarks.quality.copies import COPIES, written
+from benchmarks.quality.decoders import CachedDecoder, Decoder
 from benchmarks.quality.divergence import Model, measure, summarize
 from benchmarks.quality.formats import FORMATS, type_of
 from benchmarks.quality.kept import Kept
 from models.backends.choice import Quantization
+from server.ipc.wire.descriptions import KVCacheDType
 from server.text.tokenizers.load import load_tokenizer
 from weights.gguf.container import read_gguf
 
-OURS = ("float32", "bfloat16", "int8", "int8-fast", "int6", "int4", "int4-32", "int4-32-zero", "int4-128")
+OURS = ("float32", "bfloat16", "int8", "int8-fast", "int6", "int5", "int4", "int4-32", "int4-32-zero", "int4-128")
+INT8_CACHE = " with an int8 cache"
+"""End of the name of a setting with `--kv-cache-dtype int8`."""
+CACHES = tuple(f"{name}{INT8_CACHE}" for name in ("float32", "int8"))
 THEIRS = ("F32", *FORMATS)
-ALL = (*OURS, *THEIRS)
+ALL = (*OURS, *CACHES, *COPIES, *THEIRS)
 
 Row = dict[str, Any]
 
@@ -56,10 +62,14 @@ def compare(
 
 
 def _load(file: Path, packages: Path, name: str, length: int, vocab_size: int, kept: Kept) -> Model:
-    if name in OURS:
-        ours = Decoder(file, *settings_of(name))
+    if name in OURS or name in CACHES:
+        ours = load_ours(file, name)
         kept.describe(name, {"by": "triptych", "bits": ours.bits_per_weight, "types": ""})
         return ours
+    if name in COPIES:
+        copy = Decoder(written(file, name), torch.float32)
+        kept.describe(name, {"by": "triptych", "bits": copy.bits_per_weight, "types": ""})
+        return copy
     made = quantized_file(file, packages, name)
     kept.describe(name, {"by": "llama.cpp", "bits": gguf_files.bits_per_weight(made), "types": _types(made)})
     return llama_cpp.LlamaCpp(packages, made, length, vocab_size)
@@ -70,6 +80,17 @@ def settings_of(name: str) -> tuple[torch.dtype, Quantization | None]:
     if name in ("float32", "bfloat16"):
         return getattr(torch, name), None
     return torch.float32, cast(Quantization, name)
+
+
+def split(name: str) -> tuple[str, KVCacheDType]:
+    """Precision of the weights, and dtype of the cache, of one of `OURS` and `CACHES`."""
+    return name.removesuffix(INT8_CACHE), "int8" if name.endswith(INT8_CACHE) else "auto"
+
+
+def load_ours(path: Path, name: str) -> Decoder:
+    """Load one of `OURS` and `CACHES`. path: checkpoint directory or GGUF file."""
+    weights, cache = split(name)
+    return (CachedDecoder if cache == "int8" else Decoder)(path, *settings_of(weights))
 
 
 def quantized_file(file: Path, packages: Path, name: str) -> Path:
@@ -84,7 +105,7 @@ def quantized_file(file: Path, packages: Path, name: str) -> Path:
 
     def encode(tensor: str, weights: Tensor) -> Any:
         kind = type_of(name, tensor, weights.shape[-1], layers, "output.weight" in tensors)
-        return llama_cpp.quantize(packages, weights, kind), kind
+        return llama_library.quantize(packages, weights.contiguous().numpy(), kind), kind
 
     return gguf_files.rewrite(file, made, encode)
 

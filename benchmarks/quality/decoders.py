@@ -11,9 +11,11 @@ from torch import Tensor
 from benchmarks.quality.divergence import Divergence, Logits, measure, summarize
 from models.backends.choice import Quantization
 from models.checkpoint.loader import LoadedModel, load_model
-from models.steps.batch import EncoderBatch
+from models.steps.batch import DecoderBatch, EncoderBatch
+from models.steps.kv_cache import KVCache
 
 CPU = torch.device("cpu")
+_BLOCK_TOKENS = 32
 
 
 class Decoder:
@@ -36,12 +38,33 @@ class Decoder:
         transformer = self.loaded.transformer
         with torch.inference_mode():
             hidden = transformer.encode(EncoderBatch(torch.tensor(text), (len(text),))).clone()
+        return self._logits_of(hidden)
+
+    def _logits_of(self, hidden: Tensor) -> Logits:
+        transformer = self.loaded.transformer
 
         def logits(first: int, last: int) -> Tensor:
             with torch.inference_mode():
                 return transformer.logits(hidden[first:last]).float()
 
         return logits
+
+
+class CachedDecoder(Decoder):
+    """A decoder whose keys and values go through an int8 cache, as with `--kv-cache-dtype int8`."""
+
+    def read(self, text: Sequence[int]) -> Logits:
+        """See `divergence.Model`."""
+        transformer, count = self.loaded.transformer, len(text)
+        blocks = -(-count // _BLOCK_TOKENS)
+        cache = KVCache(transformer.self_attention_layers(), blocks, _BLOCK_TOKENS, torch.int8, CPU)
+        positions = torch.arange(count)
+        batch = DecoderBatch(
+            torch.tensor(text), positions, (count,), (count,), positions, torch.arange(blocks)[None], ()
+        )
+        with torch.inference_mode():
+            hidden = transformer.decode(batch, cache).hidden.clone()
+        return self._logits_of(hidden)
 
 
 def compare(reference: Decoder, decoder: Decoder, texts: Sequence[Sequence[int]]) -> Divergence:

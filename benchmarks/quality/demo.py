@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.cache_quality import exact_translations
+from benchmarks.cache_quality import translations
 from benchmarks.quality import decoders
-from benchmarks.quality.contestants import settings_of
-from benchmarks.quality.decoders import Decoder
+from benchmarks.quality.chrf import chrf
+from benchmarks.quality.contestants import load_ours, split
 from server.text.tokenizers.load import load_tokenizer
 from weights.demo.train import stories, translation
 from weights.demo.train.training import HOME
@@ -26,13 +26,15 @@ def compare(model: str, names: Sequence[str]) -> Iterator[Row]:
     """Measure our settings on a demo model. names: some of `contestants.OURS`."""
     if model == translation.NAME:
         for name in names:
-            exact = exact_translations(name, "auto", _SENTENCES)
-            yield {"name": name, "by": "triptych", "exact": exact, "tokens": _SENTENCES}
+            weights, cache = split(name)
+            pairs = translations(weights, cache, _SENTENCES)
+            exact = sum(found == target for found, target in pairs) / _SENTENCES
+            yield {"name": name, "by": "triptych", "exact": exact, "chrf": chrf(pairs), "tokens": _SENTENCES}
         return
     encoded = load_tokenizer(HOME / model).encode(stories.held_out_stories(_STORIES), offsets=False)
     windows = [encoding.ids for encoding in encoded]
-    reference = Decoder(HOME / model, torch.float32)
+    reference = decoders.Decoder(HOME / model, torch.float32)
     for name in names:
-        ours = Decoder(HOME / model, *settings_of(name))
+        ours = load_ours(HOME / model, name)
         found, bits = decoders.compare(reference, ours, windows), ours.bits_per_weight
         yield {"name": name, "by": "triptych", "bits": bits, **found.as_dict(), "tokens": sum(map(len, windows))}

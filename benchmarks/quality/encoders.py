@@ -16,7 +16,7 @@ from models.layers.pooling import normalize, pool
 from models.steps.batch import EncoderBatch
 from server.text.tokenizers.load import load_tokenizer
 
-SETTINGS = ("bfloat16", "int8", "int8-fast", "int6", "int4", "int4-32", "int4-128")
+SETTINGS = ("bfloat16", "int8", "int8-fast", "int6", "int5", "int4", "int4-32", "int4-128")
 RANKED = 10
 """Number of first texts of a ranking whose order is compared."""
 _TEXTS_TOGETHER = 50

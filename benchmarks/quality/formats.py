@@ -32,7 +32,7 @@ def type_of(format_name: str, tensor: str, width: int, layers: int, has_head: bo
     kind = FORMATS[format_name]
     if tensor == ("output.weight" if has_head else "token_embd.weight"):
         kind = kind if kind == Type.Q8_0 else Type.Q6_K
-    elif format_name.endswith("_M") and re.search(r"attn_v\.weight|ffn_down\.weight", tensor):
+    elif format_name.endswith("_M") and re.search(r"attn_v\.weight|ffn_down(_exps)?\.weight", tensor):
         matched = re.search(r"blk\.(\d+)\.", tensor)
         assert matched is not None
         kind = Type.Q6_K if _has_more_bits(int(matched[1]), layers) else kind

@@ -125,6 +125,15 @@ def _encoder(name: str, rows: dict[str, Row]) -> str:
 
 
 def _translator(name: str, rows: dict[str, Row]) -> str:
-    lines = [f"## Demo model `{name}`", "", "| setting | exact translations |", "|---|---|"]
-    lines += [f"| `{row['name']}` | {row['exact']:.1%} of {row['tokens']:,} |" for row in rows.values()]
+    count = next(iter(rows.values()))["tokens"]
+    lines = [
+        f"## Demo model `{name}`",
+        "",
+        f"{count:,} held-out sentences, greedy. **Exact**: share of the translations that equal the reference. "
+        "**chrF**: F-score of their character n-grams (n up to 6, beta 2).",
+        "",
+        "| setting | exact | chrF |",
+        "|---|---|---|",
+    ]
+    lines += [f"| `{row['name']}` | {row['exact']:.1%} | {row['chrf']:.2f} |" for row in rows.values()]
     return "\n".join(lines)

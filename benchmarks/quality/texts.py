@@ -19,6 +19,18 @@ WINDOW = 512
 _HERE = Path(__file__).parent
 _MODULES = ("json/decoder.py", "textwrap.py", "heapq.py", "statistics.py", "queue.py", "shutil.py", "ast.py")
 _TOPICS = ("assignment", "class", "function", "import", "objects", "operator-summary", "specialnames", "types", "with")
+_CALIBRATION_TOPICS = (
+    "in",
+    "for",
+    "lambda",
+    "try",
+    "exprlists",
+    "dynamic-features",
+    "strings",
+    "formatstrings",
+    "debugger",
+)
+_CALIBRATION_MODULES = ("argparse.py", "csv.py", "pathlib.py")
 _KINDS = ("prose", "documentation", "code", "prose", "documentation", "code", "prose", "dialogue")
 """Kinds of the windows, in turn, until enough tokens are there. A kind that ends is skipped."""
 
@@ -26,12 +38,7 @@ _KINDS = ("prose", "documentation", "code", "prose", "documentation", "code", "p
 def windows(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
     """Texts of `WINDOW` tokens each, special tokens included, of at least `tokens` tokens together."""
     start = tokenizer.encode([""])[0].ids[:1]
-    size = WINDOW - len(start)
-    left = {}
-    for kind, text in _texts().items():
-        ids = tokenizer.encode([text])[0].ids
-        ids = ids[len(start) :] if ids[: len(start)] == start else ids
-        left[kind] = [[*start, *ids[at : at + size]] for at in range(0, len(ids) - size, size)]
+    left = {kind: _pieces(tokenizer.encode([text])[0].ids, start) for kind, text in _texts().items()}
     found: list[list[int]] = []
     while len(found) * WINDOW < tokens:
         before = len(found)
@@ -41,6 +48,26 @@ def windows(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
         if len(found) == before:
             raise ValueError(f"the texts have {before * WINDOW} tokens, and {tokens} were asked for")
     return found
+
+
+def calibration(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
+    """Texts of `WINDOW` tokens each for calibration, of at least `tokens` tokens. `windows` has none of them."""
+    library = Path(sysconfig.get_path("stdlib"))
+    parts = ["\n\n".join(topics[name] for name in _CALIBRATION_TOPICS)]
+    parts += [(library / name).read_text() for name in _CALIBRATION_MODULES]
+    each = -(-tokens // (WINDOW * len(parts)))
+    return [
+        text
+        for part in parts
+        for text in _pieces(tokenizer.encode([part])[0].ids, tokenizer.encode([""])[0].ids[:1])[:each]
+    ]
+
+
+def _pieces(ids: list[int], start: list[int]) -> list[list[int]]:
+    """Whole windows of a text's tokens. start: special tokens at the beginning of each window."""
+    size = WINDOW - len(start)
+    ids = ids[len(start) :] if ids[: len(start)] == start else ids
+    return [[*start, *ids[at : at + size]] for at in range(0, len(ids) - size, size)]
 
 
 def sentences(count: int) -> list[str]:

@@ -33,6 +33,7 @@ Quantization = Literal[
     "int8",
     "int8-fast",
     "int6",
+    "int5",
     "int4",
     "int4-32",
     "int4-64",

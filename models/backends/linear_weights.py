@@ -21,9 +21,6 @@ from models.backends.torch.quantization import quantize_int4, quantize_int6, qua
 from models.config import Activation, MixtureOfExpertsConfig
 from weights.quantized_matrix import QuantizedMatrix
 
-INT4_GROUP = 128
-"""Largest number of inputs that share a scale with the quantisation `int4-128`, and in checkpoints that are written."""
-
 _INT4: Mapping[str | None, tuple[int, bool]] = {
     "int4-32": (32, False),
     "int4-64": (64, False),
@@ -167,13 +164,26 @@ def packer(
     return pack
 
 
+def of_linears(quantization: Quantization | None, device: torch.device) -> Quantization | None:
+    """The rounding of all linears for which no other function here says it, for a model with the given quantization."""
+    return "int6" if quantization == "int5" and not choice.runs_cuda_kernels(device) else quantization
+
+
+def of_first_products(quantization: Quantization | None, device: torch.device) -> Quantization | None:
+    """The rounding of the products before the activations of feed-forwards, which bear errors best.
+
+    See docs/decisions/0176-a-mixture-at-the-size-of-q4-k-m.md.
+    """
+    return "int4" if quantization == "int5" and not choice.runs_cuda_kernels(device) else quantization
+
+
 def of_sensitive_weights(quantization: Quantization | None, device: torch.device) -> Quantization | None:
     """The rounding of the weights whose errors matter most, for a model with the given quantization.
 
     These are the projections to queries, keys and values, and the last products of feed-forwards. See
     docs/decisions/0142-mixture-of-4-and-6-bits.md.
     """
-    return "int6" if quantization == "int4" and not choice.runs_cuda_kernels(device) else quantization
+    return "int6" if quantization in ("int4", "int5") and not choice.runs_cuda_kernels(device) else quantization
 
 
 def of_head(quantization: Quantization | None, device: torch.device) -> Quantization | None:
@@ -181,7 +191,7 @@ def of_head(quantization: Quantization | None, device: torch.device) -> Quantiza
 
     Rounding it to 4 bits would change results more than rounding the layers does.
     """
-    if quantization in ("int4", "int6") and not choice.runs_cuda_kernels(device):
+    if quantization in ("int4", "int5", "int6") and not choice.runs_cuda_kernels(device):
         return "int6"
     return quantization if quantization in (None, "int8-fast") else "int8"
 
@@ -192,13 +202,13 @@ def _cuda_packer(
     """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS.
 
     The 8-bit kernel has one scale per output feature and does not round activations. So `int8` and `int8-fast` mean the
-    same here. There is no 6-bit kernel, so `int6` is computed as `int8`.
+    same here. There is no 6-bit kernel, so `int6` and `int5` are computed as `int8`.
     """
     from models.backends.cuda.dense_weight import CudaDenseWeight
     from models.backends.cuda.quantized_weights import Int4InTiles, Int8InTiles
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
-        if quantization not in ("int8", "int6"):
+        if quantization not in ("int8", "int6", "int5"):
             weight = _rounded(weight, quantization)
         packed: LinearWeight
         if isinstance(weight, Tensor) and quantization is None:

@@ -38,12 +38,15 @@ class Packers(NamedTuple):
     """The packers of a model by what they pack.
 
     linears: all linears but those below.
+    first: products before the activations of feed-forwards: gates, or the first products of those without a gate. In a
+        mixture of experts, gate and up of an expert are one matrix, which this packs.
     last: last products of feed-forwards.
     projections: query, key and value projections of plain attention.
     head: the output head. gates, routers: see `MixtureOfExperts.pack` and `Mixer.pack`; they do not quantise.
     """
 
     linears: CountingPacker
+    first: CountingPacker
     last: CountingPacker
     projections: CountingPacker
     head: CountingPacker
@@ -61,9 +64,10 @@ class WeightPacker:
     device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
     quantization: `int8`, `int8-fast` and `int6` round linears, the output head, and the token table that is tied to it.
         The other values round linears to 4 bits in groups, and head and table as `int8` does. `int4` on a CPU rounds
-        head, table, projections and last products of feed-forwards as `int6` does. Routers, small projections of
-        mixers, other embeddings, norms, biases and hidden states keep their dtype. Attention then works in
-        `attention_dtype`, except sparse and disentangled attention.
+        head, table, projections and last products of feed-forwards as `int6` does; `int5` rounds all as `int6` does but
+        the products before the activations of feed-forwards. Routers, small projections of mixers, other embeddings,
+        norms, biases and hidden states keep their dtype. Attention then works in `attention_dtype`, except sparse and
+        disentangled attention.
     memory: keeps the packed weights, and then the parameters that are not packed.
     Matrices that the checkpoint stores quantised, and that `has_kernel` accepts, are packed as they are.
     Raises QuantizationUnavailable.
@@ -92,7 +96,8 @@ class WeightPacker:
         packers: list[CountingPacker] = []
         sensitive = linear_weights.of_sensitive_weights(quantization, device)
         for out_dtype, rounding in (
-            (dtype, quantization),
+            (dtype, linear_weights.of_linears(quantization, device)),
+            (dtype, linear_weights.of_first_products(quantization, device)),
             (dtype, sensitive),
             (model.attention_dtype, sensitive),
             (torch.float32, linear_weights.of_head(quantization, device)),
@@ -157,14 +162,14 @@ def _pack(module: nn.Module, packers: Packers, merges: bool) -> None:
         elif isinstance(child, Mixer):
             child.pack(packers.linears, packers.gates)
         elif isinstance(child, MixtureOfExperts) and not merges:
-            child.pack(packers.linears, packers.last, packers.gates, packers.routers)
+            child.pack(packers.linears, packers.first, packers.last, packers.gates, packers.routers)
         elif isinstance(child, Linear):
             if not (merges and isinstance(child, Router)):
                 child.pack(packers.linears)
         elif isinstance(child, FeedForward):
             if merges:
                 child.merge(packers.linears)
-            child.pack(packers.linears, packers.last)
+            child.pack(packers.first, packers.linears, packers.last)
         else:
             if isinstance(child, MixtureOfExperts):
                 packers.linears.packed_bytes += child.stack()

@@ -1,34 +1,33 @@
-"""Write a checkpoint with linears of 4 or 8 bits, in the format of compressed-tensors."""
+"""Write a checkpoint with linears of 4, 6 or 8 bits, in the format of compressed-tensors."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from models.backends.linear_weights import INT4_GROUP, int4_group
-from models.backends.torch.quantization import quantize_fp8, quantize_int4, quantize_int8
 from models.checkpoint.checkpoint_heads import CheckpointFiles, read_files
-from models.checkpoint.expected_tensors import expected_tensors
+from models.checkpoint.expected_tensors import ExpectedTensors, expected_tensors
 from models.checkpoint.kept_quantized import rounded_linears
 from models.checkpoint.loader import tensor_rules
+from models.checkpoint.quantizing.calibration import Calibration
+from models.checkpoint.quantizing.schemes import Precision, rounded, scheme_of, sensitive_linears
 from models.checkpoint.stored_size import check_count, check_size
 from models.config import ConfigError
 from models.transformer import Transformer
 from weights.finite import is_finite
 from weights.gguf.choose import is_gguf
-from weights.load import plan_load
+from weights.load import TensorSource, plan_load
 from weights.manifest import ManifestError, check_manifest
 from weights.quantized.formats import is_quantized, quantized_format
-from weights.quantized.fp8 import TABLE
-from weights.quantized.parts import layout
-from weights.quantized.write_compressed_tensors import parts_of, quantization_config
+from weights.quantized.write_compressed_tensors import Scheme, parts_of, quantization_config
 from weights.quantized_matrix import QuantizedMatrix
 from weights.read import open_checkpoint
 from weights.resolve import file_in, files_besides_weights
@@ -37,9 +36,9 @@ from weights.sentence_modules import transformer_folder
 from weights.stored import Stored, StoredMatrix, StoredTensor
 from weights.write import SafetensorsWriter
 
-Precision = Literal["int4", "int8", "fp8"]
 _MIN_GROUP = 32
-"""Inputs of a linear in int4 must be a multiple of this, because compressed-tensors has no shorter last group."""
+"""Inputs of a linear with groups must be a multiple of this, because compressed-tensors has no shorter last group."""
+_MIN_CALIBRATION_TOKENS = 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ class QuantizeReport:
     family, architecture: of the checkpoint.
     description: format of the rounded matrices, for users.
     matrices, weights: number of rounded matrices, and of the numbers in them.
+    calibrated: number of matrices that were rounded with the inputs that texts gave them.
     others: number of matrices that keep their dtype.
     bytes_before, bytes_after: size of the weights in the files.
     """
@@ -58,23 +58,43 @@ class QuantizeReport:
     description: str
     matrices: int
     weights: int
+    calibrated: int
     others: int
     bytes_before: int
     bytes_after: int
 
 
+class _RoundingPlan(NamedTuple):
+    """What is written and how.
+
+    transformer: the model on the meta device. schemes: scheme of each tensor to round, by its name in the checkpoint.
+    sources: source of each parameter, by its name. expected: parameters by where they come from.
+    """
+
+    transformer: Transformer
+    schemes: Mapping[str, Scheme]
+    sources: Mapping[str, TensorSource]
+    expected: ExpectedTensors
+
+
 def quantize_checkpoint(
-    directory: Path, out: Path, precision: Precision, progress: Callable[[int, int], None] | None = None
+    directory: Path,
+    out: Path,
+    precision: Precision,
+    progress: Callable[[int, int], None] | None = None,
+    texts: Sequence[Sequence[int]] = (),
 ) -> QuantizeReport:
-    """Write a quantised copy of a checkpoint. One matrix at a time is in memory.
+    """Write a quantised copy of a checkpoint. One matrix at a time is in memory, or one layer if there are texts.
 
     The copy appears at its place when it is complete; an error leaves nothing behind.
 
     directory: directory of the checkpoint.
     out: directory to create; it must not exist.
-    precision: `int4`: the numbers of `--quantize int4-128`. `int8`: those of `--quantize int8-fast`. `fp8`: one scale
-        per output feature.
+    precision: `int8`, `int6`, `int8-fast` and `int4-128`: the numbers of these settings of `--quantize`. `int4`: groups
+        of 32 with 4 bits, and with 6 bits where `--quantize int4` has them. `fp8`: one scale per output feature.
     progress: called with (bytes read so far, total bytes).
+    texts: token ids of texts to calibrate with, at most as long as the context of the model; empty to round without
+        data. They are for precisions with groups.
 
     Raises ConfigError for a checkpoint that cannot be quantised, WeightsError or ResolveError for missing or invalid
     files, and OSError for files that cannot be written. Messages are those of `load_model`.
@@ -86,14 +106,17 @@ def quantize_checkpoint(
     files = _read(directory)
     with open_checkpoint(directory) as stored:
         tensors = {name: tensor for name, tensor in stored.items() if isinstance(tensor, StoredTensor)}
-        layouts = _rounded_layouts(files, tensors, precision)
-        others = [_module(name) for name, tensor in tensors.items() if name not in layouts and _is_matrix(name, tensor)]
-        settings = quantization_config({_module(name): matrix for name, matrix in layouts.items()}, others)
+        plan = _make_plan(files, tensors, precision)
+        schemes = plan.schemes
+        others = [_module(name) for name, tensor in tensors.items() if name not in schemes and _is_matrix(name, tensor)]
+        settings = quantization_config({_module(name): scheme for name, scheme in schemes.items()}, others)
         config = {**files.hf, "quantization_config": settings}
         _check_config(files, config)
+        calibration = _calibration(plan, tensors, precision, texts)
         partial.mkdir(parents=True)
         try:
-            size = _write_weights(partial, tensors, layouts, precision, progress)
+            values = _values(tensors, schemes, precision, calibration)
+            size = _write_weights(partial, tensors, schemes, values, precision, progress)
             _write_json(partial / "config.json", config)
             for name in files_besides_weights(directory):
                 source, target = file_in(directory, name), partial / name
@@ -110,8 +133,9 @@ def quantize_checkpoint(
         family=files.family.name,
         architecture=files.name,
         description=written.description,
-        matrices=len(layouts),
-        weights=sum(matrix.numel() for matrix in layouts.values()),
+        matrices=len(schemes),
+        weights=sum(torch.Size(tensors[name].shape).numel() for name in schemes),
+        calibrated=0 if calibration is None else calibration.calibrated,
         others=len(others),
         bytes_before=sum(tensor.nbytes for tensor in tensors.values()),
         bytes_after=size,
@@ -140,10 +164,8 @@ def _read(directory: Path) -> CheckpointFiles:
     return files
 
 
-def _rounded_layouts(
-    files: CheckpointFiles, stored: Mapping[str, StoredTensor], precision: Precision
-) -> dict[str, QuantizedMatrix]:
-    """Layouts of the tensors to round, by their names in the checkpoint, on the meta device.
+def _make_plan(files: CheckpointFiles, stored: Mapping[str, StoredTensor], precision: Precision) -> _RoundingPlan:
+    """Choose the tensors to round.
 
     Raises ConfigError for a linear that cannot be written as one quantised matrix, and WeightsError for tensors that
     are missing, unexpected or misshapen.
@@ -154,7 +176,8 @@ def _rounded_layouts(
         transformer = Transformer(config)
     check_count(len(stored), sum(1 for _ in transformer.parameters()))
     rules, linears = tensor_rules(files, config), rounded_linears(transformer)
-    layouts: dict[str, QuantizedMatrix] = {}
+    sensitive = sensitive_linears(transformer)
+    schemes: dict[str, Scheme] = {}
     for name, tensor in stored.items():
         matched = first_match(rules, name)
         targets = set(() if matched is None else matched[1])
@@ -163,17 +186,30 @@ def _rounded_layouts(
             reason = reason or _fault(name, tensor, precision)
             if reason:
                 raise _refusal(files, name, reason)
-            layouts[name] = _layout(tensor.shape, precision)
-    rounded: dict[str, Stored] = {name: _matrix(stored[name], matrix) for name, matrix in layouts.items()}
+            schemes[name] = scheme_of(precision, tensor.shape[1], not targets.isdisjoint(sensitive))
+    matrices: dict[str, Stored] = {name: _matrix(stored[name], scheme) for name, scheme in schemes.items()}
     expected = expected_tensors(transformer, files.family, rules, stored)
-    plan = plan_load({**stored, **rounded}, rules, expected.shapes)
+    plan = plan_load({**stored, **matrices}, rules, expected.shapes)
     plan.raise_faults()
     for source in (*plan.sources.values(), *(copy for _, copy in plan.copies)):
-        if source.name in layouts and not isinstance(source.layout, QuantizedMatrix):
+        if source.name in schemes and not isinstance(source.layout, QuantizedMatrix):
             raise _refusal(files, source.name, "it is stored transposed, or its inputs are rearranged")
-    if not layouts:
+    if not schemes:
         raise ConfigError(f"{files.family.name}: the checkpoint has no linear that --quantize rounds")
-    return layouts
+    return _RoundingPlan(transformer, schemes, plan.sources, expected)
+
+
+def _calibration(
+    plan: _RoundingPlan, stored: Mapping[str, StoredTensor], precision: Precision, texts: Sequence[Sequence[int]]
+) -> Calibration | None:
+    """What rounds with texts; None without texts."""
+    if not texts:
+        return None
+    if any(scheme.group is None for scheme in plan.schemes.values()):
+        raise ConfigError("--calibrate is for int8, int6, int4 and int4-128, whose scales belong to groups of inputs")
+    if sum(map(len, texts)) < _MIN_CALIBRATION_TOKENS:
+        raise ConfigError("the texts of --calibrate have no tokens")
+    return Calibration(plan.transformer, plan.sources, plan.expected, stored, plan.schemes, precision, texts)
 
 
 def _is_matrix(name: str, tensor: StoredTensor) -> bool:
@@ -187,8 +223,8 @@ def _fault(name: str, tensor: StoredTensor, precision: Precision) -> str:
         return "compressed-tensors needs a tensor named 'weight' for each linear"
     if not _is_matrix(name, tensor):
         return f"compressed-tensors needs a matrix of floats, and its shape is {list(tensor.shape)}"
-    if precision == "int4" and tensor.shape[1] % _MIN_GROUP:
-        return f"its {tensor.shape[1]} inputs are no multiple of {_MIN_GROUP}; int8 and fp8 have no such limit"
+    if precision not in ("int8-fast", "fp8") and tensor.shape[1] % _MIN_GROUP:
+        return f"its {tensor.shape[1]} inputs are no multiple of {_MIN_GROUP}; int8-fast and fp8 have no such limit"
     return ""
 
 
@@ -204,38 +240,43 @@ def _check_config(files: CheckpointFiles, config: Mapping[str, Any]) -> None:
         raise ConfigError(f"{files.family.name}: quantized checkpoints are not supported: {error}") from None
 
 
-def _layout(shape: tuple[int, ...], precision: Precision) -> QuantizedMatrix:
-    if precision == "int4":
-        return layout(shape, 4, int4_group(shape[1], INT4_GROUP), signed=True)
-    return layout(shape, 8, shape[1], signed=precision == "int8", table=TABLE if precision == "fp8" else None)
-
-
-def _matrix(tensor: StoredTensor, layout: QuantizedMatrix) -> StoredMatrix:
+def _matrix(tensor: StoredTensor, scheme: Scheme) -> StoredMatrix:
     """A description of the tensor as the quantised checkpoint will store it. Its content must not be read."""
 
     def read() -> QuantizedMatrix:
         raise AssertionError("only the layout of the matrix is known")
 
-    return StoredMatrix(tensor.file, tensor.nbytes, lambda: (layout, read))
+    return StoredMatrix(tensor.file, tensor.nbytes, lambda: (scheme.layout(tensor.shape), read))
 
 
-def _rounded(weight: Tensor, layout: QuantizedMatrix) -> QuantizedMatrix:
-    """Round a weight. layout: layout of the result."""
-    if layout.bits == 4:
-        return quantize_int4(weight, layout.group)
-    codes, scales = quantize_int8(weight) if layout.table is None else quantize_fp8(weight)
-    return QuantizedMatrix(codes, 8, layout.group, scales[:, None], table=layout.table)
+def _values(
+    stored: Mapping[str, StoredTensor],
+    schemes: Mapping[str, Scheme],
+    precision: Precision,
+    calibration: Calibration | None,
+) -> Iterator[tuple[str, Tensor | QuantizedMatrix]]:
+    """Name and value of each tensor of the checkpoint: rounded if it has a scheme, else as it is stored."""
+    done: set[str] = set()
+    for name, matrix in () if calibration is None else calibration.run():
+        done.add(name)
+        yield name, matrix
+    for name, tensor in stored.items():
+        if name not in done:
+            value = tensor.read()
+            yield name, rounded(value, precision, schemes[name]) if name in schemes else value
 
 
 def _write_weights(
     folder: Path,
     stored: Mapping[str, StoredTensor],
-    layouts: Mapping[str, QuantizedMatrix],
+    schemes: Mapping[str, Scheme],
+    values: Iterator[tuple[str, Tensor | QuantizedMatrix]],
     precision: Precision,
     progress: Callable[[int, int], None] | None,
 ) -> int:
     """Write one weight file for each weight file of the checkpoint, and an index if there are several.
 
+    values: name and value of each tensor, in any order.
     Returns the size of the weight files in bytes.
     """
     by_file: dict[str, list[str]] = {}
@@ -243,42 +284,47 @@ def _write_weights(
         if tensor.dtype is None:
             raise ConfigError(f"{name!r} has a dtype that cannot be written")
         by_file.setdefault(tensor.file, []).append(name)
-    total, done, size = sum(tensor.nbytes for tensor in stored.values()), 0, 0
+    total, done = sum(tensor.nbytes for tensor in stored.values()), 0
     index: dict[str, str] = {}
-    for file, names in by_file.items():
-        written = file.replace("pytorch_model", "model").replace(".bin", ".safetensors")
-        parts = [_parts(name, layouts[name] if name in layouts else _empty(stored[name])) for name in names]
-        layout_of_file = {part: tensor for some in parts for part, tensor in some.items()}
-        index |= dict.fromkeys(layout_of_file, written)
-        with SafetensorsWriter(folder / written, layout_of_file) as writer:
-            for name in names:
-                content = stored[name].read()
-                value = _rounded(content, layouts[name]) if name in layouts else content
-                if isinstance(value, QuantizedMatrix) and not is_finite(value.scales):
-                    raise ConfigError(f"{name!r} contains NaN or infinity, or values too large for {precision}")
-                for part, numbers in _parts(name, value).items():
-                    writer.write(part, numbers)
-                done += stored[name].nbytes
-                if progress is not None:
-                    progress(done, total)
-        size += writer.nbytes
+    writers: dict[str, SafetensorsWriter] = {}
+    with ExitStack() as opened:
+        for file, names in by_file.items():
+            written = file.replace("pytorch_model", "model").replace(".bin", ".safetensors")
+            parts = [_empty_parts(name, stored[name], schemes.get(name)) for name in names]
+            layout_of_file = {part: tensor for some in parts for part, tensor in some.items()}
+            index |= dict.fromkeys(layout_of_file, written)
+            writers[file] = opened.enter_context(SafetensorsWriter(folder / written, layout_of_file))
+        for name, value in values:
+            if isinstance(value, QuantizedMatrix) and not is_finite(value.scales):
+                raise ConfigError(f"{name!r} contains NaN or infinity, or values too large for {precision}")
+            for part, numbers in _parts(name, value, schemes.get(name)).items():
+                writers[stored[name].file].write(part, numbers)
+            done += stored[name].nbytes
+            if progress is not None:
+                progress(done, total)
+    size = sum(writer.nbytes for writer in writers.values())
     if set(index.values()) != {"model.safetensors"}:
         _write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": index})
     return size
 
 
-def _parts(name: str, value: Tensor | QuantizedMatrix) -> dict[str, Tensor]:
+def _parts(name: str, value: Tensor | QuantizedMatrix, scheme: Scheme | None) -> dict[str, Tensor]:
     """The tensors to write in place of one tensor of the checkpoint: codes, scales and others, or the tensor itself.
 
     name: name of the tensor in the checkpoint. value: the tensor, or the matrix that it was rounded to.
+    scheme: of the matrix, or None.
     """
     if isinstance(value, Tensor):
         return {name: value}
-    return {f"{_module(name)}.{ending}": part for ending, part in parts_of(value).items()}
+    assert scheme is not None
+    return {f"{_module(name)}.{ending}": part for ending, part in parts_of(value, scheme).items()}
 
 
-def _empty(tensor: StoredTensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+def _empty_parts(name: str, tensor: StoredTensor, scheme: Scheme | None) -> dict[str, Tensor]:
+    """The tensors of `_parts` on the meta device."""
+    if scheme is not None:
+        return _parts(name, scheme.layout(tensor.shape), scheme)
+    return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")}
 
 
 def _module(name: str) -> str:

@@ -71,9 +71,15 @@ class FeedForward(nn.Module):
             assert part is not None
             linear.use_packed(part)
 
-    def pack(self, packer: LinearPacker, last_packer: LinearPacker) -> None:
-        """Replace the weights by packed ones. last_packer: packs the last product."""
-        for linear in (self.gate, self.up):
-            if linear is not None:
-                linear.pack(packer)
+    def pack(self, first_packer: LinearPacker, packer: LinearPacker, last_packer: LinearPacker) -> None:
+        """Replace the weights by packed ones.
+
+        first_packer: packs the product before the activation: the gate, or the only first product.
+        packer: packs the values that the gate multiplies. last_packer: packs the last product.
+        """
+        if self.gate is None:
+            self.up.pack(first_packer)
+        else:
+            self.gate.pack(first_packer)
+            self.up.pack(packer)
         self.down.pack(last_packer)

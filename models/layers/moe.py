@@ -132,27 +132,29 @@ class MixtureOfExperts(nn.Module):
     def pack(
         self,
         packer: LinearPacker,
+        first_packer: LinearPacker,
         last_packer: LinearPacker,
         gate_packer: LinearPacker,
         router_packer: LinearPacker,
     ) -> None:
         """Replace the weights by packed ones.
 
-        last_packer: packs the last products of the experts.
+        first_packer, last_packer: pack the first and the last products of the experts. See `FeedForward.pack` for the
+            shared expert.
         gate_packer: packs the gate of the shared expert. router_packer: packs the router, with float32 products.
         """
         self.router.pack(router_packer)
         if self.shared_gate is not None:
             self.shared_gate.pack(gate_packer)
         if self.shared is not None:
-            self.shared.pack(packer, last_packer)
+            self.shared.pack(first_packer, packer, last_packer)
         for linear in (self.to_latent, self.from_latent):
             if linear is not None:
                 linear.pack(packer)
         if self.packed is None:
             inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
             parts = 2 if self.config.expert.gated else 1
-            self.packed = pack_experts(packer, last_packer, _joined(inner, parts), _joined(outer, 1), self.config)
+            self.packed = pack_experts(first_packer, last_packer, _joined(inner, parts), _joined(outer, 1), self.config)
             del self.experts
 
     def stack(self) -> int:

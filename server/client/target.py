@@ -23,7 +23,7 @@ Arguments: the model, as `[NAME=]PATH_OR_HUB_ID`, and settings of the server by 
 LOAD_SETTINGS = {
     "device": "auto, cpu or cuda",
     "dtype": "auto, float32, bfloat16 or float16",
-    "quantize": "int8, int6, int4, int8-fast, int4-32, int4-64, int4-128, or one with -zero: weights of 8, 6 or 4 bits",
+    "quantize": "int8, int6, int5, int4, int8-fast, int4-32, int4-64, int4-128, or one with -zero: bits of weights",
     "kv_cache_memory": "memory for keys and values, such as 512M",
     "kv_cache_dtype": "int8: keys and values in half the memory of bfloat16",
     "threads": "number of torch threads",

@@ -22,7 +22,7 @@ MIN_TOKENS_PER_SECOND = 8.0
 """Speed at which a reader follows a stream. A more exact setting is advised only if it is as fast."""
 MEMORY_SHARE = 0.9
 """Part of the free memory that is given to weights and KV cache. Steps need the rest."""
-COMPARED = ("float32", "bfloat16", "int8", "int6", "int4")
+COMPARED = ("float32", "bfloat16", "int8", "int6", "int5", "int4")
 """The settings to compare, the most exact first."""
 
 

@@ -5,50 +5,77 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from server.errors import CheckpointError, StartError
 from server.system.help_texts import HelpFormatter
 
+if TYPE_CHECKING:
+    from models.checkpoint.quantize_checkpoint import QuantizeReport
+
 EXAMPLES = """\
-  triptych quantize /path/llama /path/llama-int4 --to int4
+  triptych quantize /path/llama /path/llama-int8 --to int8
+  triptych quantize /path/llama /path/llama-int4 --to int4 --calibrate letters.txt manuals.txt
   triptych quantize org/llama llama-fp8 --to fp8 --quiet"""
 HELP_END = f"""
 examples:
 {EXAMPLES}
 
-The copy is in the format of compressed-tensors, which vLLM and transformers read too. Weights are rounded as `serve
---quantize int4-128` and `int8-fast` round them when they load a checkpoint; the copy loads faster and needs less disk
-and memory for that. `serve --quantize int8` and `int4` on the original checkpoint are closer to it.
+The copy is in the format of compressed-tensors, which transformers and vLLM read too; vLLM has kernels for 4 and 8
+bits, so it does not run int6, and int4 only without its matrices of 6 bits (int4-128). The copy loads faster than
+`serve --quantize` rounds, and needs less disk and memory for that.
 
-  int4  linear layers in 4 bits, in groups of 128 inputs (64 or 32 where 128 does not divide them)
-  int8  linear layers in 8 bits, one scale per output feature
-  fp8   linear layers in fp8 (E4M3), one scale per output feature; for other engines, because this server computes
-        fp8 in floating point
+  int8       linear layers in 8 bits, in groups of 32 inputs: the numbers of `serve --quantize int8`
+  int6       the same with 6 bits: the numbers of `serve --quantize int6`
+  int4       linear layers in 4 bits, in groups of 32 inputs; 6 bits where `serve --quantize int4` has 6 bits. The
+             format has no minimums, so the matrices of 4 bits differ from those of `serve --quantize int4`
+  int8-fast  linear layers in 8 bits, one scale per output feature, as `serve --quantize int8-fast`
+  int4-128   linear layers in 4 bits, in groups of 128 inputs (64 or 32 where 128 does not divide them), as `serve
+             --quantize int4-128`
+  fp8        linear layers in fp8 (E4M3), one scale per output feature; for other engines, because this server computes
+             fp8 in floating point
+
+With --calibrate, weights are rounded with the inputs that they have in some texts, so that products change little: a
+matrix is rounded input by input, and the weights of later inputs make up for the errors so far. Take texts of the kind
+that the model will see, some pages at least. The texts are divided into pieces, of which {{pieces}} are read.
 
 Token tables, output head, norms, biases and routers of experts keep their dtype. Tokenizer, settings and licence are
-copied. One matrix at a time is in memory. OUT appears when it is complete.
+copied. One matrix at a time is in memory, with --calibrate one layer. OUT appears when it is complete.
 Exit code: 0 written, 1 the checkpoint cannot be quantized, 2 wrong command or OUT cannot be written, 130 Ctrl-C.
 """
 
-_SAME_AS = {"int4": "serve --quantize int4-128", "int8": "serve --quantize int8-fast"}
-"""The setting that computes with the same numbers, for each written format."""
+_PIECES = 32
+_PIECE_CHARACTERS, _PIECE_TOKENS = 2400, 512
+"""Size of a piece of the texts that calibrate; the tokens are the limit."""
+_MAX_BYTES = 64 << 20
+PRECISIONS = ("int8", "int6", "int4", "int8-fast", "int4-128", "fp8")
+
+_ROUNDED_AS = {
+    "int4": "4 bits without minimums, 6 bits as serve --quantize int4",
+    "fp8": "weights alone, for other engines",
+}
+"""What the numbers are where they are not those of the setting of the same name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
     parser.formatter_class = HelpFormatter
-    parser.usage = "triptych quantize IN OUT --to int4|int8|fp8"
-    parser.epilog = HELP_END
+    parser.usage = f"triptych quantize IN OUT --to {'|'.join(PRECISIONS)} [--calibrate FILE ...]"
+    parser.epilog = HELP_END.format(pieces=f"up to {_PIECES}, of {_PIECE_TOKENS} tokens at most,")
     parser.add_argument("source", metavar="IN", help="directory or Hugging Face Hub id of an unquantized checkpoint")
     parser.add_argument("out", metavar="OUT", type=Path, help="directory to create; it must not exist")
-    parser.add_argument("--to", required=True, choices=("int4", "int8", "fp8"), help="format of the linear layers")
+    parser.add_argument("--to", required=True, choices=PRECISIONS, help="format of the linear layers")
+    parser.add_argument(
+        "--calibrate", metavar="FILE", nargs="+", type=Path, default=[], help="text files to round with, in UTF-8"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
 
 
 def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
     """Run the command. Returns a table of what was written.
 
-    Raises CheckpointError for a checkpoint that cannot be quantised, and StartError where files cannot be written.
+    Raises CheckpointError for a checkpoint that cannot be quantised, and StartError where files cannot be read or
+    written.
     """
     from tqdm import tqdm
 
@@ -66,7 +93,9 @@ def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
             bar.update(done - bar.n)
 
         try:
-            report = quantize_checkpoint(resolve(arguments.source), arguments.out, arguments.to, progress)
+            source = resolve(arguments.source)
+            texts = _token_ids(source, arguments.calibrate) if arguments.calibrate else ()
+            report = quantize_checkpoint(source, arguments.out, arguments.to, progress, texts)
         except (ConfigError, WeightsError, ResolveError) as error:
             raise CheckpointError(str(error)) from None
         except OSError as error:
@@ -75,9 +104,40 @@ def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
     return [
         ("family", f"{report.family} ({report.architecture})"),
         ("format", report.description),
-        ("rounded as", _SAME_AS.get(arguments.to, "weights alone, for other engines")),
+        ("rounded as", _rounded_as(arguments.to, report)),
         ("rounded", f"{report.matrices:,} matrices with {report.weights:,} weights"),
         ("kept", f"{report.others:,} of {report.matrices + report.others:,} matrices in their dtype"),
         ("weights", f"{before:,.1f} MiB before, {after:,.1f} MiB after ({after / before:.0%})"),
         ("written", str(arguments.out)),
     ]
+
+
+def _rounded_as(precision: str, report: QuantizeReport) -> str:
+    if report.calibrated:
+        return f"{report.calibrated:,} of {report.matrices:,} matrices with the inputs that the texts gave them"
+    return _ROUNDED_AS.get(precision, f"serve --quantize {precision}")
+
+
+def _token_ids(source: Path, files: Sequence[Path]) -> Sequence[Sequence[int]]:
+    """Token ids of pieces of some files, spread evenly over them. Raises StartError for files that cannot be read."""
+    from models.checkpoint.checkpoint_heads import read_files
+    from server.text.tokenizers.load import load_tokenizer
+
+    longest = min(_PIECE_TOKENS, read_files(source).config().max_positions or _PIECE_TOKENS)
+    text = "\n\n".join(map(_read, files))
+    pieces = [text[start : start + _PIECE_CHARACTERS] for start in range(0, len(text), _PIECE_CHARACTERS)]
+    step = max(1.0, len(pieces) / _PIECES)
+    chosen = [pieces[int(number * step)] for number in range(min(_PIECES, len(pieces)))]
+    encoded = load_tokenizer(source).encode(chosen, offsets=False) if chosen else ()
+    return [encoding.ids[:longest] for encoding in encoded if encoding.ids]
+
+
+def _read(file: Path) -> str:
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise StartError(f"--calibrate: {file.name} has more than {_MAX_BYTES >> 20} MiB")
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"--calibrate: {file.name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StartError(f"--calibrate: {file.name} is no text in UTF-8") from None

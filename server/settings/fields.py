@@ -93,10 +93,10 @@ class SettingsFields(BaseSettings):
     )
     quantize: Names = Field(
         default=[],
-        description="Models whose weights are rounded to 8, 6 or 4 bits: int8, int6, int4, the rougher int8-fast, or "
-        "int4-32, int4-64, int4-128 (so many weights share a scale), each also with -zero (and a zero point), for all, "
-        "or NAME=KIND entries separated by commas. Faster and less exact. With dtype float32, their attention and KV "
-        "cache are bfloat16.",
+        description="Models whose weights are rounded to 8, 6 or 4 bits: int8, int6, int5 (6 and 4 bits), int4, the "
+        "rougher int8-fast, or int4-32, int4-64, int4-128 (so many weights share a scale), each also with -zero (and a "
+        "zero point), for all, or NAME=KIND entries separated by commas. Faster and less exact. With dtype float32, "
+        "their attention and KV cache are bfloat16.",
     )
     adapter: Adapters = Field(
         default=[],

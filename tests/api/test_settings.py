@@ -94,7 +94,7 @@ def test_sizes(text: str, size: int) -> None:
         ({"log_level": "loud"}, "log_level"),
         (
             {"quantize": "int2"},
-            "quantize: write one of int8, int8-fast, int6, int4, int4-32, int4-64, int4-128, int4-32-zero, "
+            "quantize: write one of int8, int8-fast, int6, int5, int4, int4-32, int4-64, int4-128, int4-32-zero, "
             "int4-64-zero, int4-128-zero, or NAME= and one of them, not 'int2'",
         ),
         ({"quantize": "a=int4,b=x"}, "not 'b=x'"),

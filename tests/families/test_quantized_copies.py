@@ -45,10 +45,10 @@ def test_a_copy_of_every_family(name: str, tmp_path: Path, monkeypatch: pytest.M
     source = checkpoints.write_checkpoint(tmp_path / "in", name)
     if name in REFUSED:
         with pytest.raises(ConfigError) as error:
-            quantize_checkpoint(source, tmp_path / "out", "int8")
+            quantize_checkpoint(source, tmp_path / "out", "int8-fast")
         assert REFUSED[name] in str(error.value) and "cannot be quantized" in str(error.value)
         return
-    report = quantize_checkpoint(source, tmp_path / "out", "int8")
+    report = quantize_checkpoint(source, tmp_path / "out", "int8-fast")
     copy = load_model(tmp_path / "out", torch.float32, CPU)
     assert copy.checkpoint_format == report.description
     if not choice.kernels_are_built:

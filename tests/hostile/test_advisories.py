@@ -37,7 +37,7 @@ def test_quantize_takes_no_path_from_an_index(name: str, checkpoint: Path) -> No
     (checkpoint / "model.safetensors").rename(checkpoint.parent / "outside.safetensors")
     write_json(checkpoint, "model.safetensors.index.json", {"weight_map": {"model.norm.weight": name}})
     with pytest.raises((WeightsError, ResolveError), match="own directory"):
-        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8")
+        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8-fast")
     assert _written(checkpoint.parent, checkpoint) == {"outside.safetensors"}
 
 
@@ -45,7 +45,7 @@ def test_quantize_takes_no_path_from_an_index(name: str, checkpoint: Path) -> No
 def test_quantize_takes_no_folder_from_modules(folder: str, checkpoint: Path) -> None:
     write_json(checkpoint, "modules.json", [{"type": "sentence_transformers.models.Transformer", "path": folder}])
     with pytest.raises((ConfigError, WeightsError, ResolveError)):
-        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8")
+        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8-fast")
     assert _written(checkpoint.parent, checkpoint) == set()
 
 
@@ -54,14 +54,14 @@ def test_quantize_copies_no_file_through_a_link(checkpoint: Path) -> None:
     secret.write_text("secret")
     (checkpoint / "vocab.txt").symlink_to(secret)
     with pytest.raises(ResolveError, match="leads out"):
-        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8")
+        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8-fast")
     assert _written(checkpoint.parent, checkpoint) == {"secret.txt"}
 
 
 def test_quantize_compares_sizes_first(checkpoint: Path) -> None:
     config(num_hidden_layers=1000)(checkpoint)
     with pytest.raises(ConfigError, match="1,000 layers"):
-        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8")
+        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8-fast")
 
 
 def test_a_compressed_archive_is_not_unpacked(checkpoint: Path) -> None:
@@ -91,7 +91,7 @@ def test_an_escape_in_a_file_reaches_no_terminal(checkpoint: Path) -> None:
     content = json.loads((checkpoint / "config.json").read_bytes())
     write_json(checkpoint, "config.json", {**content, "hidden_act": "\x1b[2J"})
     with pytest.raises(ConfigError) as caught:
-        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8")
+        quantize_checkpoint(checkpoint, checkpoint.parent / "out", "int8-fast")
     assert str(caught.value).isprintable()
 
 

@@ -18,6 +18,7 @@ CASES = {
     "float32": (torch.float32, None),
     "bfloat16": (torch.bfloat16, None),
     "int8": (torch.float32, "int8"),
+    "int5": (torch.float32, "int5"),
     "int4": (torch.float32, "int4"),
 }
 TEXTS = [[5, 6, 7, 8, 9], [11, 3], [20, 21, 22, 23, 24, 25, 26], [30], [40, 41, 42]]

@@ -58,7 +58,7 @@ def packed(moe: MixtureOfExperts, quantization=None) -> MixtureOfExperts:
     dtype = moe.router.weight.dtype
     packers = [CountingPacker(linear_weights.packer(dtype, CPU, kind), dtype) for kind in (quantization, None)]
     packers.append(CountingPacker(linear_weights.packer(dtype, CPU, out_dtype=torch.float32), torch.float32))
-    moe.pack(packers[0], *packers)
+    moe.pack(packers[0], packers[0], *packers)
     assert {name for name, _ in moe.named_parameters()} <= {"router.correction"} and packers[0].packed_bytes > 0
     return moe
 

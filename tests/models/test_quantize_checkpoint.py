@@ -42,7 +42,8 @@ from weights.quantized_matrix import QuantizedMatrix
 from weights.read import open_checkpoint
 
 CPU = torch.device("cpu")
-PRECISIONS = ("int4", "int8", "fp8")
+PRECISIONS = ("int8", "int6", "int4", "int8-fast", "int4-128", "fp8")
+SAME_AS_SETTING = ("int8", "int6", "int8-fast", "int4-128")
 SIZES = {"vocab_size": 70, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "dtype": "bfloat16"}
 SIZES |= {
     "tie_word_embeddings": False,
@@ -166,7 +167,7 @@ def test_transformers_loads_what_was_written(written: Callable[[str], Path], pre
             for path in (written(precision), plain)
         )
     # transformers rounds the activations of int8 too.
-    assert relative_error(found, expected) < (0.06 if precision == "int8" else 1e-4)
+    assert relative_error(found, expected) < (0.06 if precision == "int8-fast" else 1e-4)
 
 
 def test_other_tensors_and_files_are_copied(llama: Path, written: Callable[[str], Path]) -> None:
@@ -185,7 +186,7 @@ def test_other_tensors_and_files_are_copied(llama: Path, written: Callable[[str]
 
 def test_report_counts_what_was_written(llama: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    report = quantize_checkpoint(llama, tmp_path / "out", "int4", lambda done, total: seen.append((done, total)))
+    report = quantize_checkpoint(llama, tmp_path / "out", "int4-128", lambda done, total: seen.append((done, total)))
     assert (report.family, report.architecture) == ("llama", "LlamaForCausalLM")
     assert report.matrices == 14 and report.others == 2, "the token table and the output head keep their dtype"
     assert report.weights == sum(matrix.numel() for matrix in matrices(tmp_path / "out").values())
@@ -246,7 +247,7 @@ def outputs(directory: Path, quantization: Any = None) -> list[Tensor]:
         return Rows(model, None if model.encoder is None else TEXTS).feed(dict(enumerate(TEXTS)))
 
 
-@pytest.mark.parametrize("precision", ["int4", "int8"])
+@pytest.mark.parametrize("precision", SAME_AS_SETTING)
 @pytest.mark.parametrize("name", MODELS)
 def test_serving_equals_quantize_at_load_bit_for_bit(name: str, precision: Any, tmp_path: Path) -> None:
     if not choice.kernels_are_built:
@@ -254,8 +255,7 @@ def test_serving_equals_quantize_at_load_bit_for_bit(name: str, precision: Any, 
     config, architecture = MODELS[name]
     write_model(tmp_path / "in", config, architecture, std=0.1, change=lambda model: model.bfloat16())
     quantize_checkpoint(tmp_path / "in", tmp_path / "out", precision)
-    setting = {"int4": "int4-128", "int8": "int8-fast"}[precision]
-    found, expected = outputs(tmp_path / "out"), outputs(tmp_path / "in", setting)
+    found, expected = outputs(tmp_path / "out"), outputs(tmp_path / "in", precision)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     plain = outputs(tmp_path / "in")
     assert not all(torch.equal(one, other) for one, other in zip(found, plain, strict=True))
@@ -268,7 +268,7 @@ def test_an_encoder_decoder_of_tied_tables(tmp_path: Path) -> None:
     report = quantize_checkpoint(tmp_path / "in", tmp_path / "out", "int8")
     assert report.matrices == 6 + 10, "six matrices in a layer of the encoder, ten in one of the decoder"
     loaded = load_model(tmp_path / "out", torch.float32, CPU)
-    assert loaded.checkpoint_format == "compressed-tensors, 8 bits, whole rows" and not loaded.notes
+    assert loaded.checkpoint_format == "compressed-tensors, 8 bits, groups of 32" and not loaded.notes
 
 
 def test_a_pickled_checkpoint(llama: Path, written: Callable[[str], Path], tmp_path: Path) -> None:
@@ -309,7 +309,8 @@ def test_linears_that_are_no_matrix_of_the_format_are_refused_by_name(tmp_path: 
     write_model(tmp_path / "odd", config, "LlamaForCausalLM")
     message = refused(tmp_path / "odd", tmp_path / "out")
     assert "'model.layers.0.mlp.down_proj.weight'" in message and "72 inputs are no multiple of 32" in message
-    quantize_checkpoint(tmp_path / "odd", tmp_path / "out", "int8")
+    assert "72 inputs are no multiple of 32" in refused(tmp_path / "odd", tmp_path / "out", "int8")
+    quantize_checkpoint(tmp_path / "odd", tmp_path / "out", "int8-fast")
 
 
 def test_damaged_checkpoints_are_refused_by_name(llama: Path, tmp_path: Path) -> None:
@@ -346,7 +347,7 @@ def test_the_command_writes_a_checkpoint(llama: Path, tmp_path: Path, capsys: py
     rows: Mapping[str, str] = dict(re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert rows["family"] == "llama (LlamaForCausalLM)" and rows["written"] == str(tmp_path / "out")
     assert rows["rounded"] == "14 matrices with 245,760 weights" and "MiB before" in rows["weights"]
-    assert rows["rounded as"] == "serve --quantize int8-fast"
+    assert rows["rounded as"] == "serve --quantize int8"
     load_model(tmp_path / "out", torch.float32, CPU)
 
 

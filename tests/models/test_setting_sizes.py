@@ -46,7 +46,7 @@ def test_sizes_are_those_of_loaded_models(name: str, dtype: torch.dtype, mixture
     directory = mixture if name == "mixture" else HOME / name
     sizes = setting_sizes(directory, dtype)
     assert sizes.keys() == {"float32", "bfloat16", *get_args(Quantization)}
-    for setting in ("float32", "int8", "int8-fast", "int4", "int4-64-zero"):
+    for setting in ("float32", "int8", "int8-fast", "int5", "int4", "int4-64-zero"):
         kind, quantization = (torch.float32, None) if setting == "float32" else (dtype, setting)
         assert sizes[setting] == load_model(directory, kind, CPU, quantization=quantization).weight_bytes, setting
 
@@ -65,6 +65,27 @@ def test_int4_gives_6_bits_to_the_weights_that_matter_most(name: str, mixture: P
     else:
         inner, outer = layer.feed_forward.gate.packed, layer.feed_forward.down.packed
     assert (_bits(inner), _bits(outer)) == (4, 6)
+
+
+@pytest.mark.parametrize("name", ["story", "sentiment", "mixture"])
+def test_int5_gives_4_bits_to_the_products_before_activations_only(name: str, mixture: Path) -> None:
+    """Gates, or the first products of a feed-forward without gates. In a mixture, gate and up are one matrix."""
+    model = load_model(
+        mixture if name == "mixture" else HOME / name, torch.float32, CPU, quantization="int5"
+    ).transformer
+    stack = model.encoder if model.decoder is None else model.decoder
+    assert stack is not None
+    layer = stack.layers[0]
+    assert _bits(layer.attention.merged) == _bits(layer.attention.output.packed) == 6
+    if name == "mixture":
+        inner, outer = layer.feed_forward.packed._inner, layer.feed_forward.packed._outer
+    else:
+        gate, up = layer.feed_forward.gate, layer.feed_forward.up
+        assert (gate is None) == (name == "sentiment") and (gate is None or _bits(up.packed) == 6)
+        inner, outer = (up if gate is None else gate).packed, layer.feed_forward.down.packed
+    assert (_bits(inner), _bits(outer)) == (4, 6)
+    if model.decoder is not None:
+        assert _bits(model.head.packed) == 6
 
 
 def test_experts_with_4_and_6_bits_stay_close(mixture: Path) -> None:
@@ -91,5 +112,5 @@ def test_dtypes_without_kernels_have_no_quantised_sizes() -> None:
 def test_the_rows_of_check() -> None:
     found = command.setting_sizes(str(HOME / "story"), Settings(models=[], dtype="auto"))
     rows = command.size_rows(found)
-    assert [name for name, _ in rows] == ["sizes", "", ""]
+    assert [name for name, _ in rows] == ["sizes", "", "", ""]
     assert rows[0][1].startswith("float32 4.1 MiB, bfloat16 2.1 MiB, int8 1.1 MiB, ")

@@ -151,6 +151,29 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
     return numbers.flatten(-2)[..., :count]
 
 
+def pack(numbers: Tensor, bits: int) -> Tensor:
+    """Write numbers of a few bits one after the other, from the lowest bit of each word: the reverse of `unpack`.
+
+    numbers: [rows, count], uint8, below `2 ** bits`; may be on the meta device.
+    Returns [rows, words], int32.
+    """
+    rows, count = numbers.shape
+    words = -(-count * bits // 32)
+    if numbers.is_meta:
+        return torch.empty((rows, words), dtype=torch.int32, device="meta")
+    per_period, words_per_period = 32 // gcd(32, bits), bits // gcd(32, bits)
+    periods = -(-count // per_period)
+    padded = torch.nn.functional.pad(numbers, (0, periods * per_period - count)).view(rows, periods, per_period)
+    packed = torch.zeros((rows, periods, words_per_period), dtype=torch.int32)
+    for index in range(per_period):
+        word, offset = divmod(index * bits, 32)
+        number = padded[..., index].int()
+        packed[..., word] |= number << offset
+        if offset + bits > 32:
+            packed[..., word + 1] |= number >> (32 - offset)
+    return packed.flatten(1)[:, :words].contiguous()
+
+
 def signed(codes: Tensor, bits: int) -> Tensor:
     """Subtract the middle of the range from codes. codes: uint8. Returns int8."""
     middle = 1 << (bits - 1)

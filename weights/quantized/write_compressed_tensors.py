@@ -4,74 +4,98 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from weights.quantized.fp8 import DTYPE as FP8
+from weights.quantized.fp8 import TABLE
+from weights.quantized.parts import layout, pack
 from weights.quantized_matrix import QuantizedMatrix
 
-_INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "dynamic": False}
-_INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}
-_FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
 _INT8_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
-"""Activations of int8 weights are rounded at run time, each row with its own scale."""
+"""Activations of int8 weights with a scale per output feature are rounded at run time, each row with its own scale."""
 
 
-def parts_of(matrix: QuantizedMatrix) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Scheme:
+    """How a matrix is written.
+
+    bits: bits of a code, 4, 6 or 8.
+    group: inputs that share a scale, a divisor of the width; None for one scale per output feature, with 8 bits only.
+    is_float: the codes are fp8 numbers.
+    """
+
+    bits: int
+    group: int | None
+    is_float: bool = False
+
+    @property
+    def format(self) -> str:
+        """Name of the format in `config.json`."""
+        if self.group is not None:
+            return "pack-quantized"
+        return "float-quantized" if self.is_float else "int-quantized"
+
+    def layout(self, shape: Sequence[int]) -> QuantizedMatrix:
+        """A matrix of this scheme on the meta device. shape: [out, in]."""
+        table = TABLE if self.is_float else None
+        return layout(shape, self.bits, self.group or shape[1], signed=table is None, table=table)
+
+
+def parts_of(matrix: QuantizedMatrix, scheme: Scheme) -> dict[str, Tensor]:
     """The tensors of a matrix, by the ending of their names.
 
-    matrix: [out, in], without minimums; may be on the meta device. Either signed integers of 4 bits, whose groups have
-        a multiple of 8 inputs and divide the row, with scales that are float16 numbers; or int8 or fp8 numbers with one
-        scale per output feature.
+    matrix: [out, in], with the layout of the scheme; may be on the meta device. Scales of groups are float16 numbers.
     """
-    assert matrix.minimums is None and matrix.codes.dim() == 2
-    if matrix.bits == 4:
-        assert matrix.codes.dtype == torch.int8 and matrix.shape[1] % matrix.group == matrix.group % 8 == 0
-        codes = (matrix.codes + 8).view(torch.uint8)
-        words = (codes[:, ::2] | (codes[:, 1::2] << 4)).view(torch.int32)
-        scales = matrix.scales.half()
-        return {"weight_packed": words, "weight_scale": scales, "weight_shape": torch.tensor(matrix.shape)}
-    assert matrix.bits == 8 and matrix.group == matrix.shape[1]
-    codes = matrix.codes if matrix.table is None else matrix.codes.view(FP8)
-    return {"weight": codes, "weight_scale": matrix.scales}
-
-
-def quantization_config(matrices: Mapping[str, QuantizedMatrix], others: Collection[str]) -> dict[str, Any]:
-    """The value of `quantization_config` in `config.json`.
-
-    matrices: by the name of the module; may be on the meta device. Their formats differ in the size of groups only.
-    others: names of the other modules with a matrix.
-    """
-    name, weights, inputs = _scheme_of(next(iter(matrices.values())))
-    sizes = {matrix.group if matrix.bits == 4 else None for matrix in matrices.values()}
-    groups: dict[str, Any] = {}
-    for index, size in enumerate(sorted(sizes, key=lambda size: -(size or 0))):
-        modules = [module for module, matrix in matrices.items() if size in (None, matrix.group)]
-        groups[f"group_{index}"] = {
-            "targets": module_patterns(modules, [*others, *(matrices.keys() - set(modules))]),
-            "weights": {**weights, "group_size": size},
-            "input_activations": inputs,
-            "output_activations": None,
-            "format": name,
-        }
+    assert matrix.codes.dim() == 2 and (matrix.bits, matrix.group) == (scheme.bits, scheme.group or matrix.shape[1])
+    if scheme.group is None:
+        codes = matrix.codes if matrix.table is None else matrix.codes.view(FP8)
+        return {"weight": codes, "weight_scale": matrix.scales}
+    assert matrix.shape[1] % scheme.group == 0
+    codes = matrix.codes.view(torch.uint8) + (1 << (scheme.bits - 1))
     return {
-        "quant_method": "compressed-tensors",
-        "format": name,
-        "quantization_status": "compressed",
-        "config_groups": groups,
-        "ignore": module_patterns(others, matrices.keys()),
-        "kv_cache_scheme": None,
-        "global_compression_ratio": None,
+        "weight_packed": pack(codes, scheme.bits),
+        "weight_scale": matrix.scales.half(),
+        "weight_shape": torch.tensor(matrix.shape),
     }
 
 
-def _scheme_of(matrix: QuantizedMatrix) -> tuple[str, Mapping[str, Any], Mapping[str, Any] | None]:
-    """Name of the format, and the settings of weights and activations."""
-    if matrix.bits == 4:
-        return "pack-quantized", _INT4, None
-    return ("int-quantized", _INT8, _INT8_INPUTS) if matrix.table is None else ("float-quantized", _FP8, None)
+def quantization_config(schemes: Mapping[str, Scheme], others: Collection[str]) -> dict[str, Any]:
+    """The value of `quantization_config` in `config.json`.
+
+    schemes: by the name of the module.
+    others: names of the other modules with a matrix.
+    """
+    groups: dict[str, Any] = {}
+    found = sorted(set(schemes.values()), key=lambda scheme: (scheme.bits, -(scheme.group or 0)))
+    for index, scheme in enumerate(found):
+        modules = [module for module, of_module in schemes.items() if of_module == scheme]
+        groups[f"group_{index}"] = {
+            "targets": module_patterns(modules, [*others, *(schemes.keys() - set(modules))]),
+            "weights": {
+                "num_bits": scheme.bits,
+                "type": "float" if scheme.is_float else "int",
+                "symmetric": True,
+                "strategy": "channel" if scheme.group is None else "group",
+                "dynamic": False,
+                "group_size": scheme.group,
+            },
+            "input_activations": _INT8_INPUTS if scheme.format == "int-quantized" else None,
+            "output_activations": None,
+            "format": scheme.format,
+        }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": found[0].format,
+        "quantization_status": "compressed",
+        "config_groups": groups,
+        "ignore": module_patterns(others, schemes.keys()),
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
 
 
 def module_patterns(modules: Collection[str], others: Collection[str]) -> Sequence[str]:

@@ -18,6 +18,7 @@ Quantization = Literal[
     "int8",
     "int8-fast",
     "int6",
+    "int5",
     "int4",
     "int4-32",
     "int4-64",
@@ -30,8 +31,9 @@ Quantization = Literal[
 rounded per output channel, activations per row. `int6`: as `int8`, with weights of 6 bits. `int4`: weights are rounded
 to 4 bits in groups of 32 inputs, each with a scale and a minimum, and activations to int8 in such groups; the weights
 that matter most are rounded as with `int6`: projections to queries, keys and values, last products of feed-forwards,
-output heads and tied embeddings. The other values name the size of the groups of weights without minimums, and round
-heads and tied embeddings as `int8` does; with `-zero`, each group also has a zero point.
+output heads and tied embeddings. `int5`: as `int6`, but the products before the activations of feed-forwards have 4
+bits as with `int4`. The other values name the size of the groups of weights without minimums, and round heads and tied
+embeddings as `int8` does; with `-zero`, each group also has a zero point.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
