@@ -1,16 +1,31 @@
-"""Send a WAV file to `WS /v1/realtime` at the speed of speech, and print the delay of each word of a turn."""
+"""Send a WAV file at the speed of speech, and print the delay of each word: from its end in the audio to its text.
+
+    python -m benchmarks.live_speech FILE                       POST /v1/audio/transcriptions/live
+    python -m benchmarks.live_speech FILE --route realtime      WS /v1/realtime
+
+The server writes the whole file first, with the times of its words (`timestamp_granularities`). These are the ends from
+which the delays are measured; words that the live text has in another way have no delay.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import base64
+import difflib
+import io
 import json
+import statistics
 import time
+import wave
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode, urlsplit
 
+import httpx
 import numpy as np
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 
 from server.audio.resample import resample
 from server.audio.wav import read_wav
@@ -21,56 +36,174 @@ QUIET_SECONDS = 2
 MAX_FILE_SECONDS = 3600
 """The longest session."""
 
-
-async def _send(connection: ClientConnection, pcm: bytes, began: float) -> None:
-    size = round(2 * RATE * PIECE_SECONDS)
-    for index, at in enumerate(range(0, len(pcm), size)):
-        await asyncio.sleep(max(0.0, began + index * PIECE_SECONDS - time.monotonic()))
-        audio = base64.b64encode(pcm[at : at + size]).decode()
-        await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+Send = Callable[[bytes], Awaitable[None]]
 
 
-async def run(url: str, model: str, path: Path, key: str) -> None:
-    """Send one file, and print each word with its delay until no event has come for a while."""
+@dataclass(frozen=True)
+class Target:
+    """A server, and how its routes are called. options: further parameters of the live route."""
+
+    url: str
+    model: str
+    key: str
+    language: str
+    options: dict[str, str]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+
+def read(path: Path) -> bytes:
+    """A file as mono PCM of 16 bits at `RATE`, with silence at its end."""
     samples, rate = read_wav(path.read_bytes(), MAX_FILE_SECONDS)
     samples = np.append(resample(samples, rate, RATE), np.zeros(QUIET_SECONDS * RATE, dtype=np.float32))
-    pcm = (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    address = f"{url.replace('http', 'ws', 1)}/v1/realtime?model={model}"
-    async with connect(address, additional_headers=headers, proxy=None) as connection:
+    return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+
+
+def word_times(target: Target, pcm: bytes) -> list[tuple[str, float]]:
+    """The words of the whole file with the times of their ends, in seconds."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as wav:
+        wav.setnchannels(1)
+        wav.setsampwidth(2)
+        wav.setframerate(RATE)
+        wav.writeframes(pcm)
+    form = {"model": target.model, "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    if target.language:
+        form["language"] = target.language
+    answer = httpx.post(
+        target.url + "/v1/audio/transcriptions",
+        data=form,
+        files={"file": ("a.wav", file.getvalue())},
+        headers=target.headers,
+        timeout=None,
+    )
+    if answer.status_code != 200:
+        raise SystemExit(answer.text)
+    return [(word["word"], word["end"]) for word in answer.json()["words"]]
+
+
+async def _send_slowly(send: Send, pcm: bytes, began: float) -> None:
+    size = round(2 * RATE * PIECE_SECONDS)
+    for index, at in enumerate(range(0, len(pcm), size)):
+        # A piece is sent when its last sample has been spoken.
+        await asyncio.sleep(max(0.0, began + (index + 1) * PIECE_SECONDS - time.monotonic()))
+        await send(pcm[at : at + size])
+
+
+async def over_http(target: Target, pcm: bytes) -> AsyncIterator[tuple[float, str]]:
+    """Send the audio as the chunks of a body. Yields each part of the stable text with the time of its arrival."""
+    query = {"model": target.model, "language": target.language, "format": "pcm", "rate": str(RATE)} | target.options
+    address = urlsplit(target.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
+    lines = [f"POST /v1/audio/transcriptions/live?{urlencode(query)} HTTP/1.1", f"Host: {address.netloc}"]
+    lines += ["Transfer-Encoding: chunked", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in target.headers.items()]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+
+    async def send(piece: bytes) -> None:
+        writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        await writer.drain()
+
+    began = time.monotonic()
+    sending = asyncio.create_task(_send_slowly(send, pcm, began))
+    sending.add_done_callback(lambda _: writer.write(b"0\r\n\r\n"))
+    status = (await reader.readline()).split()[1]
+    async for line in reader:
+        if status != b"200" and line.startswith(b"{"):
+            raise SystemExit(line.decode())
+        if not line.startswith(b"data: "):
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise SystemExit(event["error"]["message"])
+        if event["type"] == "transcript.text.delta":
+            yield time.monotonic() - began, event["delta"]
+    await sending
+    writer.close()
+
+
+async def over_websocket(target: Target, pcm: bytes) -> AsyncIterator[tuple[float, str]]:
+    """Like `over_http`, with the events of OpenAI's Realtime API."""
+    address = f"{target.url.replace('http', 'ws', 1)}/v1/realtime?model={target.model}"
+    async with connect(address, additional_headers=target.headers, proxy=None) as connection:
+        if target.language:
+            given = {"transcription": {"model": target.model, "language": target.language}}
+            session = {"type": "transcription", "audio": {"input": given}}
+            await connection.send(json.dumps({"type": "session.update", "session": session}))
+
+        async def send(piece: bytes) -> None:
+            audio = base64.b64encode(piece).decode()
+            await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+
         began = time.monotonic()
-        sending = asyncio.create_task(_send(connection, pcm, began))
-        ends: dict[str, float] = {}
-        open_turns = 0
+        sending, open_turns = asyncio.create_task(_send_slowly(send, pcm, began)), 0
         while not sending.done() or open_turns:
             try:
                 event = json.loads(await asyncio.wait_for(connection.recv(), 1.0))
             except TimeoutError:
                 continue
             kind = event["type"].rpartition(".")[2]
-            if kind == "speech_stopped":
-                ends[event["item_id"]] = began + event["audio_end_ms"] / 1000
-                open_turns += 1
-            elif kind == "delta":
-                delay = time.monotonic() - ends[event["item_id"]]
-                for word in event["delta"].split():
-                    print(f"{delay:7.2f} s  {word}")
-            elif kind in ("completed", "failed"):
-                open_turns -= 1
-                print(f"{time.monotonic() - ends[event['item_id']]:7.2f} s  [{kind}]")
-            elif kind == "error":
+            open_turns += (kind == "speech_stopped") - (kind in ("completed", "failed"))
+            if kind == "delta":
+                yield time.monotonic() - began, event["delta"]
+            elif kind in ("failed", "error"):
                 raise SystemExit(event["error"]["message"])
         await sending
 
 
+def delays(spoken: Sequence[tuple[str, float]], heard: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The delay of each word that both texts have in the same order. Both: words with times in seconds."""
+
+    def keys(words: Sequence[tuple[str, float]]) -> list[str]:
+        return [word.strip(".,;:!?\"'").lower() for word, _ in words]
+
+    matcher = difflib.SequenceMatcher(None, keys(spoken), keys(heard), autojunk=False)
+    found = []
+    for first, second, size in matcher.get_matching_blocks():
+        for index in range(size):
+            word, end = spoken[first + index]
+            found.append((word, heard[second + index][1] - end))
+    return found
+
+
+async def run(target: Target, route: str, path: Path) -> None:
+    """Send one file, and print each word with its delay, then the median, the 90th percentile and the longest delay."""
+    pcm = read(path)
+    spoken = word_times(target, pcm)
+    heard: list[tuple[str, float]] = []
+    connection = over_http if route == "live" else over_websocket
+    async for at, text in connection(target, pcm):
+        print(f"{at:7.2f} s  {text.strip()}", flush=True)
+        heard += [(word, at) for word in text.split()]
+    found = delays(spoken, heard)
+    if not found:
+        raise SystemExit("the live text has no word of the text of the file")
+    print(*(f"{delay:7.2f} s  {word}" for word, delay in found), sep="\n")
+    values = sorted(delay for _, delay in found)
+    high = values[min(len(values) - 1, round(0.9 * len(values)))]
+    print(
+        f"{len(found)} of {len(spoken)} words: median {statistics.median(values):.2f} s, 90% within {high:.2f} s, "
+        f"longest {values[-1]:.2f} s"
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
+    parser.add_argument("--route", choices=["live", "realtime"], default="live")
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--model", default="speech")
+    parser.add_argument("--language", default="")
     parser.add_argument("--key", default="")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="parameter of the live route"
+    )
     given = parser.parse_args()
-    asyncio.run(run(given.url, given.model, given.file, given.key))
+    options = dict(option.partition("=")[::2] for option in given.option)
+    target = Target(given.url, given.model, given.key, given.language, options)
+    asyncio.run(run(target, given.route, given.file))
 
 
 if __name__ == "__main__":

@@ -1,69 +1,109 @@
-"""Measure windows of a Whisper model of the small size: one, four and sixteen at a time, against CTranslate2.
+"""Measure windows of a Whisper model of a published size: one, four and sixteen at a time, against CTranslate2.
 
-    python -m benchmarks.speech make DIRECTORY                         a checkpoint with random weights
+    python -m benchmarks.speech make DIRECTORY --size small            a checkpoint with random weights
     python -m benchmarks.speech ours DIRECTORY float32 bfloat16 int8   this engine, in this process
     python -m benchmarks.speech ctranslate2 DIRECTORY float32 int8     CTranslate2, which faster-whisper uses
 
 Each number is the median time to encode the windows and to generate 96 tokens of each, greedily; the end token is
 suppressed on both sides. Sixteen windows are what the batched mode of long recordings decodes at once. `encoder` is the
 time with one new token. For this engine its floor is printed, too: the operations of the encoder at the rate of a large
-product, measured in the same run. Run the two contestants one after the other on an idle machine, with the same
-`--threads`. The converter of CTranslate2 needs transformers.
+product, measured in the same run. The real-time factor is the time of a window over its 30 s. `memory` is the largest
+resident set of the process so far, weights and interpreter included. `benchmarks.recordings` has real weights. Run the
+two contestants one after the other on an idle machine, with the same `--threads`. The converter of
+CTranslate2 needs transformers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-SOURCE_POSITIONS, NUM_MELS, VOCABULARY = 1500, 80, 51865
+SOURCE_POSITIONS, WINDOW_SECONDS = 1500, 30
 START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS, END = 50258, 50259, 50359, 50363, 50257
 PREFIX = [START, ENGLISH, TRANSCRIBE, NO_TIMESTAMPS]
 NEW_TOKENS = 96
 WINDOWS = (1, 4, 16)
-LAYERS, HIDDEN, INNER = 12, 768, 3072
+
+
+@dataclass(frozen=True)
+class Size:
+    """Layers of the encoder and of the decoder, widths, mel bands, and the number of tokens."""
+
+    encoder_layers: int
+    decoder_layers: int
+    hidden: int
+    num_mels: int = 80
+    vocabulary: int = 51865
+
+    @property
+    def inner(self) -> int:
+        return 4 * self.hidden
+
+
+SIZES = {
+    "small": Size(12, 12, 768),
+    "medium": Size(24, 24, 1024),
+    "large-v3-turbo": Size(32, 4, 1280, 128, 51866),
+}
+
+
+def size_of(directory: Path) -> Size:
+    """The size of a checkpoint."""
+    config = json.loads((directory / "config.json").read_text())
+    names = ("encoder_layers", "decoder_layers", "d_model", "num_mel_bins", "vocab_size")
+    return Size(*(config[name] for name in names))
+
 
 Run = Callable[[int, int], int]
 """Transcribes a number of windows, generates a number of tokens of each, and returns the number of all new tokens."""
 
 
-def make(directory: Path) -> None:
-    """Write a checkpoint of Whisper small with random weights."""
+def make(directory: Path, size: Size) -> None:
+    """Write a checkpoint of Whisper with random weights."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     torch.manual_seed(0)
-    sides = ("encoder", "decoder")
-    sizes = {f"{side}_{name}": value for side in sides for name, value in
-             {"layers": LAYERS, "attention_heads": 12, "ffn_dim": INNER}.items()}  # fmt: skip
-    config = WhisperConfig(**sizes, d_model=HIDDEN, num_mel_bins=NUM_MELS, vocab_size=VOCABULARY)
+    config = WhisperConfig(
+        encoder_layers=size.encoder_layers,
+        decoder_layers=size.decoder_layers,
+        encoder_attention_heads=size.hidden // 64,
+        decoder_attention_heads=size.hidden // 64,
+        encoder_ffn_dim=size.inner,
+        decoder_ffn_dim=size.inner,
+        d_model=size.hidden,
+        num_mel_bins=size.num_mels,
+        vocab_size=size.vocabulary,
+    )
     WhisperForConditionalGeneration(config).save_pretrained(directory)
     (directory / "generation_config.json").write_text(
         json.dumps({"decoder_start_token_id": START, "eos_token_id": END, "pad_token_id": END, "max_length": 448})
     )
 
 
-def frames(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def frames(count: int, num_mels: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """[windows, frames, num_mels], float32: artificial log-mel frames."""
     generator = np.random.default_rng(1)
-    return generator.normal(0, 0.5, (count, 2 * SOURCE_POSITIONS, NUM_MELS)).astype(np.float32)
+    return generator.normal(0, 0.5, (count, 2 * SOURCE_POSITIONS, num_mels)).astype(np.float32)
 
 
-def _vocabulary() -> list[str]:
+def _vocabulary(count: int) -> list[str]:
     """A text for each token. CTranslate2 finds the tokens that control a transcription by their texts."""
     named = {END: "endoftext", START: "startoftranscript", ENGLISH: "en", TRANSCRIBE: "transcribe"}
     named |= {NO_TIMESTAMPS - 1: "nospeech", NO_TIMESTAMPS: "notimestamps", NO_TIMESTAMPS + 1: "0.00"}
-    return [f"<|{named[token]}|>" if token in named else f"token {token}" for token in range(VOCABULARY)]
+    return [f"<|{named[token]}|>" if token in named else f"token {token}" for token in range(count)]
 
 
-def encoder_floor(precision: str, threads: int) -> float:
+def encoder_floor(size: Size, precision: str, threads: int) -> float:
     """Least seconds to encode a window: its multiplications and additions at the rate of a large product.
 
     Includes the keys and values of cross-attention. Models in int8 attend in bfloat16 and convolve in float32.
@@ -74,9 +114,11 @@ def encoder_floor(precision: str, threads: int) -> float:
 
     torch.set_num_threads(threads)
     positions, quantized = SOURCE_POSITIONS, precision in ("int8", "int4")
-    linear = LAYERS * 2 * positions * (6 * HIDDEN**2 + 2 * HIDDEN * INNER)
-    attention = LAYERS * 4 * positions**2 * HIDDEN
-    convolution = 2 * 3 * HIDDEN * (2 * positions * NUM_MELS + positions * HIDDEN)
+    hidden = size.hidden
+    own = size.encoder_layers * (4 * hidden**2 + 2 * hidden * size.inner)
+    linear = 2 * positions * (own + size.decoder_layers * 2 * hidden**2)
+    attention = size.encoder_layers * 4 * positions**2 * hidden
+    convolution = 2 * 3 * hidden * (2 * positions * size.num_mels + positions * hidden)
     return (
         linear / peak(precision)
         + attention / peak("bfloat16" if quantized else precision)
@@ -94,7 +136,7 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
     from server.ipc.wire.messages import Configure, Generate, GenerateRow
     from server.ipc.wire.params import GenerationParams
 
-    spec = model_spec("m", str(directory), precision)
+    spec, num_mels = model_spec("m", str(directory), precision), size_of(directory).num_mels
     engine, _ = start(
         Configure(1, "cpu", [spec], EngineOptions(threads=threads, kv_cache_bytes=4 << 30)), lambda _: None
     )
@@ -102,7 +144,7 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
     params = GenerationParams(suppress_token_ids=[END], end_token_ids=[END])
 
     def run(count: int, new_tokens: int) -> int:
-        sources = [window.astype("<f4").tobytes() for window in frames(count)]
+        sources = [window.astype("<f4").tobytes() for window in frames(count, num_mels)]
         rows = [GenerateRow(next(ids), new_tokens, place, PREFIX) for place in range(count)]
         engine.add(Generate("m", params, [], rows, frames=sources))
         made = 0
@@ -124,14 +166,18 @@ def peer(directory: Path, precision: str, threads: int) -> Run:
     """
     import ctranslate2
 
-    made = directory / "ctranslate2"
+    made, size = directory / "ctranslate2", size_of(directory)
     if not (made / "model.bin").exists():
         ctranslate2.converters.TransformersConverter(str(directory)).convert(str(made), force=True)
-        (made / "vocabulary.json").write_text(json.dumps(_vocabulary()))  # the checkpoint has no tokenizer
+        (made / "vocabulary.json").write_text(
+            json.dumps(_vocabulary(size.vocabulary))
+        )  # the checkpoint has no tokenizer
     model = ctranslate2.models.Whisper(str(made), device="cpu", compute_type=precision, intra_threads=threads)
 
     def run(count: int, new_tokens: int) -> int:
-        features = ctranslate2.StorageView.from_array(np.ascontiguousarray(frames(count).transpose(0, 2, 1)))
+        features = ctranslate2.StorageView.from_array(
+            np.ascontiguousarray(frames(count, size.num_mels).transpose(0, 2, 1))
+        )
         found = model.generate(
             features,
             [PREFIX] * count,
@@ -145,18 +191,24 @@ def peer(directory: Path, precision: str, threads: int) -> Run:
     return run
 
 
-def measure(run: Run, turns: int) -> list[dict[str, float]]:
+def measure(run: Run, turns: int, windows: Sequence[int]) -> list[dict[str, float]]:
     """Median seconds of each number of windows, whole and with one new token, after one run to warm up."""
     results = []
-    for count in WINDOWS:
+    for count in windows:
         made, repeats = run(count, NEW_TOKENS), turns if count < max(WINDOWS) else max(turns // 3, 1)
         if made != count * NEW_TOKENS:
             raise RuntimeError(f"{made} tokens instead of {count * NEW_TOKENS}: the times would not compare")
         seconds = statistics.median(_seconds(run, count, NEW_TOKENS) for _ in range(repeats))
         encoder = statistics.median(_seconds(run, count, 1) for _ in range(repeats))
-        results.append({"windows": count, "seconds": seconds, "encoder_seconds": encoder, "new_tokens": made})
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        found = {"windows": count, "seconds": seconds, "encoder_seconds": encoder, "new_tokens": made, "mib": memory}
+        results.append(found)
         each = f"{seconds / count:6.2f} s each, of which the encoder {encoder / count:6.2f} s"
-        print(f"  {count:2d} windows: {seconds:7.2f} s, {each}, {made} tokens", flush=True)
+        factor = seconds / count / WINDOW_SECONDS
+        print(
+            f"  {count:2d} windows: {seconds:7.2f} s, {each}; real-time factor {factor:.3f}; memory {memory:,.0f} MiB",
+            flush=True,
+        )
     return results
 
 
@@ -171,21 +223,23 @@ def main() -> None:
     parser.add_argument("contestant", choices=["make", "ours", "ctranslate2"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("precisions", nargs="*")
+    parser.add_argument("--size", choices=list(SIZES), default="small", help="of the checkpoint to make")
+    parser.add_argument("--windows", type=int, nargs="+", default=list(WINDOWS), help="numbers of windows at a time")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5, help="runs of one and of four windows; a third for sixteen")
     parser.add_argument("--json", type=Path, help="file to write the results to as JSON")
     arguments = parser.parse_args()
     if arguments.contestant == "make":
-        make(arguments.directory)
+        make(arguments.directory, SIZES[arguments.size])
         return
     results = {}
     for precision in arguments.precisions:
         print(f"{arguments.contestant}, {precision}, {arguments.threads} threads", flush=True)
         build = ours if arguments.contestant == "ours" else peer
-        found = measure(build(arguments.directory, precision, arguments.threads), arguments.turns)
+        found = measure(build(arguments.directory, precision, arguments.threads), arguments.turns, arguments.windows)
         results[precision] = found
         if arguments.contestant == "ours":
-            floor = encoder_floor(precision, arguments.threads)
+            floor = encoder_floor(size_of(arguments.directory), precision, arguments.threads)
             best = min(run["encoder_seconds"] / run["windows"] for run in found)
             print(f"  floor of the encoder: {floor:.2f} s each, {floor / best:.0%} of it reached", flush=True)
     if arguments.json:

@@ -14,6 +14,7 @@ from server.api.app import create_routes  # noqa: E402
 from server.api.fields.field_descriptions import reachable  # noqa: E402
 from server.api.fields.field_kinds import KIND  # noqa: E402
 from server.api.fields.fields import GenerationFields  # noqa: E402
+from server.api.routes.documents import QUERY  # noqa: E402
 from server.api.state import State  # noqa: E402
 from server.ipc.client.client import EngineClient  # noqa: E402
 from server.metrics import Metrics  # noqa: E402
@@ -59,6 +60,7 @@ def page() -> str:
     for path, item in document["paths"].items():
         for method, operation in item.items():
             names = dict.fromkeys(name for content in _contents(operation) for name in _names(content["schema"]))
+            names |= dict.fromkeys(_names(operation.get(QUERY, {})))
             bodies |= names
             lines += [f"### `{method.upper()} {path}`", "", operation["description"].strip().replace("\n", " "), ""]
             lines += [*(f"- {_fields(schemas[name])}" for name in names), *[""] * bool(names)]

@@ -81,7 +81,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.final_norm = make_norm(config.final_norm, hidden_size)
         width = config.output_width
-        self.output_projection = None if width is None else Linear(hidden_size, width, bias=False)
+        self.output_projection = None if width is None else Linear(hidden_size, width, bias=config.output_bias)
         self.score_bias = _make_score_bias(config)
         self.distances = None if config.distances is None else DistanceTable(config.distances, hidden_size)
         self.per_layer: PerLayerEmbedding | None = None

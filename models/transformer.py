@@ -86,7 +86,7 @@ configuration asks for one; linear weights are `[out, in]` as torch stores them)
 | `encoder.score_bias.weight`                                 | [num_buckets, heads]                            |
 | `encoder.score_bias.layers.N.weight`                        | the same, where each layer has its own          |
 | `encoder.final_norm.{weight,bias}`                          | [hidden]                                        |
-| `encoder.output_projection.weight`                          | [output width, hidden]; heads read this width   |
+| `encoder.output_projection.{weight,bias}`                   | [output width, hidden]; heads read this width   |
 | `encoder.final_positions.weight`                            | [num_positions, hidden], streaming Moonshine    |
 | `encoder.distances.weight`                                  | [2 * span, hidden], disentangled attention only |
 | `encoder.distances.norm.{weight,bias}`                      | [hidden]                                        |

@@ -53,6 +53,7 @@ class StackConfig:
         arXiv:1909.11942, section 3.1). Empty: every layer has its own weights.
     distances: vectors of distances, for layers with disentangled attention.
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
+    output_bias: whether this projection has a bias.
     per_layer: vectors of tokens for each layer, for layers with an `input_width`. None for none.
     streams: streams of hidden states, for layers with streams. None for one.
     final_positions: table of vectors by position, which are added to the final hidden states before they are projected
@@ -67,6 +68,7 @@ class StackConfig:
     sharing: tuple[int, ...] = ()
     distances: DistanceConfig | None = None
     output_width: int | None = None
+    output_bias: bool = False
     per_layer: PerLayerEmbeddingConfig | None = None
     streams: StreamsConfig | None = None
     global_vectors: int = 0

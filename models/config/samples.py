@@ -141,6 +141,7 @@ class LogMelSubsamplingConfig(SamplesEmbeddingConfig):
     Source: Rekesh et al. 2023, arXiv:2305.05084, section 3.
     num_mels: bands of a frame. channels, kernel: outputs and odd kernel size of the convolutions.
     num_halvings: number of convolutions with stride 2. scale: factor of the hidden states.
+    dither: deviation of the noise that is added to the samples. It depends on their number only. 0 for none.
     """
 
     num_mels: int
@@ -148,6 +149,7 @@ class LogMelSubsamplingConfig(SamplesEmbeddingConfig):
     kernel: int
     num_halvings: int
     scale: float
+    dither: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.kernel % 2 == 1 and self.kernel <= 31, f"a kernel size of {self.kernel} is not odd, or above 31")

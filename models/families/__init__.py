@@ -26,6 +26,7 @@ from models.families import (
     cohere,
     cohere2,
     cohere2_moe,
+    cohere_asr,
     convbert,
     cwm,
     data2vec_text,
@@ -329,6 +330,7 @@ _ENCODER_DECODERS = (
     whisper,
     moonshine,
     moonshine_streaming,
+    cohere_asr,
 )
 _BY_STACKS = {
     "encoder": _ENCODERS,

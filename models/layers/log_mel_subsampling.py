@@ -42,6 +42,14 @@ def normalised_log_mel(samples: Tensor, window: Tensor, filters: Tensor) -> Tens
     return (frames - mean) / (deviation + _DEVIATION_GUARD)
 
 
+def _noise(count: int) -> Tensor:
+    """Noise of a recording: [count], float32, on the CPU. The same for every recording of this length.
+
+    Source: `CohereAsrFeatureExtractor` of transformers.
+    """
+    return torch.randn(count, generator=torch.Generator().manual_seed(count))
+
+
 class PlaneConvolution(nn.Module):
     """Weight and bias of a convolution over time and frequency.
 
@@ -69,7 +77,7 @@ class LogMelSubsampling(nn.Module):
     def __init__(self, config: LogMelSubsamplingConfig, hidden_size: int) -> None:
         super().__init__()
         channels, kernel = config.channels, config.kernel
-        self.scale = config.scale
+        self.scale, self.dither = config.scale, config.dither
         convolutions = [PlaneConvolution(channels, 1, kernel, 2, 1)]
         for _ in range(config.num_halvings - 1):
             convolutions.append(PlaneConvolution(channels, channels, kernel, 2, channels))
@@ -85,6 +93,12 @@ class LogMelSubsampling(nn.Module):
             self._window, self._filters = (x.to(batch.samples.device) for x in (self._window, self._filters))
         return torch.cat([self._states(part) for part in torch.split(batch.samples, list(batch.sample_lengths))])
 
+    def frames(self, samples: Tensor) -> Tensor:
+        """Normalised log-mel frames of a recording, with its noise: [samples] -> [samples // 160, bands], float32."""
+        if self.dither:
+            samples = samples + self.dither * _noise(len(samples)).to(samples.device)
+        return normalised_log_mel(samples, self._window, self._filters)
+
     @property
     def dtype(self) -> torch.dtype:
         """Model dtype."""
@@ -94,8 +108,7 @@ class LogMelSubsampling(nn.Module):
 
     def _states(self, samples: Tensor) -> Tensor:
         """[samples], float32 -> [tokens, hidden], model dtype."""
-        frames = normalised_log_mel(samples, self._window, self._filters)
-        x = frames[None, None].to(self.dtype)
+        x = self.frames(samples)[None, None].to(self.dtype)
         for index, convolution in enumerate(self.convolutions):
             x = convolution(x)
             # The convolution for each channel is followed by the one over the channels, without an activation between.

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 FRAME_MILLISECONDS = 10
+"""Length of a frame, less up to one sample where the rate is no multiple of 100."""
 START_FRAMES = 5
 """Speech begins with 50 ms of loud frames. A shorter sound is a click."""
 MAX_TURN_MILLISECONDS = 28_000
@@ -47,19 +48,21 @@ class SpeechTurns:
     threshold: float = 0.5
     prefix_milliseconds: int = 300
     silence_milliseconds: int = 500
-    at: int = 0
+    at: float = 0.0
     speaking: bool = False
 
     def __post_init__(self) -> None:
         self._rest = np.zeros(0, dtype=np.int16)
+        self._size = self.rate * FRAME_MILLISECONDS // 1000
+        self._frame_milliseconds = 1000 * self._size / self.rate
         self._level = self._background = math.log10(_MIN_POWER)
         self._is_new = True
-        self._loud = self._quiet = 0
-        self._turn_start = 0
+        self._loud, self._quiet = 0, 0.0
+        self._turn_start = 0.0
 
     def add(self, pcm: bytes) -> list[TurnEvent]:
         """Listen to more samples (PCM of 16 bits), and return what has begun or ended."""
-        size = self.rate * FRAME_MILLISECONDS // 1000
+        size = self._size
         samples = np.concatenate([self._rest, np.frombuffer(pcm, dtype="<i2")])
         whole = len(samples) // size * size
         self._rest = samples[whole:]
@@ -70,7 +73,7 @@ class SpeechTurns:
     def end_turn(self) -> None:
         """Forget the turn in progress: the client has committed or cleared its audio."""
         self.speaking = False
-        self._loud = self._quiet = 0
+        self._loud, self._quiet = 0, 0.0
 
     def _frame(self, level: float) -> TurnEvent | None:
         if self._is_new:
@@ -78,16 +81,16 @@ class SpeechTurns:
         self._level += _SMOOTHING * (level - self._level)
         self._background = min(self._background + _RISE, self._level)
         is_loud = self._level > max(_MIN_SPEECH, self._background + 0.4 + 1.6 * self.threshold)
-        self.at += FRAME_MILLISECONDS
+        self.at += self._frame_milliseconds
         if not self.speaking:
             self._loud = self._loud + 1 if is_loud else 0
             if self._loud < START_FRAMES:
                 return None
-            self.speaking, self._quiet = True, 0
-            self._turn_start = self.at - self._loud * FRAME_MILLISECONDS
-            return TurnEvent("started", max(0, self._turn_start - self.prefix_milliseconds))
-        self._quiet = 0 if is_loud else self._quiet + FRAME_MILLISECONDS
+            self.speaking, self._quiet = True, 0.0
+            self._turn_start = self.at - self._loud * self._frame_milliseconds
+            return TurnEvent("started", max(0, round(self._turn_start - self.prefix_milliseconds)))
+        self._quiet = 0.0 if is_loud else self._quiet + self._frame_milliseconds
         if self._quiet < self.silence_milliseconds and self.at - self._turn_start < MAX_TURN_MILLISECONDS:
             return None
         self.end_turn()
-        return TurnEvent("stopped", self.at)
+        return TurnEvent("stopped", round(self.at))

@@ -126,6 +126,8 @@ class ServedModel:
         """Translations as `source-target`; for a speech model, the languages that it transcribes."""
         if self.text.speech is not None:
             return list(self.text.speech.languages) or ["en"]
+        if self.text.untimed_speech is not None:
+            return list(self.text.untimed_speech.prompts)
         if "translate" not in self.tasks:
             return []
         return [f"{source}-{target}" for source, target in self.text.languages.pairs()]

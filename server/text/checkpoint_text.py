@@ -32,7 +32,7 @@ SPEECH_FAMILIES = frozenset({"whisper"})
 """Values of `model_type` of speech recognition models that write tokens."""
 CTC_FAMILIES = frozenset({"wav2vec2", "hubert", "unispeech", "unispeech-sat", "wavlm", "parakeet_ctc"})
 """Values of `model_type` of speech recognition models with a CTC head."""
-UNTIMED_FAMILIES = frozenset({"moonshine", "moonshine_streaming"})
+UNTIMED_FAMILIES = frozenset({"moonshine", "moonshine_streaming", "cohere_asr"})
 """Values of `model_type` of speech recognition models whose decoder writes text alone, without times."""
 SimilarityFunction = Literal["cosine", "dot", "euclidean", "manhattan"]
 _SIMILARITIES: Mapping[str, SimilarityFunction] = {
@@ -156,7 +156,7 @@ def load(
             route=route,
             query_weights=query_weights(directory, tokenizer.vocab_size),
             ctc=CtcTokens.from_checkpoint(directory, tokenizer) if family in CTC_FAMILIES else None,
-            untimed_speech=UntimedSpeech.from_checkpoint(directory) if family in UNTIMED_FAMILIES else None,
+            untimed_speech=UntimedSpeech.from_checkpoint(directory, tokenizer) if family in UNTIMED_FAMILIES else None,
         )
     except (TokenizerError, ResolveError, EngineFailure, QueryWeightsError) as error:
         raise CheckpointError(f"{name}: {error}") from None

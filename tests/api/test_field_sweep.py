@@ -86,8 +86,8 @@ def outcome(body: type[BaseModel], value: dict[str, Any]) -> tuple[Any, list[str
 
 
 def is_form(body: type[BaseModel]) -> bool:
-    """Whether a body is a form, whose values are texts and never null."""
-    return body.__name__.endswith("Form")
+    """Whether a body is a form or a query, whose values are texts and never null."""
+    return body.__name__.endswith(("Form", "Query"))
 
 
 def spelled(place: Place) -> str:

@@ -35,6 +35,17 @@ def test_turns_do_not_depend_on_the_pieces(piece: int) -> None:
     assert 650 <= begin <= 750 and 2200 <= end <= 2450 and 2450 <= second <= 2550 and 3800 <= last <= 4100
 
 
+@pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100])
+def test_times_do_not_drift_at_any_rate(rate: int) -> None:
+    """A frame has no part of a sample, and the times of an hour are those of the audio."""
+    turns, quiet = SpeechTurns(rate), noise(10.0, 0.001, rate)
+    for _ in range(30):
+        assert turns.add(quiet) == []
+    started, stopped = turns.add(noise(1.0, 0.1, rate) + quiet)
+    assert started.milliseconds == pytest.approx(299_700, abs=60)
+    assert stopped.milliseconds == pytest.approx(301_500, abs=100)
+
+
 def test_steady_noise_and_clicks_are_no_speech() -> None:
     turns = SpeechTurns(RATE)
     click = noise(0.02, 0.3)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from models.families import FAMILIES
 from tests.e2e import gliner2_checkpoints, gliner_checkpoints, retrieval_checkpoints
 from tests.engine.tiny_checkpoints import GENERATING
-from tests.parity import ctc, moonshine, parakeet, speech
+from tests.parity import cohere_asr, ctc, moonshine, parakeet, speech
 from tests.parity.checkpoints import edit_config, write_model
 from tests.parity.lara_mini import write_lara_mini
 from tests.parity.native_twins import rewrite_as_native
@@ -154,6 +154,7 @@ CTC = {
 UNTIMED = {
     "moonshine": (moonshine.write, "moonshine-tiny"),
     "moonshine_streaming": (moonshine.write, "moonshine-streaming-tiny"),
+    "cohere_asr": (cohere_asr.write, "cohere-transcribe"),
 }
 """Writer and shape of the checkpoint of each speech model whose decoder writes text alone."""
 

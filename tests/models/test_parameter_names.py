@@ -12,7 +12,7 @@ from models import transformer
 from models.config import ConfigError
 from models.families import FAMILIES
 from tests.families.checkpoints import CASES
-from tests.parity import ctc, moonshine, parakeet
+from tests.parity import cohere_asr, ctc, moonshine, parakeet
 from tests.parity.recent_encoder_cases import BODIES as RECENT_BODIES
 from tests.parity.test_decoders import CASES as DECODERS
 from tests.parity.test_encoder_decoders import CASES as SEQ2SEQ
@@ -42,6 +42,7 @@ def configurations():
     yield transformers.WhisperConfig(**dict.fromkeys(("encoder_layers", "decoder_layers"), 1), d_model=48)
     yield from map(ctc.config, ctc.SHAPES)
     yield from moonshine.SHAPES.values()
+    yield from cohere_asr.SHAPES.values()
     yield from map(parakeet.config, parakeet.ENCODERS)
     for stem, settings in (BODIES | RECENT_BODIES | SPARSE).values():
         yield getattr(transformers, f"{stem}Config")(**settings)

@@ -65,7 +65,7 @@ def test_the_nearest_family_is_served():
         ("kosmos_2_text_model", "'kosmos-2'"),
         ("sew", "nearest served family is wav2vec2"),
         ("parakeet_rnnt", "transducer"),
-        ("canary", "nearest served family is whisper"),
+        ("canary", "nearest served family is cohere_asr"),
         ("qwen", "nearest served family is qwen2"),
         ("chatglm", "nearest served family is glm"),
         ("t5gemma2_encoder", "nearest served family is t5gemma2"),

@@ -20,6 +20,7 @@ from tests.engine import test_speech
 from tests.engine.harness import Pair, as_transformers_settings, generate, reference, run
 from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import (
+    cohere_asr,
     ctc,
     moonshine,
     parakeet,
@@ -88,7 +89,7 @@ def shapes_compared() -> Counter[str]:
     found += Counter(dict.fromkeys(WITHOUT_A_CLASS, 2))
     found += Counter(config.model_type for _, config in test_clip.CASES.values())
     found += Counter({"parakeet_ctc": len(parakeet.ENCODERS)})
-    found += Counter(config.model_type for config in moonshine.SHAPES.values())
+    found += Counter(config.model_type for config in (moonshine.SHAPES | cohere_asr.SHAPES).values())
     return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), **PICTURES})
 
 

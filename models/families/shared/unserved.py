@@ -48,7 +48,7 @@ _REASONS = {
     "speech": "it reads sound; of such models, Whisper and the encoders of wav2vec 2.0 with a CTC head are served",
     "ctc": "it has a CTC head, but its encoder of sound is not that of wav2vec 2.0",
     "transducer": "it is a transducer: a second network reads the labels so far, which is not supported",
-    "conformer": "its encoder is a Conformer, which is not supported",
+    "conformer": "its decoder behind a Conformer encoder is not supported",
     "sound": "it makes or encodes sound, which is not served",
     "series": "it reads series of numbers, not text",
     "vision": "it reads pictures, or compares them with texts, which is not served",
@@ -163,7 +163,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "granite_speech5_ctc granite_speech5_encoder lasr_encoder parakeet_encoder",
     ),
     ("transducer", "wav2vec2", "parakeet_rnnt parakeet_tdt nemotron_asr_streaming nemotron3_5_asr"),
-    ("conformer", "whisper", "canary cohere_asr"),
+    ("conformer", "cohere_asr", "canary"),
     (
         "sound",
         "whisper",

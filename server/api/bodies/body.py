@@ -99,12 +99,7 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
 
     Raises UnsupportedMediaType for a compressed body, BodyTooLarge, BodyTimeout, or ClientGone after a disconnect.
     """
-    if any(coding.strip().lower() not in ("identity", "") for coding in request.headers.getlist("content-encoding")):
-        raise UnsupportedMediaType(
-            "send the body without `Content-Encoding`: it is not decompressed", "content-encoding"
-        )
-    if request.headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
-        raise UnsupportedMediaType("send the body in no other `Transfer-Encoding` than chunked", "transfer-encoding")
+    check_codings(request)
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
@@ -125,6 +120,16 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
                     return chunks
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {timeout_seconds:g} seconds") from None
+
+
+def check_codings(request: Request) -> None:
+    """Raise UnsupportedMediaType for a compressed body."""
+    if any(coding.strip().lower() not in ("identity", "") for coding in request.headers.getlist("content-encoding")):
+        raise UnsupportedMediaType(
+            "send the body without `Content-Encoding`: it is not decompressed", "content-encoding"
+        )
+    if request.headers.get("transfer-encoding", "chunked").strip().lower() != "chunked":
+        raise UnsupportedMediaType("send the body in no other `Transfer-Encoding` than chunked", "transfer-encoding")
 
 
 def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:

@@ -29,6 +29,8 @@ HELD_BYTES = "triptych.held_bytes"
 """Key of the scope: bytes that the door counts for the body of the request."""
 RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations", "/inference"})
 """Paths of recordings. Their bodies are counted when they are about to be read."""
+LIVE_PATHS = frozenset({"/v1/audio/transcriptions/live"})
+"""Paths of streams of audio. What is in memory of their bodies is counted while they are read."""
 
 
 class Door:
@@ -78,7 +80,7 @@ class Door:
         """
         if most := scope.get(OVER_CONNECTION_LIMIT):
             raise self._overloaded("too many connections are open", CONNECTIONS.refusal(f"{most:,}"))
-        size = 0 if scope.get("path") in RECORDING_PATHS else self._announced(headers)
+        size = 0 if scope.get("path") in RECORDING_PATHS | LIVE_PATHS else self._announced(headers)
         if self.requests + waiting >= self.max_requests:
             raise self._overloaded(
                 f"{self.requests + waiting:,} requests are in progress", REQUESTS.refusal(f"{self.max_requests:,}")

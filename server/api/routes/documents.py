@@ -41,6 +41,8 @@ _ERRORS = {
 _STREAM = (
     "With `stream`: server-sent events, `token` events and then `done` with the whole answer; or `error` and no `done`."
 )
+QUERY = "x-query"
+"""Key of an operation for the schema of the parameters in its query."""
 _STATUS = "Server"
 """Group of the routes that belong to no client."""
 _FILE = {"type": "string", "format": "binary"}
@@ -58,11 +60,17 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
         success["content"][route.format.media_type.partition(";")[0]] = {"schema": {"type": "string"}}
     responses: dict[int | str, dict[str, Any]] = {200: success}
     responses |= _error_responses(_ERRORS, route.errors)
-    media = {"schema": _reference(route.body), "example": example}
+    media: dict[str, Any] = {"schema": _reference(route.body), "example": example}
     media_types = [route.media_type, *((URL_ENCODED, MULTIPART) if route.takes_forms else ())]
-    described: dict[str, Any] = {"requestBody": {"required": True, "content": dict.fromkeys(media_types, media)}}
+    described: dict[str, Any] = {}
     if "{" in route.path:
         described["parameters"] = _path_parameters(route.path)
+    if route.fields_in_query:
+        success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        media = {"schema": _FILE, "example": "(audio)"}
+        described["parameters"] = _body_parameters(route.body)
+        described[QUERY] = _reference(route.body)
+    described["requestBody"] = {"required": True, "content": dict.fromkeys(media_types, media)}
     return {
         "operation_id": route.operation_id,
         "description": route.description,
@@ -130,6 +138,16 @@ def _query_parameters(parameters: Mapping[str, str]) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
         for name, text in parameters.items()
+    ]
+
+
+def _body_parameters(body: type[BaseModel]) -> list[dict[str, Any]]:
+    """The fields of a schema as parameters of the query."""
+    schema = body.model_json_schema()
+    describe_fields({body.__name__: schema}, [body.__name__])
+    return [
+        {"name": name, "in": "query", "description": value.pop("description", ""), "schema": value}
+        for name, value in schema["properties"].items()
     ]
 
 

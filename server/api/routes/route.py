@@ -94,6 +94,8 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     takes_any_content_type: bool = False
     key_field: str = ""
     media_type: ClassVar[str] = "application/json"
+    fields_in_query: ClassVar[bool] = False
+    """Whether the fields of `body` are parameters of the query. The body of the request is then a stream of audio."""
 
     @property
     def operation_id(self) -> str:

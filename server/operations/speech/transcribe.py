@@ -23,9 +23,9 @@ from server.operations.served_model import ServedModel
 from server.operations.speech.recording_frames import log_mel_frames, read_samples
 from server.operations.speech.speech_fallback import CONDITION_TEMPERATURE, FallbackRules
 from server.operations.speech.speech_windows import Window, WindowDecoder, WindowResult, window_params
-from server.operations.speech.transcribe_ctc import transcribe_ctc
+from server.operations.speech.transcribe_ctc import dropped_by_ctc, transcribe_ctc
 from server.operations.speech.transcribe_spec import BATCH_WINDOWS, TranscribeSpec, Transcript
-from server.operations.speech.transcribe_untimed import transcribe_untimed
+from server.operations.speech.transcribe_untimed import dropped_untimed, transcribe_untimed, written_language
 from server.operations.speech.transcript_text import (
     TextStream,
     lines_of,
@@ -131,6 +131,23 @@ async def transcribe(
         lines = [kept.restored(line) for line in lines]
     logprobs = token_logprobs(parts, tokens, model.tokenizer) if spec.with_logprobs else []
     return Transcript(transcript_text(parts, tokens, model.tokenizer), language, seconds, lines, logprobs)
+
+
+def check(runtime: Runtime, spec: TranscribeSpec) -> list[str]:
+    """Check a request before its recording has arrived. Returns the fields that the model cannot grant.
+
+    Raises InvalidRequest for an option that the model lacks.
+    """
+    model = runtime.candidates(spec.model, "transcribe")[0]
+    if model.text.ctc is not None:
+        return dropped_by_ctc(model, spec)
+    if model.text.untimed_speech is not None:
+        written_language(model, model.text.untimed_speech, spec)
+        return dropped_untimed(model, model.text.untimed_speech, spec)
+    assert model.text.speech is not None
+    spec.check()
+    _language(spec, model.text.speech, model)
+    return []
 
 
 @dataclass

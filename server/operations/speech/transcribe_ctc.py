@@ -55,7 +55,7 @@ async def transcribe_ctc(
 
     Options of the dialect that the head cannot grant are dropped, and named in the answer's headers.
     """
-    call.ignore(_dropped(model, spec))
+    call.ignore(dropped_by_ctc(model, spec))
     seconds = spec.file.max_seconds(spec.max_seconds)
     runtime.admission.check_size(_cost(model, seconds, spec.file.reading_bytes), "file")
     # The memory for reading is not reserved: one recording is read at a time.
@@ -136,7 +136,7 @@ class _Writer:
         )
 
 
-def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
+def dropped_by_ctc(model: ServedModel, spec: TranscribeSpec) -> list[str]:
     """Fields of the dialect that were sent and cannot be granted. Raises InvalidRequest for fields of this server."""
     spec.check()
     refused = {

@@ -43,9 +43,6 @@ from server.text.speech.subtitles import SubtitleLine
 from server.text.speech.untimed_speech import UntimedSpeech
 from server.text.tokens.token_bytes import NoTokenBytes
 
-MAX_TOKENS_PER_SECOND = 13
-"""Most new tokens for each second of a window. Fast speech has 6.5 tokens a second in the published English models, and
-twice as many in those for other scripts. A text that repeats itself ends here."""
 MIN_NEW_TOKENS = 8
 _FLOAT_BYTES = 4
 _MAX_SEED = (1 << 64) - 1
@@ -63,7 +60,8 @@ async def transcribe_untimed(
 
     Options of the dialect that the model cannot grant are dropped, and named in the answer's headers.
     """
-    call.ignore(_dropped(model, spec))
+    call.ignore(dropped_untimed(model, speech, spec))
+    language = written_language(model, speech, spec)
     seconds = spec.file.max_seconds(spec.max_seconds)
     runtime.admission.check_size(_cost(model, spec, seconds, spec.file.reading_bytes), "file")
     longest = window_frames(model.info)
@@ -83,14 +81,14 @@ async def transcribe_untimed(
     if spec.voice_filter is not None:
         spoken = spec.voice_filter.spans(activity)
         if not spoken:
-            return Transcript("", UNKNOWN_LANGUAGE, seconds, [])
+            return Transcript("", language, seconds, [])
         kept = await runtime.pools.audio.run(partial(KeptFrames, frames, spoken), call)
         frames, samples = kept.frames, _joined(samples, spoken)
     spans = await runtime.pools.audio.run(lambda: sample_spans(samples, frames, model.info), call)
     if kept is None:
         spans = [span for span in spans if not activity.is_silent(span[0] // HOP_SAMPLES, -(-span[1] // HOP_SAMPLES))]
     transcription = _UntimedTranscription(
-        call, model, spec, spec.seed if spec.seed is not None else secrets.randbits(63)
+        call, model, speech, spec, language, spec.seed if spec.seed is not None else secrets.randbits(63)
     )
     for at in range(0, len(spans), WINDOWS_AT_ONCE):
         some = spans[at : at + WINDOWS_AT_ONCE]
@@ -100,7 +98,7 @@ async def transcribe_untimed(
             if emit is not None and text:
                 emit(text)
     lines = transcription.lines if kept is None else [kept.restored(line) for line in transcription.lines]
-    return Transcript(transcription.text, UNKNOWN_LANGUAGE, seconds, lines, transcription.logprobs)
+    return Transcript(transcription.text, language, seconds, lines, transcription.logprobs)
 
 
 @dataclass
@@ -109,7 +107,9 @@ class _UntimedTranscription:
 
     call: Call
     model: ServedModel
+    speech: UntimedSpeech
     spec: TranscribeSpec
+    language: str
     seed: int
 
     def __post_init__(self) -> None:
@@ -117,25 +117,33 @@ class _UntimedTranscription:
         self.lines: list[SubtitleLine] = []
         self.logprobs: list[SpokenToken] = []
         self._params = _params(self.model, self.spec)
+        self._separator = self.speech.separator(self.language)
 
     async def decoded(self, spans: Sequence[SampleSpan], sources: list[bytes]) -> list[Hypothesis]:
         """The best text of each window. Raises the error of a failed window, and DeadlineExceeded."""
         info = self.model.info
-        start = info.generation.decoder_start_token_ids
+        start = self._prompt()
         room = info.context_tokens - len(start)
         limit = min(info.generation.max_new_tokens or room, room)
         rows = [
             GenerateRow(
-                self.call.next_id(),
-                min(limit, max(MIN_NEW_TOKENS, math.ceil((end - first) / SAMPLE_RATE * MAX_TOKENS_PER_SECOND))),
-                place,
-                start,
-                (self.seed + first) & _MAX_SEED,
+                self.call.next_id(), self._max_tokens(end - first, limit), place, start, (self.seed + first) & _MAX_SEED
             )
             for place, (first, end) in enumerate(spans)
         ]
         message = Generate(self.model.name, self._params, [], rows, frames=sources)
         return [ended.hypotheses[0] for ended in await finished_rows(self.call, message)]
+
+    def _prompt(self) -> list[int]:
+        """The start tokens, and the prompt of the language. transformers adds no start token that is there already."""
+        start, prompt = self.model.info.generation.decoder_start_token_ids, self.speech.prompts.get(self.language, ())
+        return [*prompt] if prompt[: len(start)] == tuple(start) else [*start, *prompt]
+
+    def _max_tokens(self, samples: int, limit: int) -> int:
+        """Most new tokens of a window of some samples."""
+        if self.speech.tokens_per_second is None:
+            return limit
+        return min(limit, max(MIN_NEW_TOKENS, math.ceil(samples / SAMPLE_RATE * self.speech.tokens_per_second)))
 
     def add(self, span: SampleSpan, best: Hypothesis) -> str:
         """Add the text of a window, and return what the whole text grows by."""
@@ -149,7 +157,9 @@ class _UntimedTranscription:
         start, end = span[0] / SAMPLE_RATE, span[1] / SAMPLE_RATE
         temperature = self.spec.attempts[0]
         self.lines.append(
-            SubtitleLine(start, end, f" {text}", token_ids, span[0] // HOP_SAMPLES, mean, temperature=temperature)
+            SubtitleLine(
+                start, end, self._separator + text, token_ids, span[0] // HOP_SAMPLES, mean, temperature=temperature
+            )
         )
         if self.spec.with_logprobs:
             self.logprobs += [
@@ -157,7 +167,7 @@ class _UntimedTranscription:
                 for token, logprob in zip(token_ids, logprobs, strict=False)
                 if (data := self._bytes_of(token))
             ]
-        added = f" {text}" if self.text else text
+        added = self._separator + text if self.text else text
         self.text += added
         return added
 
@@ -184,7 +194,24 @@ def _params(model: ServedModel, spec: TranscribeSpec) -> GenerationParams:
     return sampled(found, temperature) if temperature else found
 
 
-def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
+def written_language(model: ServedModel, speech: UntimedSpeech, spec: TranscribeSpec) -> str:
+    """Code of the language that the decoder writes. Raises InvalidRequest if the model needs one and has none."""
+    if not speech.prompts:
+        return UNKNOWN_LANGUAGE
+    known = ", ".join(speech.prompts)
+    if spec.language is None:
+        raise InvalidRequest(
+            f"`language` is required: the model `{model.name}` does not detect it; it supports {known}", "language"
+        )
+    code = speech.language(spec.language)
+    if code is None:
+        raise InvalidRequest(
+            f"`language` is not supported by the model `{model.name}`; it supports {known}", "language"
+        )
+    return code
+
+
+def dropped_untimed(model: ServedModel, speech: UntimedSpeech, spec: TranscribeSpec) -> list[str]:
     """Fields of the dialect that were sent and cannot be granted. Raises InvalidRequest for the others."""
     spec.check()
     refused = {
@@ -201,7 +228,7 @@ def _dropped(model: ServedModel, spec: TranscribeSpec) -> list[str]:
     dropped = {
         "prompt": spec.prompt.strip(),
         "hotwords": spec.hotwords.strip(),
-        "language": spec.language,
+        "language": None if speech.prompts else spec.language,
         "languages": spec.languages,
     }
     return [name for name, value in dropped.items() if value]

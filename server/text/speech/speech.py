@@ -7,7 +7,7 @@ Sources: Radford et al. 2022, arXiv:2212.04356, section 2.3; for long recordings
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -95,15 +95,7 @@ class SpeechTokens:
 
     def language(self, name: str) -> str | None:
         """The model's code for a language code or an English language name; None for an unsupported language."""
-        name = name.strip().lower()
-        known = self.languages or {"en": 0}
-        if name in known:
-            return name
-        by_name = {language_name(code): code for code in known}
-        if name in by_name:
-            return by_name[name]
-        parsed = parse_language(name)
-        return parsed.language if parsed is not None and parsed.language in known else None
+        return code_of(name, self.languages or ("en",))
 
     def prefix(
         self, language: str | None, task: SpeechTask, with_timestamps: bool, prompt: Sequence[int] = ()
@@ -203,6 +195,18 @@ def certain_tokens(tokens: Sequence[int], first_timestamp: int, with_timestamps:
         return len(tokens)
     pairs = (at for at in range(len(tokens) - 1, 0, -1) if min(tokens[at], tokens[at - 1]) >= first_timestamp)
     return next(pairs, 0)
+
+
+def code_of(name: str, known: Collection[str]) -> str | None:
+    """The code among `known` for a language code or an English language name; None if there is none."""
+    name = name.strip().lower()
+    if name in known:
+        return name
+    by_name = {language_name(code): code for code in known}
+    if name in by_name:
+        return by_name[name]
+    parsed = parse_language(name)
+    return parsed.language if parsed is not None and parsed.language in known else None
 
 
 def language_name(code: str) -> str:

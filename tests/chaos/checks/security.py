@@ -7,14 +7,19 @@ import random
 import tempfile
 from pathlib import Path
 
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from server.api.dialects.openai.audio import realtime
 from server.api.dialects.registry import KEYS_IN_FIELDS
-from server.api.entry.middleware import PUBLIC_PATHS
+from server.api.entry.middleware import KEY_SUBPROTOCOL, PUBLIC_PATHS
 from tests.chaos import facts, mix
 from tests.chaos.connection import Connection
 from tests.chaos.openapi import document
 from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import server
+from tests.waiting import HANG_SECONDS
 
 KEYS = ("a-first-key-0001", "a-second-key-0002")
 KEY_FILE = f'''
@@ -30,6 +35,21 @@ LINK_PATHS = ("/download_file/{file}",)
 REFUSALS = (401, 403)
 """Statuses of a refused key: some dialects use 403."""
 CANARY = "CaNaRy"
+
+
+async def _handshake(record: Record, url: str, headers: dict[str, str], accepted: bool) -> None:
+    """Open the WebSocket route with a key in a header, and with the key as a subprotocol."""
+    address = f"{url.replace('http', 'ws', 1)}{realtime.PATH}"
+    key = headers.get("authorization", headers.get("x-api-key", "")).rpartition(" ")[2]
+    for given in ({"additional_headers": headers}, {"subprotocols": ["realtime", f"{KEY_SUBPROTOCOL}{key or 'none'}"]}):
+        is_named = "subprotocols" in given and key in KEYS
+        try:
+            async with connect(address, proxy=None, open_timeout=HANG_SECONDS, **given):  # type: ignore[arg-type]
+                status = 101
+        except InvalidStatus as error:
+            status = error.response.status_code
+        record.must((status == 101) is (accepted or is_named), f"WebSocket with {headers}: status {status}")
+        record.runs += 1
 
 
 def keys() -> Record:
@@ -73,6 +93,10 @@ def keys() -> Record:
                     accepted = answer.status not in REFUSALS or lacks_admin
                     record.must(accepted, f"{method} {path} with a key: status {answer.status}")
                     record.runs += 1
+            for headers in wrong:
+                await _handshake(record, url, headers, accepted=False)
+            for headers in right:
+                await _handshake(record, url, headers, accepted=True)
             for method, path in sorted(KEYS_IN_FIELDS):
                 for key, refused in ((KEYS[0], False), ("wrong", True)):
                     for field in ("auth_key", "api_key"):

@@ -90,7 +90,8 @@ class LiveSession:
             name.startswith("openai-beta.realtime-v1") for name in socket.scope["subprotocols"]
         )
         model = socket.query_params.get("model")
-        self._buffer = AudioBuffer(LiveSettings(transcription=Transcription(model=model and model[:256])))
+        self._settings = LiveSettings(transcription=Transcription(model=model and model[:256]))
+        self._buffer = AudioBuffer(self._settings)
         self._turns: asyncio.Queue[_Turn | None] = asyncio.Queue(MAX_WAITING_TURNS)
         self._events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._stopping = asyncio.Event()
@@ -170,11 +171,12 @@ class LiveSession:
             self._update(event)
 
     def _update(self, event: Update | OldUpdate) -> None:
-        settings = self._buffer.settings.updated(event)
+        old, settings = self._settings, self._settings.updated(event)
         runtime = self._state.runtime
         if runtime.registry is None and settings.transcription.model is not None:
             runtime.candidates(settings.transcription.model, "transcribe")
-        self._buffer.use(settings)
+        self._buffer.use(settings, settings.format == old.format, settings.turns == old.turns)
+        self._settings = settings
         self._is_old = isinstance(event, OldUpdate)
         self._emit_session("updated")
 
@@ -208,7 +210,7 @@ class LiveSession:
         for name in ("created",) if self._is_old else ("added", "done"):
             self._emit(f"conversation.item.{name}", previous_item_id=previous, item=item)
         self._turn_bytes += len(file)
-        await self._turns.put(_Turn(item_id, file, self._buffer.settings.transcription))
+        await self._turns.put(_Turn(item_id, file, self._settings.transcription))
 
     # Decoding: one turn after another.
 
@@ -270,7 +272,7 @@ class LiveSession:
 
     def _emit_session(self, change: str) -> None:
         prefix = "transcription_session" if self._is_old else "session"
-        self._emit(f"{prefix}.{change}", session=self._buffer.settings.describe(self._id, self._is_old))
+        self._emit(f"{prefix}.{change}", session=self._settings.describe(self._id, self._is_old))
 
     def _emit_error(self, error: RequestError, code: str | None = None, event_id: str | None = None) -> None:
         self._state.runtime.metrics.rejected.labels(error.reason).inc()

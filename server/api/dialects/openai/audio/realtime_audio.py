@@ -6,8 +6,8 @@ import base64
 import binascii
 import struct
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from server.api.dialects.openai.audio.realtime_body import LiveSettings
 from server.api.dialects.openai.common import new_id
 from server.audio.speech_turns import SpeechTurns, TurnEvent
 from server.errors import InvalidRequest
@@ -24,11 +24,27 @@ def decode_audio(text: str) -> bytes:
         raise InvalidRequest("`audio` is not base64", "audio") from None
 
 
+class AudioSettings(Protocol):
+    """The format of audio that is appended, and how its turns are found.
+
+    rate: samples a second.
+    """
+
+    @property
+    def rate(self) -> int: ...
+
+    def pcm(self, data: bytes) -> bytes:
+        """Audio of the client as PCM of 16 bits. Raises InvalidRequest."""
+
+    def detector(self) -> SpeechTurns | None:
+        """A new detector of turns; None if the client ends them."""
+
+
 @dataclass
 class AudioBuffer:
     """PCM of 16 bits. start: time of its first sample since the session began, in milliseconds."""
 
-    settings: LiveSettings
+    settings: AudioSettings
     start: float = 0.0
     pcm: bytearray = field(default_factory=bytearray)
     item_id: str = field(default_factory=lambda: new_id("item"))
@@ -37,13 +53,12 @@ class AudioBuffer:
     def __post_init__(self) -> None:
         self._restart_detector()
 
-    def use(self, settings: LiveSettings) -> None:
+    def use(self, settings: AudioSettings, is_same_format: bool, are_same_turns: bool) -> None:
         """Use other settings from now on. Raises InvalidRequest for a new format while there is audio."""
-        if settings.format != self.settings.format and self.pcm:
+        if not is_same_format and self.pcm:
             raise InvalidRequest("the audio format cannot change while the buffer has audio", "session")
-        is_same = (settings.turns, settings.format) == (self.settings.turns, self.settings.format)
         self.settings = settings
-        if not is_same:
+        if not (is_same_format and are_same_turns):
             self._restart_detector()
 
     def append(self, data: bytes) -> list[TurnEvent]:
@@ -77,6 +92,10 @@ class AudioBuffer:
         self._drop(last)
         self.item_id = new_id("item")
         return _wav(audio, self.settings.rate)
+
+    def copy(self, start: float | None = None) -> bytes:
+        """The audio from a time in milliseconds on, as a WAV file. It stays in the buffer."""
+        return _wav(bytes(self.pcm[0 if start is None else self._offset(start) :]), self.settings.rate)
 
     def clear(self) -> None:
         """Drop all audio and the turn in progress."""

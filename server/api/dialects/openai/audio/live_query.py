@@ -1,0 +1,73 @@
+"""The parameters of a live stream in the query of its address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.api.fields.fields import Finite, Language, ModelName
+from server.audio.pcm_stream import PcmStream, check_rate
+from server.audio.speech_turns import SpeechTurns
+from server.operations.speech.recording_file import RecordingFile
+from server.operations.speech.transcribe_spec import TranscribeSpec
+
+DEFAULT_RATE = 16_000
+MAX_TURN_SECONDS = 60.0
+"""More than a turn can have, with its padding."""
+
+
+class LiveQuery(BaseModel):
+    """Parameters of a live stream."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    model: ModelName = None
+    language: Annotated[Language | None, Field(description="code or English name; default: detected")] = None
+    prompt: Annotated[str | None, Field(max_length=4096, description="text before the recording")] = None
+    format: Annotated[
+        Literal["pcm", "pcmu", "pcma"] | None,
+        Field(description="of the audio; default: WAV if it begins so, else pcm of 16 bits, little-endian, mono"),
+    ] = None
+    rate: Annotated[int, Field(description="samples a second of pcm")] = DEFAULT_RATE
+    threshold: Annotated[
+        Finite, Field(ge=0, le=1, description="loudness above the background that is speech: 4 dB (0) to 20 dB (1)")
+    ] = 0.5
+    prefix_padding_ms: Annotated[int, Field(ge=0, le=2_000, description="audio of a turn before its speech")] = 300
+    silence_duration_ms: Annotated[int, Field(ge=100, le=10_000, description="silence that ends a turn")] = 500
+    interval_ms: Annotated[
+        int, Field(ge=0, le=10_000, description="new audio before a turn is decoded again; 0: only at its end")
+    ] = 1_000
+
+    def source(self) -> PcmStream:
+        """The decoder of the body."""
+        return PcmStream(self.format, self.rate)
+
+    def settings(self, rate: int) -> LiveAudio:
+        """The settings of the audio. rate: samples a second of the decoded body."""
+        return LiveAudio(rate, self.threshold, self.prefix_padding_ms, self.silence_duration_ms)
+
+    def spec(self) -> TranscribeSpec:
+        """The specification of a turn, without its audio. Raises InvalidRequest."""
+        check_rate(self.rate)
+        return TranscribeSpec(
+            RecordingFile(b""), MAX_TURN_SECONDS, model=self.model, language=self.language, prompt=self.prompt or ""
+        )
+
+
+@dataclass(frozen=True)
+class LiveAudio:
+    """Decoded audio of a live stream, and how its turns are found. See `SpeechTurns`."""
+
+    rate: int
+    threshold: float
+    prefix_milliseconds: int
+    silence_milliseconds: int
+
+    def pcm(self, data: bytes) -> bytes:
+        """The samples themselves."""
+        return data
+
+    def detector(self) -> SpeechTurns:
+        return SpeechTurns(self.rate, self.threshold, self.prefix_milliseconds, self.silence_milliseconds)

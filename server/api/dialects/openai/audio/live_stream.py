@@ -1,0 +1,311 @@
+"""`POST /v1/audio/transcriptions/live`: the body is audio while it is spoken, the answer its text as events.
+
+The answer begins before the body ends. Loudness divides the audio into turns. A turn in progress is decoded again and
+again; words on which two hypotheses agree are sent as a delta, and are never taken back. The end of a turn makes the
+rest of its text final. See docs/decisions/0170-a-plain-live-stream.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.types import Message
+
+from server.api.bodies.sse import EventWriter, data_frame
+from server.api.dialects.openai.audio.live_query import LiveQuery
+from server.api.dialects.openai.audio.realtime_audio import AudioBuffer
+from server.api.dialects.openai.common import stream_error
+from server.api.entry.rejections import count_error
+from server.api.entry.scope import CACHE_SALT, CALL, KEY_LIMITS, OPERATION
+from server.api.routes.recording_route import HeldRecording
+from server.api.state import State
+from server.errors import (
+    BodyTimeout,
+    ClientGone,
+    DeadlineExceeded,
+    EngineFailure,
+    InvalidRequest,
+    NotReady,
+    Overloaded,
+    RequestError,
+)
+from server.ipc.client.call import Call
+from server.log_format import fault_place
+from server.operations.speech.recording_file import RecordingFile
+from server.operations.speech.transcribe import transcribe
+from server.operations.speech.transcribe_spec import TranscribeSpec
+from server.text.speech.stable_text import StableText, is_spaced
+
+log = logging.getLogger("triptych.live")
+
+MAX_WAITING_TURNS = 2
+"""Complete turns that wait for the model before the body is no longer read."""
+MAX_WAITING_EVENTS = 256
+MAX_STREAM_SECONDS = 3600.0
+_HOP_BYTES = 1 << 15
+"""Audio of a large piece is searched for turns in parts of this size, so that other requests are not delayed."""
+
+
+@dataclass(frozen=True)
+class _SpokenTurn:
+    """A complete turn. file: a WAV file. start, end: its times, in milliseconds."""
+
+    file: bytes
+    start: int
+    end: int
+
+
+@dataclass
+class LiveStream:
+    """One request: reads its body, decodes turns, and makes the events of its answer.
+
+    spec: specification of a turn, without its audio.
+    deadline: time of `time.monotonic()` at which the answer ends; None for no limit but `MAX_STREAM_SECONDS`.
+    """
+
+    request: Request
+    state: State
+    query: LiveQuery
+    spec: TranscribeSpec
+    deadline: float | None
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._source = self.query.source()
+        self._buffer: AudioBuffer | None = None
+        self._turns: deque[_SpokenTurn] = deque()
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._stopping = False
+        self._failure: RequestError | None = None
+        self._has_ended = False
+        self._turn_start: int | None = None
+        self._decoded_until = 0.0
+        self._stable = StableText()
+        self._text = ""
+        self._begins_turn = True
+        self._num_segments = 0
+        self._samples = 0
+
+    def stop(self) -> None:
+        """End the stream after the audio that has arrived: the server drains."""
+        self._stopping = True
+        self._news.set()
+
+    async def disconnected(self) -> Message:
+        """ASGI `receive` for the writer of the answer: only the end of the connection. `read` takes the body."""
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def events(self, _: EventWriter) -> AsyncGenerator[bytes, None]:
+        """The bytes of the answer."""
+        state, scope = self.state, self.request.scope
+        state.runtime.metrics.streams_open.inc()
+        reading = asyncio.create_task(self._read(), name="live body")
+        decoding = asyncio.create_task(self._decode(), name="live turns")
+        try:
+            while (event := await self._events.get()) is not None:
+                yield event
+                if self._events.empty():
+                    self._room.set()
+            await decoding
+        except ClientGone:
+            raise
+        except RequestError as error:
+            count_error(error, state.runtime.metrics, scope)
+            yield stream_error(error, scope["triptych.request_id"])
+        finally:
+            state.runtime.metrics.streams_open.dec()
+            for task in (reading, decoding):
+                task.cancel()
+            await asyncio.gather(reading, decoding, return_exceptions=True)
+
+    @property
+    def _seconds(self) -> float:
+        """Length of the audio so far."""
+        return self._samples / self._source.rate
+
+    # Reading: the body.
+
+    async def _read(self) -> None:
+        try:
+            await self._read_body()
+        except RequestError as error:
+            self._failure = error
+        except Exception as error:
+            log.error("fault in a live stream, request %s:\n%s", self._request_id, fault_place(error))
+            self._failure = EngineFailure("a fault in the server")
+        self._has_ended = True
+        self._news.set()
+        while not self.gone.is_set():
+            if (await self.request.receive())["type"] == "http.disconnect":
+                self.gone.set()
+
+    async def _read_body(self) -> None:
+        limit = self.state.settings.audio_timeout_seconds
+        more = True
+        while more and not self._stopping:
+            try:
+                async with asyncio.timeout(limit):
+                    message = await self.request.receive()
+            except TimeoutError:
+                raise BodyTimeout(f"no audio arrived within {limit:g} seconds") from None
+            if message["type"] == "http.disconnect":
+                self.gone.set()
+                raise ClientGone("the client closed the connection")
+            more = message.get("more_body", False)
+            await self._append(message.get("body", b""))
+            while len(self._turns) >= MAX_WAITING_TURNS or self._events.qsize() > MAX_WAITING_EVENTS:
+                self._room.clear()
+                await self._room.wait()
+
+    async def _append(self, data: bytes) -> None:
+        for first in range(0, len(data), _HOP_BYTES):
+            pcm = self._source.add(data[first : first + _HOP_BYTES])
+            if not pcm:
+                continue
+            if self._buffer is None:
+                self._buffer = AudioBuffer(self.query.settings(self._source.rate))
+            buffer = self._buffer
+            held = sum(len(turn.file) for turn in self._turns) + len(buffer.pcm) + len(pcm)
+            self.state.door.receive(self.request.scope, held)
+            for found in buffer.append(pcm):
+                if found.kind == "started":
+                    self._turn_start = found.milliseconds
+                else:
+                    self._end_turn(found.milliseconds)
+            buffer.trim()
+            self._samples += len(pcm) // 2
+            self._news.set()
+            await asyncio.sleep(0)
+
+    def _end_turn(self, end: int | None = None) -> None:
+        """Queue the turn in progress, if there is one. end: its end in milliseconds; None for all audio."""
+        if self._buffer is None or self._turn_start is None:
+            return
+        start, self._turn_start = self._turn_start, None
+        self._turns.append(_SpokenTurn(self._buffer.take(start, end), start, end or round(1000 * self._seconds)))
+
+    # Decoding: the turn in progress, and complete turns.
+
+    async def _decode(self) -> None:
+        """Decode until the body has ended. Raises RequestError."""
+        try:
+            async with asyncio.timeout_at(self._end_time()):
+                await self._decode_all()
+        except TimeoutError:
+            if self.deadline is not None:
+                raise DeadlineExceeded("the time limit of the request passed before the audio ended") from None
+            raise InvalidRequest(f"a live stream ends after {MAX_STREAM_SECONDS:g} s") from None
+        except RequestError:
+            raise
+        except Exception as error:
+            log.error("fault in a live stream, request %s:\n%s", self._request_id, fault_place(error))
+            raise EngineFailure("a fault in the server") from None
+        finally:
+            self._events.put_nowait(None)
+
+    def _end_time(self) -> float:
+        last = asyncio.get_running_loop().time() + MAX_STREAM_SECONDS
+        if self.deadline is None:
+            return last
+        return min(last, asyncio.get_running_loop().time() + self.deadline - time.monotonic())
+
+    async def _decode_all(self) -> None:
+        while True:
+            self._news.clear()
+            if self._turns:
+                await self._finish_turn(self._turns[0])
+                self._turns.popleft()
+                self._room.set()
+            elif self._failure is not None:
+                raise self._failure
+            elif self._has_ended or self._stopping:
+                if self._turn_start is None:
+                    break
+                self._end_turn()
+            elif self._is_due():
+                await self._extend_turn()
+            else:
+                await self._news.wait()
+        if self._stopping and not self._has_ended:
+            raise NotReady("the server is shutting down", retry_after=5)
+        usage = {"type": "duration", "seconds": math.ceil(self._seconds)}
+        self._emit("transcript.text.done", text=self._text, usage=usage)
+
+    def _is_due(self) -> bool:
+        """Whether the turn in progress has enough new audio to be decoded again."""
+        interval = self.query.interval_ms
+        if self._turn_start is None or not interval:
+            return False
+        return 1000 * self._seconds >= max(self._decoded_until, self._turn_start) + interval
+
+    async def _extend_turn(self) -> None:
+        """Decode the turn in progress, and send what is stable. Without room for it, there is no text until its end."""
+        assert self._buffer is not None
+        self._decoded_until = 1000 * self._seconds
+        file = self._buffer.copy(self._turn_start)
+        try:
+            hypothesis = await self._transcribed(file, is_whole=False)
+        except (Overloaded, DeadlineExceeded):
+            return
+        before, added = self._stable.rest, self._stable.add(hypothesis)
+        self._add(added)
+        if added or self._stable.rest != before:
+            self._emit("transcript.text.partial", text=self._stable.rest)
+
+    async def _finish_turn(self, turn: _SpokenTurn) -> None:
+        self._add(self._stable.finish(await self._transcribed(turn.file, is_whole=True)))
+        text, self._stable = self._stable.text, StableText()
+        self._begins_turn = True
+        self._decoded_until = 0.0
+        if text:
+            times = {"start": round(turn.start / 1000, 3), "end": round(turn.end / 1000, 3)}
+            self._emit("transcript.text.segment", id=self._num_segments, **times, text=text)
+            self._num_segments += 1
+
+    def _add(self, text: str) -> None:
+        """Send text that is stable. The text of a turn follows that of the one before it after a space."""
+        if not text:
+            return
+        if self._begins_turn and is_spaced(self._text, text):
+            text = " " + text
+        self._begins_turn = False
+        self._text += text
+        self._emit("transcript.text.delta", delta=text)
+
+    async def _transcribed(self, file: bytes, is_whole: bool) -> str:
+        """The text of a WAV file. Raises RequestError."""
+        held = HeldRecording(self.state)
+        try:
+            state, scope, now = self.state, self.request.scope, time.monotonic()
+            limit = state.settings.default_timeout_seconds
+            deadline = None if limit is None else now + limit
+            key, queue_seconds = scope.get(KEY_LIMITS), state.settings.queue_timeout_seconds
+            call = Call(state.runtime.client, deadline, now, scope[CACHE_SALT], key, queue_seconds)
+            scope[CALL], scope[OPERATION] = call, "transcribe"
+            # A part of a turn is decoded once, at temperature 0.
+            temperatures = None if is_whole else (0.0,)
+            spec = replace(self.spec, file=RecordingFile(file), temperatures=temperatures)
+            with call:
+                await state.runtime.prepare(call, "transcribe", spec)
+                return (await transcribe(state.runtime, call, spec)).text
+        except ClientGone:
+            raise EngineFailure("the transcription was ended") from None
+        finally:
+            held.release()
+
+    @property
+    def _request_id(self) -> str:
+        return str(self.request.scope["triptych.request_id"])
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self._events.put_nowait(data_frame({"type": kind, **fields}))

@@ -1,0 +1,107 @@
+"""Audio that arrives in pieces: WAV of any length, or plain PCM, as mono PCM of 16 bits."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from server.audio import g711
+from server.errors import InvalidRequest
+
+MIN_RATE, MAX_RATE = 8_000, 48_000
+MAX_CHANNELS = 8
+_MAX_HEADER_BYTES = 1 << 16
+_ENDLESS_BYTES = 0x7FFF0000
+"""Programs that write a WAV file to a pipe announce 0 bytes of audio, or nearly as many as the header can."""
+_PCM, _EXTENSIBLE = 1, 0xFFFE
+
+
+@dataclass
+class PcmStream:
+    """Decodes one stream. The pieces may end anywhere, also inside of a sample.
+
+    format: `pcm` (16 bits, little-endian, mono), `pcmu`, `pcma` (8,000 Hz), or None: WAV if the stream begins so, else
+        `pcm`.
+    rate: samples a second of `pcm`; that of the header for WAV.
+    """
+
+    format: str | None
+    rate: int
+    _waiting: bytearray = field(default_factory=bytearray)
+    _is_open: bool = False
+    _channels: int = 1
+    _left: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.format in ("pcmu", "pcma"):
+            self.rate = g711.RATE
+        self._is_open = self.format is not None
+
+    def add(self, data: bytes) -> bytes:
+        """The samples that a piece completes: mono PCM of 16 bits. Raises InvalidRequest for other WAV."""
+        if self.format in ("pcmu", "pcma"):
+            return g711.decode_ulaw(data) if self.format == "pcmu" else g711.decode_alaw(data)
+        self._waiting += data
+        if not self._is_open and not self._opened():
+            return b""
+        size = len(self._waiting) if self._left is None else min(len(self._waiting), self._left)
+        size -= size % (2 * self._channels)
+        piece = bytes(self._waiting[:size])
+        del self._waiting[:size]
+        if self._left is not None:
+            self._left -= size
+            if self._left < 2 * self._channels:
+                self._waiting.clear()  # what follows the audio in a file
+        if self._channels == 1:
+            return piece
+        mixed: bytes = np.frombuffer(piece, "<i2").reshape(-1, self._channels).mean(axis=1).astype("<i2").tobytes()
+        return mixed
+
+    def _opened(self) -> bool:
+        """Read the header of WAV, if the stream has one. Returns whether samples follow."""
+        if not b"RIFF".startswith(bytes(self._waiting[:4])):
+            self._is_open = True
+            return True
+        place, found = 12, False
+        while len(self._waiting) >= place + 8:
+            name, size = struct.unpack_from("<4sI", self._waiting, place)
+            if name == b"data":
+                if not found:
+                    raise InvalidRequest("the WAV header has no format before its audio")
+                self._is_open, self._left = True, size if 0 < size < _ENDLESS_BYTES else None
+                del self._waiting[: place + 8]
+                return True
+            if place + 8 + size > _MAX_HEADER_BYTES:
+                break
+            if len(self._waiting) < place + 8 + size:
+                return False
+            if name == b"fmt ":
+                self._read_format(bytes(self._waiting[place + 8 : place + 8 + size]))
+                found = True
+            place += 8 + size + size % 2
+        if len(self._waiting) >= 12 and (self._waiting[8:12] != b"WAVE" or len(self._waiting) >= place + 8):
+            raise InvalidRequest("the stream begins like WAV, and its header cannot be read")
+        return False
+
+    def _read_format(self, form: bytes) -> None:
+        if len(form) < 16:
+            raise InvalidRequest("the WAV header has a format that is too short")
+        tag, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", form)
+        if tag == _EXTENSIBLE and len(form) >= 26:
+            tag = struct.unpack_from("<H", form, 24)[0]
+        if tag != _PCM or bits != 16:
+            raise InvalidRequest(
+                f"a live WAV stream must have PCM of 16 bits, and this one has format {tag} with {bits} bits"
+            )
+        if not 1 <= channels <= MAX_CHANNELS:
+            raise InvalidRequest(f"a live stream has 1 to {MAX_CHANNELS} channels, and this one has {channels}")
+        check_rate(rate)
+        self.rate, self._channels = rate, channels
+
+
+def check_rate(rate: int) -> None:
+    """Raise InvalidRequest for a rate that live audio cannot have."""
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise InvalidRequest(f"`rate` must be from {MIN_RATE:,} to {MAX_RATE:,} samples a second, not {rate:,}", "rate")
