@@ -154,7 +154,7 @@ _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
 ]
 """The paths of all routes: as an expression, as the route is written, and the shape of its errors."""
 _KEPT_PATHS = 512
-"""Number of request paths whose answers to the questions below are kept, so that most requests compare no expression."""
+"""Request paths of which the functions below keep their answers, so that most requests compare no expression."""
 
 
 def add_routes(app: FastAPI) -> None:

@@ -19,7 +19,7 @@ class LiteralPaths(BaseRoute):
         self._routes: dict[tuple[str, str], APIRoute] = {}
         for route in routes:
             if isinstance(route, APIRoute) and not route.param_convertors:
-                for method in route.methods:
+                for method in route.methods or ():
                     self._routes.setdefault((method, route.path), route)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
