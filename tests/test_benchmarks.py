@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from benchmarks import (
     checkpoints,
     goals,
     machine,
+    pairs,
     plan,
     profile,
     report,
@@ -202,6 +204,14 @@ def test_the_largest_vocabulary_has_a_goal_for_its_start(tmp_path: Path) -> None
     (tmp_path / "results.json").write_text(json.dumps(content))
     (line,) = [line for line in goals.lines(Summary(tmp_path / "results.json")) if "262,144" in line.quantity]
     assert line.verdict == "missed" and line.ratio == pytest.approx(4 / 5)
+
+
+@pytest.mark.parametrize(("count", "first", "last"), [(1, 1, 1), (4, 1, 4), (5, 1, 5), (8, 2, 7), (12, 3, 10)])
+def test_the_interval_of_pairs_contains_the_median_with_90_percent(count: int, first: int, last: int) -> None:
+    assert pairs.interval([float(i) for i in range(count, 0, -1)]) == (first, last)
+    # The chance that the median lies outside is that of fewer than `first` heads in `count` throws of a coin, twice.
+    outside = 2 * sum(math.comb(count, heads) for heads in range(first)) / 2**count
+    assert count < 5 or outside <= 0.1
 
 
 def test_rounds_differ_in_ids_but_not_in_lengths() -> None:
