@@ -233,7 +233,7 @@ def _cost(where: str, value: Any) -> float | None:
 
 
 class KeyFileWatcher:
-    """Reads the keys again when the key file changes. A broken file leaves the keys as they are, with one log line.
+    """Reads the keys again when the key file changes. If the file is broken, the keys stay, and the error is logged.
 
     path: the key file; a link is followed, so that replacing its target is a change.
     load: reads all keys. Raises StartError.

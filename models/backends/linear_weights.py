@@ -165,12 +165,12 @@ def packer(
 
 
 def of_linears(quantization: Quantization | None, device: torch.device) -> Quantization | None:
-    """The rounding of all linears for which no other function here says it, for a model with the given quantization."""
+    """How the linears of a model are rounded that none of the functions below names. quantization: of the model."""
     return "int6" if quantization == "int5" and not choice.runs_cuda_kernels(device) else quantization
 
 
 def of_first_products(quantization: Quantization | None, device: torch.device) -> Quantization | None:
-    """The rounding of the products before the activations of feed-forwards, which bear errors best.
+    """How the first linears of feed-forwards, before the activation, are rounded. Their errors matter least.
 
     See docs/decisions/0176-a-mixture-at-the-size-of-q4-k-m.md.
     """

@@ -39,7 +39,7 @@ def gguf_config(gguf: Gguf) -> dict[str, Any]:
 
 
 def _encoder_of_decoder(model_type: str) -> dict[str, Any]:
-    """Settings of a decoder whose tokens attend to the whole text. Families that cannot be so refuse `is_causal`."""
+    """Settings that make a decoder an encoder: its tokens attend to the whole text. Other families refuse them."""
     tasks = FAMILIES[model_type].architectures
     return {"is_causal": False, "architectures": [name for name, served in tasks.items() if served == ("embed",)][:1]}
 

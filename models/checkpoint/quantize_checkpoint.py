@@ -202,7 +202,7 @@ def _make_plan(files: CheckpointFiles, stored: Mapping[str, StoredTensor], preci
 def _calibration(
     plan: _RoundingPlan, stored: Mapping[str, StoredTensor], precision: Precision, texts: Sequence[Sequence[int]]
 ) -> Calibration | None:
-    """What rounds with texts; None without texts."""
+    """The calibration with texts; None without texts. Raises ConfigError if precision or texts do not allow it."""
     if not texts:
         return None
     if any(scheme.group is None for scheme in plan.schemes.values()):

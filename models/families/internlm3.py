@@ -1,4 +1,4 @@
-"""InternLM3 (Shanghai AI Laboratory 2025): LLaMA with biases that the file names `qkv_bias` and `bias`."""
+"""InternLM3 (Shanghai AI Laboratory 2025): LLaMA with biases, if the settings `qkv_bias` and `bias` are true."""
 
 from __future__ import annotations
 

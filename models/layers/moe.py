@@ -217,7 +217,8 @@ def _has_room(experts: Tensor, lengths: Sequence[int], num_experts: int, capacit
 def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
     """Join the linears of all experts into one weight and one bias, in the order that `pack_experts` expects.
 
-    Quantised weights stay quantised. All of them must have the same layout.
+    Quantised weights stay quantised. All of them must have the same layout. The bias is None if no linear has one; a
+    linear without a bias gets zeros.
 
     parts: see `_in_panels`.
     """

@@ -293,9 +293,9 @@ class KeyAlibi:
         self._slopes, self._scale = torch.tensor(config.slopes, device="cpu").bfloat16(), config.scale
 
     def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> KeyBias:
-        """Bias of every key position below `length`, rounded as the published code rounds it.
+        """Bias of every key position below `length`, [heads, length], rounded as the published code rounds it.
 
-        dtype, device: of the result. The slopes and their products are bfloat16 for every dtype.
+        dtype, device: of the result. The products of slopes and positions are bfloat16 for every dtype.
         """
         if self._slopes.device != device:
             self._slopes = self._slopes.to(device)

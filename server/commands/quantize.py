@@ -54,7 +54,7 @@ _ROUNDED_AS = {
     "int4": "4 bits without minimums, 6 bits as serve --quantize int4",
     "fp8": "weights alone, for other engines",
 }
-"""What the numbers are where they are not those of the setting of the same name."""
+"""Description of the rounded weights by precision, where `serve --quantize` with the same name rounds differently."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +119,10 @@ def _rounded_as(precision: str, report: QuantizeReport) -> str:
 
 
 def _token_ids(source: Path, files: Sequence[Path]) -> Sequence[Sequence[int]]:
-    """Token ids of pieces of some files, spread evenly over them. Raises StartError for files that cannot be read."""
+    """Token ids of some pieces of the files' texts, spread evenly over them.
+
+    Raises StartError for a file that cannot be read, is too large or is not UTF-8.
+    """
     from models.checkpoint.checkpoint_heads import read_files
     from server.text.tokenizers.load import load_tokenizer
 

@@ -20,7 +20,7 @@ class MadeTokens:
     """The tokens of one text.
 
     attended: number of leading tokens to which every token attends; 0 if every token attends to all tokens.
-    is_shorter: whether the text has lost tokens.
+    is_shorter: whether the text was truncated.
     """
 
     ids: list[int]

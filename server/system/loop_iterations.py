@@ -66,7 +66,7 @@ class _Iterations:
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """End the iteration, and wake the first waiting requests in the next one."""
+        """End the iteration of the event loop. The requests that waited longest go on in the next one."""
         self._began, self._ends = None, False
         for future in islice(self._waiting.values(), _AT_ONCE):
             if not future.done():

@@ -167,7 +167,7 @@ def load(
 
 
 def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:
-    """Raise CheckpointError, one line, unless a model and its draft model have the same vocabulary."""
+    """Raise CheckpointError unless a model and its draft model have the same token for each id. name: of the model."""
     for token_id in range(max(text.tokenizer.vocab_size, draft.tokenizer.vocab_size)):
         token, draft_token = text.tokenizer.id_to_token(token_id), draft.tokenizer.id_to_token(token_id)
         if token != draft_token:

@@ -206,7 +206,7 @@ def _continue(download: Download, file: HubFile) -> None:
 
 
 def _is_break(error: Exception) -> bool:
-    """Whether an error may be gone at the next attempt: a lost connection, or a storage server that failed."""
+    """Whether another attempt may succeed: the connection was lost, or the HTTP status is 408, 416, 429 or 5xx."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         return bool(status in (408, 416, 429) or status >= 500)

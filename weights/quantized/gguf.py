@@ -85,7 +85,7 @@ def _stored(tensor: GgufTensor) -> Stored:
 
 
 def _layout(tensor: GgufTensor) -> QuantizedMatrix:
-    """The matrix on the meta device. Each block has the layout of a block of zeros."""
+    """The matrix on the meta device, with the shapes and dtypes that decoding gives. One block of zeros shows them."""
     one = decode_blocks(tensor.type, torch.zeros(tensor.type.nbytes, dtype=torch.uint8), (1, tensor.type.weights))
     rows, blocks = tensor.shape[:-1], tensor.shape[-1] // tensor.type.weights
 

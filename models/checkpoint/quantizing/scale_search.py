@@ -41,13 +41,16 @@ def find_steps(x: Tensor, importance: Tensor, bits: int) -> Tensor:
 
 
 def codes_of(x: Tensor, steps: Tensor, bits: int) -> Tensor:
-    """The multiples of their steps that are next to numbers, float32. steps: of a shape that x can be divided by."""
+    """The code of each number: the integer that, times the step, is nearest to it. Returns float32, like x.
+
+    steps: of a shape that x can be divided by.
+    """
     middle = 1 << (bits - 1)
     return (x / torch.where(steps == 0, 1.0, steps)).round().nan_to_num().clamp(-middle, middle - 1)
 
 
 def round_groups(weight: Tensor, scheme: Scheme) -> QuantizedMatrix:
-    """Round a matrix in groups without data. A number weighs as much as its magnitude and that of its group.
+    """Round a matrix in groups without data. Errors of numbers that are large, or in a group of large ones, count more.
 
     weight: [out, in], any float dtype; the group of the scheme divides `in`.
     """

@@ -58,7 +58,7 @@ def encoder_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
 
 
 def bert_norm(fields: Fields) -> NormConfig:
-    """The norm that the model uses everywhere."""
+    """Configuration of every norm of a model: a layer norm with the setting `layer_norm_eps`."""
     return NormConfig("layer", fields.number("layer_norm_eps"))
 
 

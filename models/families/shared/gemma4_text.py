@@ -362,7 +362,7 @@ def gemma4_gguf_settings(of: Metadata) -> Settings:
 
 
 def gemma4_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for GGUF files."""
+    """Rules that give tensors of Gemma 4 in GGUF files the names of the parameters."""
     assert model.decoder is not None
     layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
     rules = (*layer_input_gguf_rules(), Rename(layer + r"layer_output_scale\.weight", ours + "output_scale"))

@@ -208,7 +208,7 @@ def is_corrected(of: Metadata) -> bool:
 
 
 def latent_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for GGUF files."""
+    """Rules that give the latent attention's tensors in GGUF files the names of the model's parameters."""
     assert model.decoder is not None
     attention = model.decoder.first_attention
     assert isinstance(attention, LatentAttentionConfig)

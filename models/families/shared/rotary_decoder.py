@@ -37,7 +37,7 @@ def head_dim_of(fields: Fields, default: int | None = None) -> int:
 
 
 def rms_norm(fields: Fields, kind: Literal["rms", "rms_from_one"] = "rms") -> NormConfig:
-    """The norm that the model uses everywhere."""
+    """Configuration of every norm of a model: an RMS norm with the setting `rms_norm_eps`. kind: see `NormConfig`."""
     return NormConfig(kind, fields.number("rms_norm_eps"), bias=False)
 
 

@@ -191,7 +191,7 @@ def has_biases_per_layer(of: Metadata) -> bool:
 
 
 def t5_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for GGUF files."""
+    """Rules that give the tensors of GGUF files the names of the model's parameters."""
     assert model.encoder is not None and isinstance(model.encoder.score_bias, BucketBiasConfig)
     bias = "score_bias.layers.{}.weight" if model.encoder.score_bias.per_layer else "score_bias.weight"
     return tuple(

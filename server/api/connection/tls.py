@@ -32,7 +32,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def read_certificates_again(context: ssl.SSLContext, settings: Settings) -> None:
-    """Give new connections the certificate that the files have now. Unusable files change nothing, with one log line.
+    """Give new connections the certificate that the files have now. If they cannot be used, it only logs the error.
 
     context: the settings in use, made from the same files.
     """

@@ -1,4 +1,7 @@
-"""Messages about values that a schema refuses. pydantic's own messages name Python types and classes."""
+"""Messages about values that a schema refuses, in the terms of JSON.
+
+pydantic's own messages are not used, because they name Python types and classes.
+"""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ def note(kind: str) -> str:
 
 
 def with_notes(parts: Sequence[Any], text_type: str = "text") -> tuple[list[Any], list[str]]:
-    """The parts of a result with text parts in place of those that are no text, and the places of these.
+    """The parts of a result, with a note as a text part in place of each part that is not text; and their places.
 
-    text_type: type of the new parts. A place is an index and a type: `[2]:image_url`.
+    text_type: `type` of the notes. A place is the index and the type of the part that was replaced: `[2]:image_url`.
     """
     shown, places = [], []
     for index, part in enumerate(parts):

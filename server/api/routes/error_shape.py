@@ -52,9 +52,9 @@ class ErrorAnswer(AnswerBody):
 class ErrorShape:
     """How a dialect reports errors.
 
-    statuses: HTTP statuses that differ from those of `server.errors`.
-    codes: HTTP statuses of single error codes; they take precedence over `statuses`.
-    fields: names of fields in errors of operations, and what the dialect calls these fields.
+    statuses: HTTP status of the dialect by the status in `server.errors`, where the two differ.
+    codes: HTTP status by error code; takes precedence over `statuses`.
+    fields: the dialect's name of a field by the name that errors of operations use, where the two differ.
     body: the JSON body, from the error and the request id.
     answer: schema of the body.
     """

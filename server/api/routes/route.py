@@ -106,7 +106,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         """Answer one request. Raises RequestError."""
 
     async def read(self, request: Request, state: State) -> BodyT:
-        """The validated body. Raises Unauthorized for a body without a valid key, if the headers had none."""
+        """The validated body. Raises RequestError; Unauthorized if neither headers nor body have a valid key."""
         limits = body_limits(state, self.operation)
         reading = (
             read_fields(request, limits)

@@ -190,7 +190,7 @@ class Shelf:
             return [self._unpack(found_id) for found_id in found]
 
     def add(self, record: StoredResponse) -> bool:
-        """Store a record, in place of those that were used longest ago if the share is full.
+        """Store a record. If the records then take more than `max_bytes`, those used longest ago are dropped.
 
         Returns False for a record that does not fit beside the records that it continues, or that makes a conversation
         longer than `MAX_CHAIN`. It is not stored then.
@@ -213,7 +213,7 @@ class Shelf:
             return self._is_current(record_id) and self._remove(record_id)
 
     def tidy(self) -> bool:
-        """Drop a batch of the records whose time is over or that exceed the share. Returns whether more may be left."""
+        """Drop a batch of records: expired ones, and those beyond `max_bytes`. Returns whether more may be left."""
         with self._lock:
             for _ in range(BATCH):
                 oldest = self._oldest(())

@@ -114,7 +114,8 @@ class PackingMemory:
 class PackedFile:
     """A file that `PackingMemory` has finished. Its header, index and sizes are checked; its tensors are not.
 
-    descriptor: the file, which the caller closes. key: the key that the file must have, see `packed_key`.
+    descriptor: the file, which the caller closes.
+    key: the key that the file must have, see `packed_key`; None to accept every key.
     Raises PackedFileError.
     """
 

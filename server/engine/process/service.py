@@ -1,7 +1,7 @@
 """The worker's main loop: loads the models, then reads messages, runs steps and sends results.
 
 All of it runs in one thread, which also sends the heartbeat. A heartbeat therefore proves that the loop is running.
-During a long step, `server.engine.process.step_beats` sends others.
+During a long step this thread cannot send it. A second thread then does, see `server.engine.process.step_beats`.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ class SequenceGroup:
         return root_key(f"{self._salt} {self._key_variant(self.rope_length)}")
 
     def uncomputed_tokens(self) -> list[tuple[CachedSequence, int]]:
-        """Sequences to prefill, each with its number of tokens.
+        """Sequences to prefill, each with the number of its tokens to compute.
 
         A single sequence is computed up to its last token, so its prefill also decodes. Beams stop one token earlier
         and decode together later. Beams that share tokens with the first one are computed after it.

@@ -26,7 +26,7 @@ class ArrivingRows:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the prompts of all rows, or of their sources."""
+        """Tokens of the prompts of all rows. For an encoder-decoder, of their sources; log-mel frames do not count."""
         return sum(
             len(message.prompts[row.prompt])
             for message, rows in self._queue

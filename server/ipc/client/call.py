@@ -247,7 +247,7 @@ class Call:
             self._computing.add(sequence_id)
 
     def waiting(self, sequence_id: int) -> None:
-        """A sequence waits for a step: the next texts of an `Encode`, or a sequence whose worker was lost."""
+        """No step computes a sequence now: an `Encode` has further texts, or its worker was lost."""
         self._computing.discard(sequence_id)
 
     def stop(self, index: int) -> None:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from server.ipc.wire.messages import FailureCode
 
 NO_PROGRESS_SECONDS = 120.0
-"""A started request fails when the engine has computed nothing for it during this time, or, while all its rows wait,
-nothing at all."""
+"""A started request fails when the engine has computed nothing for it in this time. While all its rows wait, it fails
+when the engine has computed nothing for any request."""
 
 
 class TimeLimit(NamedTuple):

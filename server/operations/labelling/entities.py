@@ -2,8 +2,9 @@
 
 The rules are those of transformers' token classification pipeline, including its aggregation strategies. Labels may
 mark the first token of an entity (`B-PER`) and the following ones (`I-PER`). Source: Ramshaw and Marcus 1995,
-arXiv:cmp-lg/9505040. Models that also mark the last token (`E-PER`) and an only token (`S-PER`) have whole entities
-here, which the pipeline splits. Source: Ratinov and Roth 2009, ACL W09-1119, section 3.
+arXiv:cmp-lg/9505040. Some models also mark the last token of an entity (`E-PER`), and an entity of a single token
+(`S-PER`). The pipeline splits the entities of these models; here they stay whole. Source: Ratinov and Roth 2009,
+ACL W09-1119, section 3.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def _word(
 
 
 def _marks_ends(labels: Collection[str]) -> bool:
-    """Whether the labels mark the last token and an only token of each entity too, as `E-` and `S-`."""
+    """Whether the labels also mark the last token of an entity (`E-`), and an entity of a single token (`S-`)."""
     classes = {mark: {label[2:] for label in labels if label.startswith(mark)} for mark in ("B-", "I-", "E-", "S-")}
     return bool(classes["B-"]) and all(found == classes["B-"] for found in classes.values())
 

@@ -32,7 +32,7 @@ def _advance(width: int, limit: int) -> int:
 
 
 def _least_advance(width: int, limit: int) -> int:
-    """The smallest `_advance` for this width and any larger one."""
+    """The smallest result of `_advance` for the widths from `width` to `limit`."""
     return min(_advance(larger, limit) for larger in range(width, limit + 1))
 
 

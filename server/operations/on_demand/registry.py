@@ -200,7 +200,7 @@ class ModelRegistry:
             await self._loader.leave(model, "operator")
 
     async def unload_unused(self, model: DeclaredModel) -> None:
-        """Unload a model as soon as no request uses it or waits for it. Waits for that only if none does now."""
+        """Unload a model once no request uses it or waits for it. If none does now, returns when it is unloaded."""
         if model.is_in_memory:
             model.keep(0.0)
         if model.state == "loaded" and not (model.running or model.waiting):

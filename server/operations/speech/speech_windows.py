@@ -194,7 +194,7 @@ async def finished_rows(call: Call, message: Generate, sink: TokenSink | None = 
 
 
 def sampled(params: GenerationParams, temperature: float) -> GenerationParams:
-    """The decoding parameters of a window that is sampled."""
+    """Decoding parameters for an attempt above temperature 0: it samples, with one beam. params: those for 0."""
     return replace(params, do_sample=True, temperature=temperature, num_beams=1)
 
 

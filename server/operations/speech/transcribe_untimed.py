@@ -140,7 +140,7 @@ class _UntimedTranscription:
         return [*prompt] if prompt[: len(start)] == tuple(start) else [*start, *prompt]
 
     def _max_tokens(self, samples: int, limit: int) -> int:
-        """Most new tokens of a window of some samples."""
+        """Most new tokens of a window. samples: its length at 16 kHz. limit: the most of any window."""
         if self.speech.tokens_per_second is None:
             return limit
         return min(limit, max(MIN_NEW_TOKENS, math.ceil(samples / SAMPLE_RATE * self.speech.tokens_per_second)))

@@ -98,7 +98,7 @@ class MarkedSegment(Segment):
         return self.sentence.kind == "text" or not self.with_parts[1] or self._restored(rank) is not None
 
     def _repeated(self, rank: int) -> str | None:
-        """An answer of a language model as markup, if it has the protected parts of the source. Its tags may lack."""
+        """An answer of a language model as markup; None without the protected parts. Lost tags are placed by order."""
         text = self.answer(rank)
         if not self._has_parts(text):
             return None
@@ -121,7 +121,7 @@ class MarkedSegment(Segment):
 
     @property
     def _parts(self) -> set[str]:
-        """The protected parts of the text, and in plain text what is around the texts of its links."""
+        """The protected parts of the text. In plain text: the marks around the texts of its links, too."""
         tags = list(all_tags(self.sentence.tags))
         if self.sentence.kind == "text":
             return {part for tag in tags for part in (tag.opening, tag.closing) if part}

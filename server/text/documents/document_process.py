@@ -30,7 +30,10 @@ MAX_TEXT_BYTES = 64 << 20
 
 
 def work(request: dict[str, Any], data: bytes, translations: bytes) -> tuple[dict[str, Any], bytes]:
-    """The reply to a request, and the bytes after it. Raises DocumentError."""
+    """The reply to a request, and the bytes that follow the reply. Raises DocumentError.
+
+    data: the document. translations: the translated texts as lines of JSON; ignored if the request has none.
+    """
     document = FORMATS[request["suffix"]].read(data)
     if request["translations"] is not None:
         written = document.write(list(read_text_lines(translations)), request["target_lang"])

@@ -20,7 +20,7 @@ LINE_CHARACTERS = 1 << 20
 
 
 def text_lines(texts: Sequence[str]) -> bytes:
-    """Texts as lines of JSON. Raises DocumentError for a text that is not Unicode."""
+    """Texts as lines of JSON. Raises DocumentError for a text with half of a surrogate pair."""
     return _joined(_line(portion) for portion in _portions(texts))
 
 
@@ -31,7 +31,7 @@ def read_text_lines(content: bytes) -> Iterator[str]:
 
 
 def unit_lines(units: Sequence[TextUnit]) -> bytes:
-    """The texts of a document as lines of JSON. Raises DocumentError for a text that is not Unicode."""
+    """The texts of a document as lines of JSON. Raises DocumentError for a text with half of a surrogate pair."""
     places = {id(kind): place for place, kind in enumerate(KINDS)}
     kinds = [places[id(unit.markup)] for unit in units]
     at = 0

@@ -2,8 +2,9 @@
 
 An element goes around the words of the translation that attend most to the words it contained in the source. Elements
 stay nested: a child is placed inside its parent, and siblings never overlap. An element whose words have no
-counterpart goes around a word at its place, or is dropped if there is none, and its children move to its parent. An
-atom is never dropped, and neither is an element without letters, such as a footnote mark. An atom without a counterpart
+counterpart goes around a free word where its neighbours are. If no word is free there, the element is dropped, and its
+children move to its parent. An atom is never dropped, and neither is an element without letters, such as a footnote
+mark. An atom without a counterpart
 stands between two words, never inside one, with the white space that it had in the source.
 """
 

@@ -69,7 +69,10 @@ def word_piece(
 
 
 def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> LibraryTokenizer:
-    """The tokenizer of `vocab.json` and `merges.txt`, with the template of RoBERTa, DeBERTa, Blenderbot or GPT-2."""
+    """The byte-level tokenizer of `vocab.json` and `merges.txt`. Raises TokenizerError.
+
+    It adds the special tokens of RoBERTa, DeBERTa or Blenderbot, or for GPT-2 those that the configuration asks for.
+    """
     refuse_other_kinds("merges.txt", _BYTE_LEVEL_KINDS, files)
     vocab_path = file_in(directory, "vocab.json")
     if vocab_path is None:

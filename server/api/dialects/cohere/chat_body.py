@@ -102,7 +102,7 @@ class CohereToolMessage(ChatObject):
     content: Annotated[Any, tool_output("text"), BeforeValidator(_document_parts), TEXT_OR_PARTS]
 
     def dropped(self) -> Iterator[str]:
-        """Names of the parts for which notes stand."""
+        """Names of the parts of a tool's result that a note replaces."""
         yield from self.content.dropped("content")
 
 

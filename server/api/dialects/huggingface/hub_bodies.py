@@ -297,7 +297,8 @@ class HubSpeechBody(HubBody):
     def spec(self, file: RecordingFile, max_seconds: float) -> TranscribeSpec:
         """Convert the body to a specification. Raises InvalidRequest.
 
-        As in the pipeline of transformers, every window is accepted after its first decoding.
+        Each window of the recording is decoded once, as in the pipeline of transformers: a poor result is not decoded
+        again at a higher temperature.
         """
         given = self.parameters or HubSpeechParameters()
         if given.generation_parameters is not None and given.generate_kwargs is not None:

@@ -82,7 +82,7 @@ class OllamaChatMessage(ChatObject):
         return message
 
     def dropped(self) -> Iterator[str]:
-        """Names of the parts of a result for which notes stand."""
+        """Names of the parts of a tool's result that a note replaces."""
         return iter(self._left_out)
 
 

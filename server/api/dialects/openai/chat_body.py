@@ -182,9 +182,10 @@ class ChatCompletionBody(ConversationFields):
     add_special_tokens: Annotated[Any, only(False)] = None
 
     def dropped(self) -> Iterator[str]:
-        """Paths of the parts of the body that are dropped: tools that are no functions, and lines that change.
+        """Paths of the tools that are dropped because they are not functions, and of messages that lose first lines.
 
-        A line that changes with every request, at the beginning of the messages, would make the prefix cache useless.
+        A system message loses lines at its start that change with every request. They would make the prefix cache
+        useless.
         """
         yield from (f"messages[{index}].content" for index in changing_messages(self.messages))
         for index, tool in enumerate(self.tools or ()):

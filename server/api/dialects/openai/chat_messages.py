@@ -160,7 +160,7 @@ class OpenAIMessage(ChatObject):
         return self.reasoning_content or self.reasoning or self.reasoning_text or self.cot_summary or None
 
     def dropped(self) -> Iterator[str]:
-        """Names of the parts of a result for which notes stand."""
+        """Names of the parts of a tool's result that a note replaces."""
         return iter(self._left_out)
 
     def for_template(self, call_id: str) -> dict[str, Any]:

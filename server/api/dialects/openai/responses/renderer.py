@@ -194,7 +194,7 @@ class ResponsesRenderer:
 
 
 def _sent(value: Any) -> Any:
-    """A field of the request as the client sent it."""
+    """The value of a field of the request, under the names that clients use. Members that are null are left out."""
     dump = getattr(value, "model_dump", None)
     return value if dump is None else dump(by_alias=True, exclude_none=True)
 
