@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from starlette.routing import Match
+from starlette.routing import Match, NoMatchFound
 
 from server.api.dialects.registry import add_routes
 from server.api.routes.literal_paths import LiteralPaths
@@ -45,6 +45,13 @@ def test_other_requests_are_left_to_the_other_routes(app):
     assert literal.matches(_scope("DELETE", "/generate"))[0] is Match.NONE
     assert literal.matches(_scope("POST", "/prefix/generate") | {"root_path": "/prefix"})[0] is Match.NONE
     assert literal.matches({"type": "websocket", "path": "/v1/realtime", "headers": []})[0] is Match.NONE
+
+
+def test_addresses_are_made_by_the_routes_themselves(app):
+    path = app.router.url_path_for("libretranslate_download_file", file="a.txt")
+    assert path.endswith("/a.txt")
+    with pytest.raises(NoMatchFound):
+        app.router.url_path_for("no_such_route")
 
 
 async def test_the_route_in_the_scope_answers():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
 
@@ -26,6 +27,10 @@ class LiteralPaths(BaseRoute):
         route = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         # With a prefix (`root_path`), the path of the request is longer than that of its route.
         return (Match.NONE, {}) if route is None or scope.get("root_path") else route.matches(scope)
+
+    def url_path_for(self, name: str, /, **path_params: Any) -> NoReturn:
+        """Raise NoMatchFound: the routes themselves make addresses."""
+        raise NoMatchFound(name, path_params)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         # `matches` of the route that was found has stored this route in the scope.
