@@ -70,7 +70,7 @@ def schema_rules(head: LabelledSpansConfig) -> tuple[Rule, ...]:
     return (
         *(Rename(rf"{spans}{old}\.0{kinds}", rf"scorer.{new}.up.\1") for old, new in ends.items()),
         *(Rename(rf"{spans}{old}\.3{kinds}", rf"scorer.{new}.down.\1") for old, new in ends.items()),
-        Rename(counted + r"pos_embedding\.weight", ours + "instances.weight"),
+        Rename(counted + r"pos_embedding\.weight", ours + "instances"),
         Rename(counted + r"gru\.((?:weight|bias)_[ih]h_l0)", ours + r"recurrent.\1"),
         *(Rename(rf"{projection}\.{old}{kinds}", rf"{ours}projection.{new}.\1") for old, new in layers.items()),
         Rename(counted + r"transformer\.in_projector" + kinds, ours + r"narrow.\1"),

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.layers.linear import Linear
+from models.layers.linear import Linear, parameter
 
 _MAX_COUNT = 20
 """Number of learned vectors for the instances of a structure. Entities have one instance."""
@@ -25,7 +25,8 @@ class SchemaLabels(nn.Module):
 
     def __init__(self, width: int, kind: Literal["projection", "transformer"]) -> None:
         super().__init__()
-        self.instances = nn.Embedding(_MAX_COUNT, width)
+        # No `nn.Embedding`: on the meta device, its random numbers import the compiler of torch.
+        self.instances = parameter(_MAX_COUNT, width)
         self.recurrent = nn.GRU(width, width)
         inner = 2 * width if kind == "projection" else width + _INNER_WIDTH
         middle = (4 * width,) if kind == "projection" else (width, width)
@@ -40,7 +41,7 @@ class SchemaLabels(nn.Module):
 
     def forward(self, labels: Tensor) -> Tensor:
         """labels: [labels, width], float32. Returns a tensor like it."""
-        first = self.instances.weight[:1].expand(len(labels), -1)
+        first = self.instances[:1].expand(len(labels), -1)
         stepped = self.recurrent(first[None].contiguous(), labels[None].contiguous())[0][0]
         if self.transformer is None or self.narrow is None:
             x = torch.cat([stepped, labels], dim=1)
