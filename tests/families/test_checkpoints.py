@@ -110,10 +110,11 @@ def test_check_describes_the_checkpoint(name: str, directory_of: Callable[[str],
     tasks = promised(name, directory)
     assert table["serves"].split(", ") == tasks
     assert "warning" not in table and int(table["parameters"].replace(",", "")) > 0
-    # A CTC head generates nothing. The checkpoints of most speech models name no language.
+    # A CTC head generates nothing. The checkpoints of most speech models name no language. The languages of Cohere ASR
+    # are those of its prompts.
     has_decoder = name not in checkpoints.CTC
     assert ("KV cache" in table) is (has_decoder and bool({"generate", "translate", "transcribe"} & set(tasks)))
-    names_languages = name == "whisper" or "translate" in tasks
+    names_languages = name in ("whisper", "cohere_asr") or "translate" in tasks
     assert ("languages" in table) is (names_languages and name != "t5")
     if name in FAMILIES:
         assert table["family"] == f"{FAMILIES[name].name} ({checkpoints.architecture_of(directory)})"

@@ -19,6 +19,7 @@ from tests.families import checkpoints
 pytestmark = pytest.mark.rare_family
 CPU = torch.device("cpu")
 REFUSED = {
+    "cohere_asr": "its shape is [96, 48, 1]",
     "convbert": "its shape is [16, 32, 1]",
     "gpt2": "it is stored transposed",
     "gpt_oss": "a tensor named 'weight' for each linear",
@@ -26,6 +27,7 @@ REFUSED = {
     "granitemoehybrid": "its shape is [6, 112, 32]",
     "granitemoe_swa": "a tensor named 'weight' for each linear",
     "granitemoeshared": "its shape is [5, 112, 32]",
+    "lara_mini": "a part of it keeps its dtype with --quantize",
     "llama4": "a tensor named 'weight' for each linear",
     "llama4_text": "a tensor named 'weight' for each linear",
     "mistral4": "a tensor named 'weight' for each linear",

@@ -10,6 +10,7 @@ import transformers
 
 from models.config import ConfigError, ModelConfig
 from models.families import FAMILIES, family_of
+from tests.parity import lara_mini
 from tests.parity.test_native import settings as native
 
 MODEL_TYPES = sorted(FAMILIES)
@@ -182,6 +183,8 @@ def settings(kind: str) -> dict[str, Any]:
     if kind in PUBLISHED_WITH_CODE:
         like, more = PUBLISHED_WITH_CODE[kind]
         return {**settings(like), **more, "model_type": kind}
+    if kind == "lara_mini":  # transformers has it since 5.24
+        return {**lara_mini.oracle()["defaults"], "architectures": None}
     if kind == "new":
         return {**settings("gte"), "model_type": kind}
     return {**transformers.AutoConfig.for_model(kind, **NEEDED.get(kind, {})).to_dict(), "architectures": None}

@@ -22,10 +22,12 @@ from tests.engine.tiny_checkpoints import GENERATING
 from tests.parity import (
     cohere_asr,
     ctc,
+    lara_mini,
     moonshine,
     parakeet,
     speech,
     test_clip,
+    test_lara_mini,
     test_native,
     test_published_code_models,
     test_text_of_further_picture_models,
@@ -49,6 +51,7 @@ TESTED_ELSEWHERE = {
     "qwen3_5_moe": test_text_of_picture_models.test_text_part_of_qwen,
     "whisper": test_speech.test_four_beams_equal_transformers,
     "triptych": test_native,
+    "lara_mini": test_lara_mini.test_four_beams,
     "exaone": test_published_code_models.test_exaone,
     "llama_bidirec": test_published_code_models.test_decoders_as_encoders,
     "bidirectional_pplx_qwen3": test_published_code_models.test_decoders_as_encoders,
@@ -88,7 +91,7 @@ def shapes_compared() -> Counter[str]:
     found += Counter({"new": found["gte"], "embedding_gemma2": found["embedding_gemma2_text"]})
     found += Counter(dict.fromkeys(WITHOUT_A_CLASS, 2))
     found += Counter(config.model_type for _, config in test_clip.CASES.values())
-    found += Counter({"parakeet_ctc": len(parakeet.ENCODERS)})
+    found += Counter({"parakeet_ctc": len(parakeet.ENCODERS), "lara_mini": len(lara_mini.SHAPES)})
     found += Counter(config.model_type for config in (moonshine.SHAPES | cohere_asr.SHAPES).values())
     return found + Counter({"whisper": len(speech.SHAPES), "triptych": len(test_native.BODIES), **PICTURES})
 
