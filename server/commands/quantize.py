@@ -60,7 +60,7 @@ _ROUNDED_AS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
     parser.formatter_class = HelpFormatter
-    parser.usage = f"triptych quantize IN OUT --to {'|'.join(PRECISIONS)} [--calibrate FILE ...]"
+    parser.usage = f"triptych quantize IN OUT [--calibrate FILE ...]\n       --to {'|'.join(PRECISIONS)}"
     parser.epilog = HELP_END.format(pieces=f"up to {_PIECES}, of {_PIECE_TOKENS} tokens at most,")
     parser.add_argument("source", metavar="IN", help="directory or Hugging Face Hub id of an unquantized checkpoint")
     parser.add_argument("out", metavar="OUT", type=Path, help="directory to create; it must not exist")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.chaos.dearest import fake
 from tests.chaos.dearest.measure import MeasuredServer, measured_server
-from tests.chaos.dearest.recipe import MULTIPART, body_bytes, content_type, expand, shrink
+from tests.chaos.dearest.recipe import AUDIO, MULTIPART, address, body_bytes, content_type, expand, shrink
 from tests.chaos.dearest.schema import Mutator
 from tests.chaos.dearest.search import corpus, post_routes
 from tests.wire.checkpoints import write_all
@@ -81,6 +81,17 @@ def test_recipes_of_forms() -> None:
     assert b'name="file"; filename="file"\r\n\r\nRIFF' in parts[1] and 16_000 < len(parts[1]) < 16_200
     assert body_bytes({"$application/x-www-form-urlencoded": fields | {"file": None}}) == b"lang=%C3%A9&lang=b&count=2"
     assert 1000 < len(body_bytes(shrink(form, 3000))) <= 3000
+    assert address("/a", form) == "/a"
+
+
+def test_recipes_of_audio_with_a_query() -> None:
+    recipe = {
+        "$audio/wav": {"file": {"$wav": [0.5, 8000, 1, 16]}, "prompt": {"$text": ["a ", 4]}, "rate": 8000, "b": None}
+    }
+    assert address("/live", recipe) == "/live?prompt=a+a+&rate=8000" and content_type(recipe) == "audio/wav"
+    assert body_bytes(recipe).startswith(b"RIFF") and len(body_bytes(recipe)) == 8044
+    assert len(body_bytes(shrink(recipe, 3000))) <= 3000
+    assert address("/live", {"$audio/wav": {"file": {"$wav": [0.5, 8000, 1, 16]}}}) == "/live"
 
 
 @pytest.mark.parametrize("path, recipe", corpus())
@@ -96,6 +107,11 @@ def test_the_generator_reaches_every_route_and_field(server: MeasuredServer) -> 
     assert {route.path for route in routes} == with_body
     forms = {route.path for route in routes if route.media_type == MULTIPART}
     assert {"/v1/audio/transcriptions", "/v1/audio/translations", "/v2/translate", "/translate"} <= forms
+    (live,) = (route for route in routes if route.media_type == AUDIO)
+    assert {"file", "model", "prompt", "interval_ms"} <= set(live.schema["properties"])
+    recipe = live.body({"interval_ms": 10_001, **live.examples[0]})
+    measured = server.measure(address(live.path, recipe), [body_bytes(recipe)], content_type=content_type(recipe))
+    assert "interval_ms" in measured.answers[0].text
     route = next(route for route in routes if route.path == "/rerank")
     mutator = Mutator(document["components"]["schemas"], random.Random(0))
     changed = [mutator.mutate(route.schema, dict(route.examples[0])) for _ in range(2000)]

@@ -11,10 +11,17 @@ from typing import Any
 import httpx
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
+from tests.chaos.dearest.recipe import wav
 from tests.waiting import HANG_SECONDS
 
+RECORDINGS = st.builds(
+    wav, st.sampled_from([0.0, 0.1, 2.0]), st.sampled_from([8_000, 16_000]), st.integers(1, 2), st.just(16)
+)
+"""Recordings for the routes whose body is audio, which take any other bytes too."""
+schemathesis.openapi.media_type("audio/wav", RECORDINGS | st.binary(max_size=100_000))
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
@@ -103,6 +110,8 @@ def _name_a_model(case: Any, models: dict[str, list[str]], number: int) -> None:
     name = fitting[number % len(fitting)]
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
         case.body["model"] = name
+    if case.query and isinstance(case.query.get("model"), str):
+        case.query["model"] = name
     if isinstance(case.body, dict) and isinstance(case.body.get("timeout_ms"), int):
         case.body["timeout_ms"] = 60_000
     if case.path_parameters and "model" in case.path_parameters:

@@ -16,7 +16,7 @@ from server.errors import CheckpointError, StartError
 from server.ipc.client.client import EngineClient
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from server.ipc.wire.messages import Failed, Finished, Tokens
-from server.ipc.workers.supervisor import SupervisorLimits
+from server.ipc.workers.supervisor import Supervisor, SupervisorLimits
 from server.ipc.workers.worker_pool import WorkerPool
 from tests.ipc.observing import Recorder, submit
 from tests.ipc.test_supervisor import LIMITS, endless, eventually
@@ -167,7 +167,17 @@ async def test_requests_that_outlast_the_grace_time_of_a_restart_fail(directory:
         await eventually(lambda: pool.num_ready == 1)
 
 
-async def test_a_restart_that_fails_leaves_the_old_workers(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_restart_that_fails_leaves_the_old_workers(
+    directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next restart may follow the message at once, also where the failed worker takes long to stop."""
+    stop = Supervisor.stop
+
+    async def slow_stop(supervisor: Supervisor) -> None:
+        await asyncio.sleep(0.3)
+        await stop(supervisor)
+
+    monkeypatch.setattr(Supervisor, "stop", slow_stop)
     async with pooled(directory) as (pool, _, _):
         old = pids(pool)
         (directory / "config.json").unlink()

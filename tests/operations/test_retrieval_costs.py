@@ -23,6 +23,7 @@ from server.ipc.wire.descriptions import (
 from server.ipc.wire.messages import Encode, Encoded, Message, StepOutput
 from server.operations.cost import Cost
 from server.operations.labelling.labelled_entities import LabelledEntitiesSpec, labelled_entities
+from server.operations.labelling.zero_shot_classify import ZeroShotClassifySpec, zero_shot_classify
 from server.operations.ranking.late_interaction import LateInteractionSpec, embed_late_interaction
 from server.operations.ranking.rerank import RerankSpec, rerank
 from server.operations.served_model import ServedModel
@@ -32,21 +33,44 @@ from tests.operations.test_encoder_costs import Measurement, Operation, text_lis
 NAME = "masker"
 """A checkpoint with a mask token, id 259."""
 WIDTH = 3
-LATE, ANSWERS, SPANS = "late", "answers", "spans"
+LATE, ANSWERS, SPANS, SCHEMA = "late", "answers", "spans", "schema"
 _LATE = LateInteractionInfo(
     WIDTH, TextSideInfo(prompt="who: ", max_tokens=40), TextSideInfo(prompt="a "), QueryExpansionInfo(24, "<mask>")
 )
+_SCHEMA = LabelledSpansInfo(
+    "<mask>",
+    None,
+    20,
+    opening=("(", "[P]", "entities", "("),
+    closing=(")", ")", "[SEP_TEXT]"),
+    schema="projection",
+    class_token="<mask>",
+)
+"""As GLiNER2 has it, but for the marker, which the tokenizer must have."""
 INFOS: dict[str, dict[str, Any]] = {
     LATE: {"tasks": ["late_interaction"], "late_interaction": _LATE},
     ANSWERS: {"tasks": ["rerank"]},
-    SPANS: {"tasks": ["token_classify"], "labelled_spans": LabelledSpansInfo("<mask>", 259, "; ", 20), "labels": []},
+    SPANS: {
+        "tasks": ["token_classify"],
+        "labelled_spans": LabelledSpansInfo("<mask>", 259, 20, closing=("; ",)),
+        "labels": [],
+    },
+    SCHEMA: {"tasks": ["token_classify"], "labelled_spans": _SCHEMA, "labels": []},
 }
 CASES: dict[str, tuple[str, Operation]] = {
     "vectors": (LATE, embed_late_interaction),
     "max_sim": (LATE, rerank),
     "answers": (ANSWERS, rerank),
     "entities": (SPANS, labelled_entities),
+    "entities_of_schema": (SCHEMA, labelled_entities),
+    "classes_of_schema": (SCHEMA, zero_shot_classify),
 }
+_ENTITIES = st.builds(
+    LabelledEntitiesSpec,
+    inputs=st.lists(st.builds("".join, st.lists(texts | st.just("İ "), max_size=8)), min_size=1, max_size=3),
+    labels=st.lists(st.sampled_from(["a", "b c", "d" * 150]), min_size=1, max_size=3),
+    overlap_words=st.sampled_from([None, 0, 9, 19]),
+)
 SPECS: dict[str, st.SearchStrategy[Any]] = {
     "vectors": st.builds(
         LateInteractionSpec,
@@ -66,11 +90,13 @@ SPECS: dict[str, st.SearchStrategy[Any]] = {
         max_text_tokens=st.sampled_from([None, 4]),
         instruction=st.sampled_from([None, "a" * 40]),
     ),
-    "entities": st.builds(
-        LabelledEntitiesSpec,
-        inputs=st.lists(st.builds("".join, st.lists(texts, max_size=8)), min_size=1, max_size=3),
+    "entities": _ENTITIES,
+    "entities_of_schema": _ENTITIES,
+    "classes_of_schema": st.builds(
+        ZeroShotClassifySpec,
+        inputs=text_lists | st.just(["a"] * 1100),
         labels=st.lists(st.sampled_from(["a", "b c", "d" * 150]), min_size=1, max_size=3),
-        overlap_words=st.sampled_from([None, 0, 9, 19]),
+        task=st.sampled_from([None, "t" * 90]),
     ),
 }
 ORDINARY = {
@@ -78,6 +104,8 @@ ORDINARY = {
     "max_sim": RerankSpec("a", ["b", "c"]),
     "answers": RerankSpec("a", ["b", "c"]),
     "entities": LabelledEntitiesSpec(["A b " * 40, "c"], ["d"]),
+    "entities_of_schema": LabelledEntitiesSpec(["A b " * 40, "c"], ["d"]),
+    "classes_of_schema": ZeroShotClassifySpec(["a b", "c"], ["d", "e"]),
 }
 
 
@@ -111,6 +139,8 @@ def _encoded(message: Encode, index: int) -> Encoded:
         rows = [[1.0] * WIDTH] * len(item.token_ids)
     if message.task == "labelled_spans":
         rows = [[float(word), float(word), 0.0, 0.9] for word in range(len(item.spans))]
+    if message.task == "labelled_classes":
+        rows = [[0.5] * len(item.label_indices)]
     flat = [value for row in rows for value in row]
     return Encoded(message.sequence_id, index, struct.pack(f"<{len(flat)}f", *flat), len(rows))
 
@@ -131,6 +161,15 @@ def test_cost_bounds_the_work(measured: dict[str, OneModel], case: str, data: st
     bound, work = measured[kind].run(operation, data.draw(SPECS[case]))
     for field in dataclasses.fields(Cost):
         assert getattr(work, field.name) <= getattr(bound, field.name), field.name
+
+
+@pytest.mark.parametrize("text", ["a", "İ" * 200, "\u023a" * 200])
+def test_words_that_gliner2_adds_are_counted(measured: dict[str, OneModel], text: str) -> None:
+    """The full stop, the words around the labels, and letters that have more characters in lower case."""
+    for spec in (LabelledEntitiesSpec([text], ["a"]), ZeroShotClassifySpec([text], ["a"])):
+        operation = labelled_entities if isinstance(spec, LabelledEntitiesSpec) else zero_shot_classify
+        bound, work = measured[SCHEMA].run(operation, spec)
+        assert work.input_characters <= bound.input_characters and work.input_tokens <= bound.input_tokens
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -45,3 +45,16 @@ def test_refused_for_translations(client: httpx.Client, more: dict[str, object])
 def test_accepted(client: httpx.Client, more: dict[str, object]) -> None:
     answer = post(client, "/generate", model="decoder", prompt="a", allowed_sequences=TWO, **more)
     assert answer.status_code == 200 or "KV blocks" in answer.json()["error"]["message"], answer.text
+
+
+def test_more_beams_than_the_cache_has_blocks_are_not_blamed_on_the_prompt(client: httpx.Client) -> None:
+    """A client that shortens its prompt after `context_length_exceeded` would never be answered."""
+    for beams, code in ((64, 200), (65, "request_too_large")):
+        body = {"model": "decoder", "prompt": "a", "num_beams": beams, "max_new_tokens": 1, "allowed_sequences": TWO}
+        answer = post(client, "/generate", **body)
+        if code == 200:
+            assert answer.status_code == 200, answer.text
+            continue
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (422, code, "num_beams"), answer.text
+        assert "Lower `num_beams`" in error["message"]

@@ -196,9 +196,10 @@ class WorkerPool:
             try:
                 await new.start()
             except StartError as error:
-                log.error("the restart ends, and the old workers continue: %s", error)
                 await new.stop()
                 self._replacement = None
+                # Who reads this line may start the next restart, so this one is over by then.
+                log.error("the restart ends, and the old workers continue: %s", error)
                 return
             self.supervisors[place], self._replacement = new, old
             self._observe(new)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.errors import ContextLengthExceeded, InvalidRequest
+from server.errors import ContextLengthExceeded, InvalidRequest, RequestTooLarge
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import Generate
@@ -133,8 +133,15 @@ def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int, 
     """New tokens for which an empty KV pool has room.
 
     prompt: tokens before them in the decoder. param: the field of the prompt, which errors name.
-    Raises ContextLengthExceeded for a prompt that leaves no room, so that programs shorten their conversation.
+    Raises ContextLengthExceeded for a prompt that leaves no room, so that programs shorten their conversation, and
+    RequestTooLarge for more beams than the pool has blocks, because no prompt is short enough for them.
     """
+    if info.block_size and num_beams > info.kv_blocks["self"]:
+        raise RequestTooLarge(
+            f"{num_beams} beams need at least {num_beams} KV blocks, but `{info.name}` has {info.kv_blocks['self']}. "
+            "Lower `num_beams`, or start the server with a larger --kv-cache-memory.",
+            "num_beams",
+        )
     pool_tokens = info.kv_blocks["self"] // num_beams * info.block_size if info.block_size else info.context_tokens
     if len(prompt) >= pool_tokens:
         beams = f" with {num_beams} beams" if num_beams > 1 else ""

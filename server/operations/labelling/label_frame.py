@@ -11,6 +11,7 @@ from itertools import accumulate
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import LabelledSpansInfo
+from server.operations.cost import MAX_ADDED_TOKENS, characters_of
 from server.operations.encode import check_ids
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
@@ -23,6 +24,8 @@ _SCHEMA_WORD = re.compile(
 )
 """Words as in the published code of GLiNER (https://github.com/urchade/GLiNER) and of GLiNER2."""
 _ENDS = (".", "!", "?")
+_GROWING = ("\u0130", "\u023a", "\u023e")
+"""The characters that have more bytes in lower case; the first one (İ) has two characters there."""
 _SAMPLE = "a"
 """Sample text. Its encoding shows which special tokens the tokenizer adds."""
 
@@ -45,8 +48,30 @@ class LabelFrame:
 
 
 def frame_characters(about: LabelledSpansInfo) -> int:
-    """Characters that are tokenized for a frame besides the labels."""
+    """Characters that are tokenized for a frame besides the labels and the name of a task."""
     return len("".join((*about.opening, *about.closing))) + len(_SAMPLE)
+
+
+def frame_bound(model: ServedModel, about: LabelledSpansInfo, labels: Sequence[str], task: str = "") -> int:
+    """Upper bound of the tokens of a frame. task: name of a classification."""
+    texts = (*labels, *about.opening, *about.closing, task)
+    return sum(map(model.tokenizer.token_bound, texts)) + (len(labels) + 1) * MAX_ADDED_TOKENS
+
+
+def words_characters(about: LabelledSpansInfo, texts: Sequence[str]) -> int:
+    """Upper bound of the characters that are tokenized for the words of texts."""
+    if about.schema is None:
+        return characters_of(texts)
+    return characters_of(texts) + len(texts) + sum(text.count(_GROWING[0]) for text in texts)
+
+
+def words_bound(model: ServedModel, about: LabelledSpansInfo, text: str) -> int:
+    """Upper bound of the tokens of a text's words."""
+    bound = model.tokenizer.token_bound
+    if about.schema is None:
+        return bound(text)
+    grown = sum(text.count(character) * bound(character.lower()) for character in _GROWING)
+    return bound(text) + bound(_ENDS[0]) + grown
 
 
 async def label_frame(

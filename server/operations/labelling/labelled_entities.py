@@ -15,15 +15,18 @@ from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.descriptions import LabelledSpansInfo
 from server.ipc.wire.messages import Encode, EncodeItem
-from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
+from server.operations.cost import Cost, characters_of
 from server.operations.encode import Numbers, encoded_rows
 from server.operations.labelling.entities import NamedEntity
 from server.operations.labelling.label_frame import (
     LabelFrame,
     TextWords,
+    frame_bound,
     frame_characters,
     label_frame,
     text_words,
+    words_bound,
+    words_characters,
 )
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
@@ -56,15 +59,14 @@ class LabelledEntitiesSpec:
         """Upper bounds of the work; see `Cost`. A character is at most one word. The labels are in every window."""
         about = model.info.labelled_spans
         assert about is not None
-        bound = model.tokenizer.token_bound
-        prompt = sum(map(bound, self.labels)) + (len(self.labels) + 1) * MAX_ADDED_TOKENS
+        prompt = frame_bound(model, about, self.labels)
         room = max(1, model.max_input_tokens - prompt)
-        lengths = [bound(text) for text in self.inputs]
+        lengths = [words_bound(model, about, text) for text in self.inputs]
         stride = about.max_words - _overlap(about.max_words, self.overlap_words)
         sequences = sum(_most_windows(about, room, length, stride) for length in lengths)
         repeated = sequences * prompt + sum(lengths) * (_MOST_SHARED + about.max_words // max(1, stride))
         tokens = min(sequences * model.max_input_tokens, repeated)
-        characters = characters_of(self.inputs) + characters_of(self.labels) + frame_characters(about)
+        characters = words_characters(about, self.inputs) + characters_of(self.labels) + frame_characters(about)
         numbers = min(sequences * about.max_words, tokens) * _ENTITY_NUMBERS
         return Cost(characters, tokens, sequences, answer_numbers=numbers, placed_tokens=sum(lengths))
 

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 
 from server.errors import ContextLengthExceeded, InvalidRequest
 from server.ipc.client.call import Call
+from server.ipc.wire.descriptions import LabelledSpansInfo
 from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import MAX_ADDED_TOKENS, Cost, characters_of
 from server.operations.encode import Numbers, sigmoid, vectors
 from server.operations.entailment import entailment
 from server.operations.labelling.classify import LabelScore, by_falling_score, softmax
-from server.operations.labelling.label_frame import label_frame, text_words
+from server.operations.labelling.label_frame import (
+    frame_bound,
+    frame_characters,
+    label_frame,
+    text_words,
+    words_bound,
+    words_characters,
+)
 from server.operations.ranking.pairs import joined_item, pair_template, text_ids
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
@@ -46,6 +54,8 @@ class ZeroShotClassifySpec:
 
     def cost(self, model: ServedModel) -> Cost:
         """Upper bounds of the work; see `Cost`. Texts and labels are tokenized once each."""
+        if model.info.labelled_spans is not None:
+            return self._cost_of_schema(model, model.info.labelled_spans)
         bound, limit = model.tokenizer.token_bound, model.max_input_tokens
         characters = characters_of(self.inputs) + characters_of(self.labels) + len(self.labels) * len(self.template)
         pairs = min(len(self.inputs) * len(self.labels), MAX_PAIRS)
@@ -54,6 +64,20 @@ class ZeroShotClassifySpec:
         labels = sum(min(bound(label), limit) for label in self.labels)
         tokens = min(pairs * limit, texts * len(self.labels) + labels * len(self.inputs))
         return Cost(characters, tokens, pairs, answer_numbers=pairs)
+
+    def _cost_of_schema(self, model: ServedModel, about: LabelledSpansInfo) -> Cost:
+        """The cost for GLiNER2, which reads each text once, with all labels, however many pairs they are."""
+        task = self.task or DEFAULT_TASK
+        frame = frame_bound(model, about, self.labels, task)
+        lengths = [words_bound(model, about, text) for text in self.inputs]
+        around = characters_of(self.labels) + frame_characters(about) + len(task)
+        return Cost(
+            words_characters(about, self.inputs) + around,
+            sum(min(length + frame, model.max_input_tokens) for length in lengths),
+            len(self.inputs),
+            answer_numbers=len(self.inputs) * len(self.labels),
+            placed_tokens=sum(lengths),
+        )
 
 
 async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassifySpec) -> list[list[LabelScore]]:

@@ -9,6 +9,7 @@
 {"$wav": [3, 16000, 1, 16]}  a WAV file: 3 seconds of noise at 16,000 Hz, one channel of 16 bits
 
 A whole body may be a form: {"$multipart/form-data": fields} or {"$application/x-www-form-urlencoded": fields}.
+{"$audio/wav": fields} is a request whose body is the field `file` alone; its other fields are in the query.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from urllib.parse import urlencode
 import orjson
 
 JSON, MULTIPART, URL_ENCODED = "application/json", "multipart/form-data", "application/x-www-form-urlencoded"
+AUDIO = "audio/wav"
 _BOUNDARY = "boundary"
 _WAV_COUNT = 1 << 20
 """One second of audio counts as much as this many repetitions, so that `shrink` shortens audio first."""
@@ -70,7 +72,9 @@ def body_bytes(recipe: Recipe) -> bytes:
     expanded = expand(fields)
     if media_type == JSON:
         return orjson.dumps(expanded)
-    pairs = [(name, form_value) for name, value in expanded.items() for form_value in _form_values(value)]
+    if media_type == AUDIO:
+        return bytes(expanded["file"])
+    pairs = _pairs(expanded)
     if media_type == URL_ENCODED:
         return urlencode(pairs).encode()
     return b"".join(_form_part(name, value) for name, value in pairs) + f"--{_BOUNDARY}--\r\n".encode()
@@ -79,7 +83,7 @@ def body_bytes(recipe: Recipe) -> bytes:
 def body_parts(recipe: Recipe) -> tuple[str, Recipe]:
     """Media type and fields of a body."""
     found = pattern(recipe)
-    if found is not None and found[0][1:] in (MULTIPART, URL_ENCODED):
+    if found is not None and found[0][1:] in (MULTIPART, URL_ENCODED, AUDIO):
         return found[0][1:], found[1]
     return JSON, recipe
 
@@ -88,6 +92,19 @@ def content_type(recipe: Recipe) -> str:
     """The header `Content-Type` of a body."""
     media_type, _ = body_parts(recipe)
     return f"{media_type}; boundary={_BOUNDARY}" if media_type == MULTIPART else media_type
+
+
+def address(path: str, recipe: Recipe) -> str:
+    """The path of a request with its query."""
+    media_type, fields = body_parts(recipe)
+    if media_type != AUDIO:
+        return path
+    pairs = _pairs(expand({name: value for name, value in fields.items() if name != "file"}))
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+def _pairs(fields: Mapping[str, Any]) -> list[tuple[str, str | bytes]]:
+    return [(name, form_value) for name, value in fields.items() for form_value in _form_values(value)]
 
 
 def _form_values(value: Any) -> Iterator[str | bytes]:

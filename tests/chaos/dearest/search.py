@@ -14,10 +14,12 @@ from typing import Any
 
 from tests.chaos.dearest.measure import MeasuredServer, Measurement
 from tests.chaos.dearest.recipe import (
+    AUDIO,
     JSON,
     MULTIPART,
     URL_ENCODED,
     Recipe,
+    address,
     body_bytes,
     body_parts,
     content_type,
@@ -32,6 +34,7 @@ _MULTIPLIED = 0.25
 """Share of the bodies whose factors are multiplied, up to the limit of their product."""
 _KEPT = 3
 """Bodies of a route that are changed further."""
+_FILE = {"$wav": [1, 16_000, 1, 16]}
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,11 @@ class Dear:
 
 @dataclass(frozen=True)
 class PostRoute:
-    """A route of the OpenAPI document. schema: schema of its body. media_type: JSON, or a form."""
+    """A route of the OpenAPI document.
+
+    schema: schema of its body; of a body that is audio, of the query too.
+    media_type: JSON, a form, or audio.
+    """
 
     path: str
     schema: Mapping[str, Any]
@@ -80,11 +87,18 @@ def post_routes(document: Mapping[str, Any], models: Sequence[str] = ()) -> list
                 ]
                 paths = [path.replace("{model}", name) for name in models] if "{model}" in path and models else [path]
                 routes += [PostRoute(route_path, media["schema"], examples, media_type) for route_path in paths]
+        if AUDIO in content:
+            fields = {"file": content[AUDIO]["schema"]}
+            fields |= {
+                named["name"]: named["schema"] for named in methods["post"]["parameters"] if named["in"] == "query"
+            }
+            schema = {"type": "object", "properties": fields, "required": ["file"]}
+            routes.append(PostRoute(path, schema, [{"file": _FILE}], AUDIO))
     return routes
 
 
 def _with_files(example: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: {"$wav": [1, 16_000, 1, 16]} if name == "file" else value for name, value in example.items()}
+    return {name: _FILE if name == "file" else value for name, value in example.items()}
 
 
 def search(
@@ -209,7 +223,9 @@ def _dear(
     server: MeasuredServer, path: str, recipe: Recipe, count: int, timeout: float, mutator: Mutator | None = None
 ) -> Dear:
     bodies = [body_bytes(recipe)] * count
-    measured: Measurement = server.measure(path, bodies, timeout, content_type(recipe), STALL_LIMIT_SECONDS)
+    measured: Measurement = server.measure(
+        address(path, recipe), bodies, timeout, content_type(recipe), STALL_LIMIT_SECONDS
+    )
     first = measured.answers[0]
     if mutator is not None and first.status in (400, 413, 422):
         mutator.hints += [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]{0,9}(?!\d)", first.text)[:4]]
