@@ -105,6 +105,18 @@ def test_there_is_no_such_step_where_it_would_take_as_long() -> None:
     assert short in groups_of(schedule) and schedule.num_rows == ROWS
 
 
+def test_short_requests_alone_share_every_step() -> None:
+    """A step of its own for each of 16 prompts would be slower for all of them."""
+    simulation = simulated()
+    for number in range(ROWS):
+        call(simulation, 1 + number, 1, prompt=200, new=20)
+    for _ in range(8):
+        assert simulation.scheduler.schedule_short() is None
+        step(simulation)
+    call(simulation, 900, 1, prompt=4, new=4)
+    assert simulation.scheduler.schedule_short() is None
+
+
 def test_there_is_no_such_step_on_an_idle_engine_or_before_steps_were_measured() -> None:
     simulation = simulated()
     call(simulation, 1, 1, prompt=4, new=4)

@@ -186,6 +186,11 @@ class WaitingGroups:
         return self._short.heads()[: self._short_left] if self._short else []
 
     @property
+    def only_short(self) -> bool:
+        """Whether all waiting and running groups are short."""
+        return not len(self._others) and self._rows.num_short >= self._rows.total
+
+    @property
     def _short_left(self) -> int:
         """Number of short groups that may start before all other groups."""
         return max(self._max_short - self._rows.num_short, 0)

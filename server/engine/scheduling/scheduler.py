@@ -147,7 +147,8 @@ class Scheduler:
 
         There is such a step if the step of all groups is expected to take much longer, see `ShortSteps`.
         """
-        if not self.waiting.short_heads():
+        # Short groups alone share their steps: a step for each prompt would be slower for all.
+        if self.waiting.only_short or not self.waiting.short_heads():
             return None
         full_seconds = self._full_step_seconds()
         if full_seconds is None:
