@@ -108,13 +108,12 @@ def test_there_is_no_such_step_where_it_would_take_as_long() -> None:
 def test_short_requests_alone_share_every_step() -> None:
     """A step of its own for each of 16 prompts would be slower for all of them."""
     simulation = simulated()
-    for number in range(ROWS):
-        call(simulation, 1 + number, 1, prompt=200, new=20)
-    for _ in range(8):
-        assert simulation.scheduler.schedule_short() is None
+    for number in range(5):
+        call(simulation, 1 + number, 1, prompt=4, new=1)
         step(simulation)
-    call(simulation, 900, 1, prompt=4, new=4)
+    groups = [call(simulation, 900 + number, 1, prompt=40, new=20)[0] for number in range(6)]
     assert simulation.scheduler.schedule_short() is None
+    assert set(groups_of(step(simulation))) == set(groups)
 
 
 def test_there_is_no_such_step_on_an_idle_engine_or_before_steps_were_measured() -> None:
