@@ -31,7 +31,7 @@ MIN_PEER_RATE = 0.5
 
 @dataclass
 class Options:
-    """Settings of a benchmark.
+    """Settings of one run of `python -m benchmarks`: what it may use, and how long it may take.
 
     checkpoints: directory of the models.
     python, peers: Python interpreters of Triptych's environment and of the peers' environment, or None.

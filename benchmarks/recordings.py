@@ -194,7 +194,7 @@ CONTESTANTS = {"ours": ours, "ctranslate2": faster_whisper, "whisper.cpp": whisp
 
 
 def word_error_rate(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Edit distance of the words over the number of words of the references. Case and punctuation do not count."""
+    """Word error rate: edits of words, divided by the words in the references. Case and punctuation do not count."""
     wrong = total = 0
     for text, reference in zip(texts, references, strict=True):
         found, wanted = _words(text), _words(reference)

@@ -41,7 +41,7 @@ class EncoderRoute:
 
 
 def route_views(directory: Path) -> Mapping[Side, Path]:
-    """Views of both routes of a router of two encoders; empty for another checkpoint.
+    """One view for each route of a router with two encoders; empty for another checkpoint.
 
     A router whose queries need no encoder, or whose routes have the same modules, is one model and has no views.
     Raises OSError.

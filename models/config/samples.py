@@ -48,7 +48,7 @@ def _require_convolutions(widths: Sequence[int], kernels: Sequence[int], strides
 
 
 def _min_samples(kernels: Sequence[int], strides: Sequence[int]) -> int:
-    """Samples of the shortest recording that convolutions without padding can read."""
+    """Number of samples of the shortest recording that a stack of convolutions without padding can read."""
     samples = 1
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=True):
         samples = (samples - 1) * stride + kernel

@@ -265,8 +265,10 @@ def weights_of(transformer):
 
 
 def _quantized(name, matrix):
-    """The types of a Q4_K_M file: Q6_K for the token table, values and last products, Q4_K for the rest, floats for
-    routers."""
+    """Quantize a matrix as a Q4_K_M file does; None for a router, which stays in floats.
+
+    The token table, value projections and last products of feed-forwards have Q6_K, all others Q4_K.
+    """
     if name.endswith((".ffn_gate_inp.weight", ".mlp.gate.weight")):
         return None
     is_q6 = name.startswith(("token_embd", "model.embed_tokens")) or "v_proj" in name or "down_proj" in name

@@ -54,7 +54,7 @@ def test_lara_mini(shape: str, layout: str, tmp_path: Path, device: torch.device
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_four_beams(shape: str, tmp_path: Path, device: torch.device) -> None:
-    """The engine runs three prompts together; the tokens equal those of `generate` for each prompt alone."""
+    """Beam search over three prompts in one batch gives the tokens that `generate` gives for each prompt alone."""
     write_lara_mini(tmp_path, shape)
     spec = ModelSpec(shape, str(tmp_path), "float32")
     loaded = LoadedCheckpoint(spec, load(tmp_path, device), torch.float32, device, 0.0)

@@ -10,7 +10,7 @@ from weights.rules import LayoutChange, Rule
 
 
 def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool) -> Sequence[Rule]:
-    """Rules for the experts of a mixture, and for their biases.
+    """Rules that split the tensors of all experts into one matrix, and one bias, for each expert.
 
     part: regular expression for the name of a layer's mixture-of-experts module.
     interleaved: whether the output features of the gate matrix and of the up matrix alternate. If false, all features
@@ -57,7 +57,7 @@ def by_expert(experts: int, matrices: int, *, transposed: bool = False, interlea
 
 
 def either_way_expert_rules(model: ModelConfig, part: str) -> Sequence[Rule]:
-    """Rules for experts whose tensors are [experts, in, out] in published files, and [experts, out, in] in others.
+    """Rules as above, for tensors that are [experts, in, out] in published files and [experts, out, in] in others.
 
     The hidden size tells the two apart. part: see `transposed_expert_rules`.
     """

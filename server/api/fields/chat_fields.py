@@ -166,7 +166,7 @@ TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, 
 
 
 def function_call(call_id: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-    """A call of an earlier answer as chat templates and `ChatSpec` take it. arguments: an object, or any text."""
+    """A call of a tool in an earlier answer, in the form of `ChatSpec`. arguments: an object, or any text."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

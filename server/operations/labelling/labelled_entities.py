@@ -72,7 +72,7 @@ class LabelledEntitiesSpec:
 
 
 async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntitiesSpec) -> list[list[NamedEntity]]:
-    """The entities of each text, in the order of the text. No two of them overlap."""
+    """Find the spans that fit the labels of the request: for each text a list, in order and without overlaps."""
     fitting = runtime.candidates(spec.model, "token_classify")
     model = next((candidate for candidate in fitting if candidate.info.labelled_spans is not None), fitting[0])
     about = model.info.labelled_spans

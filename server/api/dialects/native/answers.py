@@ -178,7 +178,7 @@ class EmbedChunksAnswer(RootModel[list[ChunkAnswer]]):
 
 
 class SparseWeight(AnswerBody):
-    """The weight of a vocabulary entry. `index`: its token id."""
+    """One entry of a sparse vector: a token of the vocabulary and its weight. `index`: the token id."""
 
     index: int
     value: float
@@ -280,4 +280,4 @@ class TokenizeAnswer(RootModel[list[list[Token]]]):
 
 
 class DetokenizeAnswer(RootModel[list[str]]):
-    """The text of each list of ids."""
+    """The answer of `/detokenize`: one text for each list of token ids."""

@@ -41,7 +41,7 @@ class LiveQuery(BaseModel):
     ] = 1_000
 
     def source(self) -> PcmStream:
-        """The decoder of the body."""
+        """What turns the bytes of the request body into samples."""
         return PcmStream(self.format, self.rate)
 
     def settings(self, rate: int) -> LiveAudio:
