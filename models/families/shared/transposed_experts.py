@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from models.config import MixtureOfExpertsConfig, ModelConfig
@@ -18,6 +18,40 @@ def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool)
 
     MXFP4 checkpoints store the matrices as [experts, out, in], under names that end with `_blocks`.
     """
+
+    def change(experts: int, matrices: int, ending: str) -> LayoutChange:
+        return by_expert(experts, matrices, transposed=ending == "", interleaved=interleaved)
+
+    return _expert_rules(model, part, {"": "weight", "_blocks": "weight", "_bias": "bias"}, change)
+
+
+def either_way_expert_rules(model: ModelConfig, part: str) -> Sequence[Rule]:
+    """Rules as above, for tensors that are [experts, in, out] in published files and [experts, out, in] in others.
+
+    The hidden size tells the two apart. part: see `transposed_expert_rules`.
+    """
+
+    def change(experts: int, matrices: int, ending: str) -> LayoutChange:
+        # Gate and up matrix read the hidden states, the down matrix writes them.
+        hidden_axis = 1 if matrices == 2 else 2
+
+        def step(tensors: Sequence[Any]) -> Sequence[Any]:
+            transposed = tensors[0].shape[hidden_axis] == model.hidden_size
+            return by_expert(experts, matrices, transposed=transposed)(tensors)
+
+        return step
+
+    return _expert_rules(model, part, {"": "weight"}, change)
+
+
+def _expert_rules(
+    model: ModelConfig, part: str, endings: Mapping[str, str], change: Callable[[int, int, str], LayoutChange]
+) -> Sequence[Rule]:
+    """Rules for the two tensors of a layer's experts.
+
+    part: see `transposed_expert_rules`. endings: kind of a parameter by the ending of the tensor's name.
+    change: gives the layout change of a tensor from the number of experts, its matrices per expert, and its ending.
+    """
     stack, side = (model.encoder, "encoder") if model.decoder is None else (model.decoder, "decoder")
     assert stack is not None
     mixtures = [layer.feed_forward for layer in stack.layers if isinstance(layer.feed_forward, MixtureOfExpertsConfig)]
@@ -27,10 +61,10 @@ def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool)
         Rule(
             layer + name + ending,
             tuple(f"{ours}{expert}.{matrix}.{kind}" for matrix in matrices for expert in range(experts)),
-            (by_expert(experts, len(matrices), transposed=ending == "", interleaved=interleaved),),
+            (change(experts, len(matrices), ending),),
         )
         for name, matrices in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",)))
-        for ending, kind in (("", "weight"), ("_blocks", "weight"), ("_bias", "bias"))
+        for ending, kind in endings.items()
     )
 
 
@@ -54,31 +88,3 @@ def by_expert(experts: int, matrices: int, *, transposed: bool = False, interlea
         return [part.narrow(0, expert, 1).flatten(0, 1) for part in parts for expert in range(experts)]
 
     return step
-
-
-def either_way_expert_rules(model: ModelConfig, part: str) -> Sequence[Rule]:
-    """Rules as above, for tensors that are [experts, in, out] in published files and [experts, out, in] in others.
-
-    The hidden size tells the two apart. part: see `transposed_expert_rules`.
-    """
-    assert model.decoder is not None
-    hidden = model.hidden_size
-    mixtures = [layer.feed_forward for layer in model.decoder.layers]
-    experts = next((mixture.num_experts for mixture in mixtures if isinstance(mixture, MixtureOfExpertsConfig)), 0)
-    layer, ours = rf"model\.layers\.(\d+)\.{part}\.experts\.", r"decoder.layers.\1.feed_forward.experts."
-
-    def split(matrices: int, hidden_axis: int) -> LayoutChange:
-        def step(tensors: Sequence[Any]) -> Sequence[Any]:
-            transposed = tensors[0].shape[hidden_axis] == hidden
-            return by_expert(experts, matrices, transposed=transposed)(tensors)
-
-        return step
-
-    return tuple(
-        Rule(
-            layer + name,
-            tuple(f"{ours}{expert}.{matrix}.weight" for matrix in matrices for expert in range(experts)),
-            (split(len(matrices), hidden_axis),),
-        )
-        for name, matrices, hidden_axis in (("gate_up_proj", ("gate", "up"), 1), ("down_proj", ("down",), 2))
-    )
