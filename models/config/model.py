@@ -152,13 +152,13 @@ class StackConfig:
         """Mixers by the index of their layer; empty without mixers."""
         return {index: layer.mixer for index, layer in enumerate(self.layers) if layer.mixer is not None}
 
-    @property
+    @cached_property
     def ropes(self) -> frozenset[RopeConfig]:
         """All rotary positions of the layers."""
         attentions = (layer.attention for layer in self.layers if layer.attention is not None)
         return frozenset(attention.rope for attention in attentions if attention.rope is not None)
 
-    @property
+    @cached_property
     def query_scales(self) -> frozenset[QueryScale]:
         """All factors of queries by position."""
         attentions = (layer.attention for layer in self.layers if layer.attention is not None)
