@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from server.ipc.client.call import Call
+from server.ipc.client.deliveries import Deliveries
 from server.ipc.client.dispatch import Dispatcher
 from server.ipc.client.observer import Observer
 from server.ipc.client.open_sequence import OpenSequence, Sequences
@@ -36,6 +37,7 @@ class SequenceTable:
         self._dispatcher = dispatcher
         self._queue = queue
         self._observer = observer
+        self._deliveries = Deliveries()
 
     def on_computing(self, worker: WorkerState) -> None:
         """A worker is computing a long step. Counts as progress of the requests that it reported before the step."""
@@ -47,10 +49,14 @@ class SequenceTable:
                 sequence.call.progressed(now)
 
     def on_output(self, output: StepOutput, worker: WorkerState) -> None:
-        """Pass on the events of one step of a worker. Each call receives all of its events at once."""
+        """Pass on the events of one step of a worker. Each call receives all of its events at once.
+
+        Calls with a first token, or with a result of an `Encode`, come before the others.
+        """
         now = worker.last_message_seconds = worker.last_computed_seconds = time.monotonic()
         worker.computing = output.computing
         calls: dict[Call, None] = {}
+        urgent: dict[Call, None] = {}
         token_counts: TokenCounts = {}
         for sequence_id in output.computing:
             sequence = self._of(worker, sequence_id)
@@ -69,6 +75,7 @@ class SequenceTable:
             if sequence is not None:
                 if not sequence.started:
                     self._first_output(sequence, now)
+                    urgent[sequence.call] = None
                     sequence.message = None
                     sequence.call.computing(tokens.sequence_id)
                 _count_tokens(sequence, len(tokens.token_ids), now, token_counts)
@@ -78,7 +85,7 @@ class SequenceTable:
             sequence = self._of(worker, encoded.sequence_id)
             if sequence is not None:
                 self._answered(encoded, sequence, now)
-                calls[sequence.call] = None
+                calls[sequence.call] = urgent[sequence.call] = None
         endings: tuple[Finished | Failed, ...] = (*output.finished, *output.failed)
         for event in endings:
             sequence = self._of(worker, event.sequence_id)
@@ -95,7 +102,7 @@ class SequenceTable:
             self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
             call.progressed(now)
-            call.deliver()
+        self._deliveries.add(calls, urgent)
 
     def last_computed(self, sequence_ids: Iterable[int]) -> float:
         """Time at which a worker that has one of the sequences last computed something.

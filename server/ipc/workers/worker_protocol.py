@@ -16,8 +16,8 @@ from server.ipc.wire.messages import FromWorker, Message, decode_from_worker
 
 log = logging.getLogger("triptych.supervisor")
 
-TURN_SECONDS = 0.005
-"""Time after which a turn of the event loop takes no further message. A message is handled whole, in some 5 ms."""
+TURN_SECONDS = 0.001
+"""Time after which a turn of the event loop takes no further message."""
 
 
 class WorkerProtocol(asyncio.Protocol):

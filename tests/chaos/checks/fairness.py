@@ -17,7 +17,7 @@ from tests.chaos.server import server
 SHORT = {"prompt": "The old fox", "max_new_tokens": 4, "ignore_eos": True, "stream": True}
 TEXT = {"inputs": "The dog chased the cat."}
 STREAM = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "temperature": 1.0, "max_new_tokens": 400}
-PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.05
 """Time between two short requests, and before the first one."""
 
 
@@ -91,7 +91,7 @@ async def _beside(
     record.runs += 1
 
 
-def fair_shares(runs: int, streams: int = 300, prompts: int = 1024, tries: int = 5) -> Record:
+def fair_shares(runs: int, streams: int = 300, prompts: int = 1024, tries: int = 15) -> Record:
     """Promise 30. streams, prompts: sizes of the dearest requests. tries: short requests beside each of them."""
     record = Record("dear request")
 
