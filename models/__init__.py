@@ -11,7 +11,7 @@ Imports nothing of `server`. Shape words used in every docstring of this package
 | `frames`   | spectrogram frames of audio, 100 per second, one recording after the other       |
 | `key_len`  | number of keys that one sequence may attend to                                   |
 | `heads`    | query heads                                                                      |
-| `kv_heads` | key/value heads; divides `heads`                                                 |
+| `kv_heads` | key/value heads; their number divides the number of `heads`                      |
 | `head_dim` | width of one head                                                                |
 | `hidden`   | width of the residual stream                                                     |
 | `vocab`    | number of vocabulary entries                                                     |

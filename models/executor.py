@@ -2,7 +2,7 @@
 
 Only this file chooses between the two. A program is traced at the first step of its kind and used for all later steps
 of that kind. Stacks that cannot be traced, steps with adapters, and devices without programs run eagerly. The executor
-keeps the reason for which a stack cannot be traced. An error while tracing is an error of the step.
+keeps the reason for which a stack cannot be traced. An error of the model while it is traced makes the step fail.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from models.stack import Stack
 from models.steps.step_inputs.base import StepInputs
 
 MAX_LOGITS_ROWS = 64
-"""Number of rows of the logits memory that is kept between steps. Allocating this memory at each step would take as
+"""Number of rows of the logits memory on a CPU, which is kept between steps. Allocating it in each step would take as
 long as the product. More rows would not make the product faster."""
 MAX_CUDA_LOGITS_ROWS = 256
-"""The same on a CUDA device, where a captured step computes the logits of all rows."""
+"""Number of rows of the logits memory on a CUDA device, where a captured step computes the logits of all rows."""
 
 
 def max_logits_rows(device: torch.device) -> int:
-    """Largest number of rows whose logits are computed in the memory that is kept."""
+    """Largest number of rows for which logits are written to the memory that is kept between steps."""
     return MAX_CUDA_LOGITS_ROWS if device.type == "cuda" else MAX_LOGITS_ROWS
 
 
 class Executor:
     """Runs the layers of an encoder or a decoder, eagerly or as a program, and the head of a language model.
 
-    head: head of a language model, see `Head`; None for a stack without one.
-    fallbacks: reason of each kind of steps that was to run as a program and runs eagerly.
+    head: computes logits from hidden states, in the memory that is its second argument; None for a stack without a
+        head.
+    fallbacks: for each kind of step that cannot be a program and runs eagerly, the reason.
     """
 
     def __init__(self, stack: Stack, vocab_size: int, head: Head | None = None) -> None:
@@ -57,9 +58,11 @@ class Executor:
     def run_tokens(
         self, token_ids: Tensor, positions: Tensor, step: StepInputs, request: LogitsRequest | None = None
     ) -> DecoderOutput:
-        """Run embedding and layers, and the head where logits are requested, for at most `max_logits_rows` rows.
+        """Run embedding and layers, and the head if logits are requested.
 
         token_ids, positions: [tokens], int64.
+        request: asks for logits and their top k, for at most `max_logits_rows` output rows; None for hidden states
+            only.
         """
         like = self._stack.tokens.weight
         found = self._program(like, step, reads_tokens=True, with_logits=request is not None)
@@ -89,9 +92,10 @@ class Executor:
 
     @property
     def eager_part(self) -> tuple[str, str] | None:
-        """What runs eagerly although this device has programs, and why; None where every step so far ran as a program.
+        """The part of the model that runs eagerly although this device has programs, and the reason, both for users.
 
-        Steps try a whole program first, then one without the head, then one without head and embedding.
+        The part is "layers", "embedding" or "output head". None if every step so far ran as a program.
+        Steps try a program of the whole model first, then one without the head, then one without head and embedding.
         """
         parts = {self._part(key): reason for key, reason in reversed(self.fallbacks.items())}
         return next(((part, parts[part]) for part in ("layers", "embedding", "output head") if part in parts), None)
@@ -103,13 +107,13 @@ class Executor:
 
     @staticmethod
     def _part(key: ProgramKey) -> str:
-        """The part that a program of this kind has, and smaller programs have not."""
+        """The part of the model that a program of this kind contains, but the next smaller program does not."""
         return "output head" if key.with_logits else "embedding" if key.reads_tokens else "layers"
 
     def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Logits of hidden states, [n, hidden], and their top k.
 
-        Up to `max_logits_rows` rows use shared memory, which the next logits overwrite. More rows use new memory.
+        Up to `max_logits_rows` rows are written to memory that the next logits overwrite. More rows use new memory.
         """
         assert self._head is not None
         fits = hidden.shape[0] <= max_logits_rows(hidden.device)
@@ -119,13 +123,16 @@ class Executor:
         )
 
     def logits_memory(self, device: torch.device) -> Tensor:
-        """Memory for the logits of steps, which each step overwrites: [max_logits_rows, vocab], float32."""
+        """Memory for logits, which each step overwrites: [max_logits_rows, vocab], float32.
+
+        Allocated at the first call.
+        """
         if self._memory is None:
             self._memory = torch.empty(max_logits_rows(device), self._vocab_size, device=device)
         return self._memory
 
     def _program(self, like: Tensor, step: StepInputs, reads_tokens: bool, with_logits: bool) -> Recorded | None:
-        """The program of a step, or None where the step runs eagerly.
+        """The program of a step, recorded at the first step of its kind; None if the step runs eagerly.
 
         like: a tensor with the dtype and device of the hidden states.
         """
@@ -139,7 +146,10 @@ class Executor:
         return self._programs[key]
 
     def _record(self, key: ProgramKey, width: int) -> Recorded | None:
-        """Record a program, or return None where that is not possible, and keep the reason. Arguments: see `record`."""
+        """Record the program for a key. If that is not possible, keep the reason and return None.
+
+        width: width of the hidden states.
+        """
         found = record(self._stack, self._head, self._vocab_size, key, width)
         if isinstance(found, Recorded):
             return found

@@ -1,8 +1,8 @@
 """Generation settings of a checkpoint: special tokens, and defaults for fields that a request leaves out.
 
-Follows transformers. `generation_config.json` decides where it exists; otherwise `config.json`, where older checkpoints
-keep these settings. Special token ids that `generation_config.json` leaves out are taken from `config.json`.
-A setting that neither file names has no value: a family adds none. Imports no torch.
+Follows transformers. The settings come from `generation_config.json` if it exists, else from `config.json`, where older
+checkpoints keep them. Special token ids that `generation_config.json` leaves out are taken from `config.json`.
+A setting that neither file has stays unset: families add no defaults. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from models.config.errors import short
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """Generation settings of one checkpoint. None or an empty tuple: the checkpoint does not set it.
+    """Generation settings of one checkpoint. None or an empty tuple means that the checkpoint does not set a field.
 
-    end_token_ids: each of them ends a text.
-    decoder_start_token_ids: first tokens of the decoder of an encoder-decoder.
-    begin_suppress_token_ids: never chosen as the first new token.
-    max_new_tokens, min_new_tokens: numbers of new tokens, start tokens excluded.
+    end_token_ids: tokens that end a text.
+    decoder_start_token_ids: the first decoder inputs of an encoder-decoder.
+    begin_suppress_token_ids: tokens that are never chosen as the first new token.
+    max_new_tokens, min_new_tokens: limits for the number of new tokens, not counting start tokens.
     The other fields have the names and meanings of transformers' `GenerationConfig`.
     """
 
@@ -66,9 +66,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "num_beams": (1, 16),
     "length_penalty": (-100, 100),
 }
-"""Smallest and largest value of each number: those that a request may have, and 0 where transformers has it."""
+"""Smallest and largest allowed value of each numeric setting. The range is that of requests, extended to 0 where
+transformers allows it."""
 _MAX_TOKENS, _MAX_WORDS = 1 << 14, 1 << 10
-"""Most token ids of a setting, and most words that are never generated."""
+"""Largest allowed number of token ids in a setting, and of entries of `bad_words_ids`."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _SAME_NAME = (
     "bos_token_id",
@@ -114,7 +115,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "top_h": (),
     "watermarking_config": (),
 }
-"""Unsupported settings that can change the generated text, and their values (besides null) without effect."""
+"""Unsupported settings that can change the generated text, each with the values that have no effect. A null value has
+no effect either."""
 
 
 def generation_defaults(
@@ -127,10 +129,11 @@ def generation_defaults(
 
     generation_config: contents of `generation_config.json`, or None if the checkpoint has no such file.
     config: contents of `config.json`.
-    vocab_size: number of logits. Larger token ids are dropped, unless they must be generated, which is an error.
-    decoder_start: kind of start token of an encoder-decoder (see `Family`); None for other models.
-    Raises ConfigError for a setting that is unsupported, has the wrong type, or needs a token outside the vocabulary,
-    and if the decoder needs a start token and the files name none.
+    vocab_size: number of logits. Token ids outside the vocabulary are dropped, unless they must be generated.
+    decoder_start: for an encoder-decoder, whether it starts with a fixed token or with the token of a language; None
+        for other models.
+    Raises ConfigError for a setting that is unsupported, has an invalid value, or needs a token outside the vocabulary.
+    Also raises it if the decoder needs a start token and the files name none.
     """
     source = _settings(generation_config, config)
     for name, neutral in _NEUTRAL.items():
@@ -168,7 +171,7 @@ def generation_defaults(
 
 
 def _settings(generation_config: Mapping[str, Any] | None, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of both files as one. A null is the same as an absent setting.
+    """The settings of both files in one dictionary. A null is the same as an absent setting.
 
     A setting that `config.json` lacks at its top level is read from its `text_config`.
     """
@@ -218,7 +221,7 @@ def _token_ids(value: Any, name: str) -> tuple[int, ...]:
 
 
 def _check_types(found: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a value whose type is not the type of its field."""
+    """Raise ConfigError for a value that does not have the type of its field, or is outside of its range."""
     for entry in fields(GenerationDefaults):
         value, kind = found.get(entry.name), str(entry.type)
         if value is None or kind.startswith("tuple"):

@@ -67,7 +67,7 @@ class Stack(nn.Module):
     """An encoder or a decoder: embedding, layers, final norm, and optionally a projection to another width.
 
     tokens: token table to share with another stack, or None to create one.
-    `models.executor` runs the parts of a stack.
+    `models.executor` runs a stack.
     """
 
     def __init__(self, config: StackConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
@@ -100,32 +100,42 @@ class Stack(nn.Module):
 
     @property
     def tokens(self) -> EmbeddingTable:
-        """The token table."""
+        """The token table. Only a stack that reads text has one."""
         assert isinstance(self.embedding, Embedding), "an audio encoder has no token table"
         return self.embedding.tokens
 
     def encodings(self, positions: Tensor, length: int, rope_lengths: Tensor | None = None) -> PositionEncodings:
         """Position encodings of a step's tokens.
 
-        positions: [tokens], int64, below `length`. rope_lengths: see `DecoderBatch`.
+        positions: [tokens], int64, below `length`. rope_lengths: [tokens], int64, the text length that each token's
+            rotation uses; None if no rotation depends on the length.
         """
         rotations = {rotary.config: rotary(positions, length, rope_lengths) for rotary in self._rotaries}
         distances = None if self.distances is None else self.distances(length)
         return PositionEncodings(rotations, self.bias(length), distances, self.query_scales(positions))
 
     def query_scales(self, positions: Tensor) -> dict[QueryScale, Tensor]:
-        """Factors of the queries of some tokens by configuration: [tokens, 1], float32. positions: [tokens], int64."""
+        """Factors by which the queries of some tokens are multiplied, [tokens, 1], float32, by configuration.
+
+        positions: [tokens], int64.
+        """
         return {config: query_scale(config, positions) for config in self._query_scales}
 
     def bias(self, length: int) -> Tensor | KeyBias | None:
-        """The score bias of all distances below `length`, or None. See `BucketBias` and `LayerBucketBias`."""
+        """The score bias for sequences of up to `length` tokens; None for a stack without one.
+
+        A bias by distance is [heads, 2 * length - 1], or [layers, heads, 2 * length - 1] if each layer has another
+        bias. A bias by key is a KeyBias.
+        """
         if isinstance(self.score_bias, Alibi | KeyAlibi):
             weight = self.tokens.weight
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
 
     def set_layer_inputs(self, step: StepInputs, token_ids: Tensor, x: Tensor) -> None:
-        """Give a step the vectors of `PerLayerEmbedding`, and the global vectors of its texts, if the stack has them.
+        """Compute the vectors per token and layer, and the global vectors of texts, and store them in `step`.
+
+        Does nothing for a stack without such vectors.
 
         token_ids: [tokens], int64. x: [tokens, hidden], the output of the embedding.
         """
@@ -135,9 +145,9 @@ class Stack(nn.Module):
             step.global_vectors = self.global_vectors.repeat(len(step.lengths), 1)
 
     def run_layers(self, x: Tensor, step: StepInputs) -> Tensor:
-        """Run the layers, and what follows them: final norm, positions of the final states, projection.
+        """Run the layers, then final norm, positions of the final states and output projection, if the stack has them.
 
-        [tokens, hidden] -> [n, hidden or output width], the output rows.
+        x: [tokens, hidden]. Returns the output rows: [n, hidden or output width].
         """
         x = x if self.streams is None else self.streams.expanded(x)
         for layer in self.layers:

@@ -151,11 +151,11 @@ if TYPE_CHECKING:
 
 
 class Transformer(nn.Module):
-    """The whole model: its stacks and its head. The caller passes the caches for keys and values.
+    """The whole model: its stacks and its head. The caller provides the caches for keys and values.
 
     Built on torch's meta device and filled by `models.checkpoint.loader`. For inference only.
 
-    attention_dtype: dtype of queries, keys, values and caches; set by `WeightPacker`.
+    attention_dtype: dtype of queries, keys and values; set by `WeightPacker`.
     """
 
     attention_dtype: torch.dtype
@@ -189,7 +189,7 @@ class Transformer(nn.Module):
     def encode(self, batch: SourceBatch) -> Tensor:
         """Compute the hidden states of whole inputs with the encoder, or with the decoder if the model has no encoder.
 
-        Returns [tokens, hidden], model dtype; or [batch, hidden] where the batch has `output_positions`.
+        Returns [tokens, hidden], model dtype; or [batch, hidden] if the batch has `output_positions`.
         """
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
@@ -197,7 +197,7 @@ class Transformer(nn.Module):
             return self._executors[stack].run_hidden(*self.layer_inputs(batch))
 
     def layer_inputs(self, batch: SourceBatch) -> tuple[Tensor, StepInputs]:
-        """The input of the first layer for whole inputs, [tokens, hidden], and the step that all layers are given.
+        """The input of the first layer, [tokens, hidden], and the step inputs of all layers, for whole inputs.
 
         The layers are those of the encoder, or those of the decoder if the model has no encoder.
         """
@@ -218,11 +218,12 @@ class Transformer(nn.Module):
         cross_cache: KVCache,
         sources: SourceBatch | None = None,
     ) -> None:
-        """Compute and store the keys and values of each decoder layer's cross-attention.
+        """Compute the keys and values of the encoder output for each decoder layer, and store them in a cache.
 
         encoder_hidden: [source tokens, source size], model dtype.
-        slot_mapping: [source tokens], int64, slots of the cache.
-        sources: the batch that was encoded, for its adapters; None for no adapters.
+        slot_mapping: [source tokens], int64, cache slot of each source token.
+        cross_cache: cache for cross-attention, written.
+        sources: the batch that was encoded, which names the adapters; None for no adapters.
         """
         names, counts = ((), ()) if sources is None else (sources.adapters, sources.lengths)
         with self.adapters.used(names, counts):
@@ -240,8 +241,9 @@ class Transformer(nn.Module):
         """Run one decoder step and store the keys and values of its tokens.
 
         cache: self-attention cache, written. cross_cache: read only; None without an encoder.
-        logits: logits to compute for the output rows, at most `max_logits_rows` of them; None for hidden states alone.
-        state_memory: states of the mixers, written; None for a model without mixers.
+        logits: request for logits of the output rows, of which there are at most `max_logits_rows`; None for hidden
+            states only.
+        state_memory: states of the mixers, updated; None for a model without mixers.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
@@ -250,19 +252,19 @@ class Transformer(nn.Module):
             return self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
 
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
-        """Logits of hidden states of `decode`, [n, hidden], and their top k.
+        """Compute logits and their top k from hidden states of `decode`. hidden: [n, hidden].
 
-        Up to `max_logits_rows` rows use shared memory, which the next logits overwrite. More rows use newly allocated
-        memory.
+        The next call overwrites the logits, unless there are more than `max_logits_rows` rows, which are in new memory.
         """
         assert self.decoder is not None, "the model has no decoder"
         return self._executors[self.decoder].logits(hidden, request)
 
     def align(self, source: EncoderBatch, target: EncoderBatch) -> list[Tensor]:
-        """Cross-attention weights of the last layer for each text: [tokens, source tokens], float32.
+        """Compute the cross-attention weights of the last layer, averaged over its heads.
 
-        source, target: as many texts each, in the same order and with the same adapter. A target begins with the
-            decoder start token. It lacks the last token of the text, which no decoder step has read.
+        source, target: equally many texts, in the same order; all use the same adapter. A target begins with the
+            decoder start token and ends before the last token of the text, which no decoder step has read.
+        Returns [tokens, source tokens], float32, for each text.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
@@ -276,11 +278,12 @@ class Transformer(nn.Module):
     def align_cached(
         self, target: EncoderBatch, cross_cache: KVCache, slots: Tensor, heads: Sequence[tuple[int, int]]
     ) -> Tensor:
-        """Cross-attention weights of some heads to a source in the cache: [heads, tokens, source tokens], float32.
+        """Compute the cross-attention weights of some heads for a source in the cache.
 
-        target: one text as for `align`.
-        slots: [source tokens], int64, slots of the source.
-        heads: (layer, head) of each, at least one.
+        target: one text, which begins with the decoder start token and ends before the last token of the text.
+        slots: [source tokens], int64, slots of the source in the cache.
+        heads: (layer, head) of each head, at least one.
+        Returns [heads, tokens, source tokens], float32.
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(target.positions, max(target.lengths))
@@ -293,29 +296,32 @@ class Transformer(nn.Module):
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """See `ModelConfig.keys_depend_on_length`."""
+        """Whether the keys of a prefix depend on the length of the whole prompt.
+
+        This is so if rotary positions depend on it.
+        """
         return self.config.keys_depend_on_length
 
     @property
     def vocab_size(self) -> int:
-        """Width of the logits, where there is a language model head."""
+        """Number of logits of a language model head."""
         return self.config.vocab_size
 
     @property
     def max_logits_rows(self) -> int:
-        """Largest number of output rows of a `decode` with logits."""
+        """Largest number of output rows for which `decode` computes logits."""
         return max_logits_rows(self.device)
 
     @property
     def eager_parts(self) -> tuple[str, ...]:
-        """What ran eagerly so far although its device has compiled programs, and why, as texts for the operator."""
+        """Parts of the model that ran eagerly although the device has compiled programs, and reasons, for operators."""
         stacks = {"encoder": self.encoder, "decoder": self.decoder}
         found = {name: self._executors[stack].eager_part for name, stack in stacks.items() if stack is not None}
         return tuple(f"{eager[0]} of the {name} ({eager[1]})" for name, eager in found.items() if eager is not None)
 
     @property
     def execution(self) -> str:
-        """How the steps so far ran: `program`, or `eager: REASON`."""
+        """How the steps ran so far, as a text for operators: `program`, or `eager: REASON`."""
         if self.eager_parts:
             return f"eager: {'; '.join(self.eager_parts)}"
         if any(executor.has_programs for executor in self._executors.values()):
@@ -323,7 +329,7 @@ class Transformer(nn.Module):
         return f"eager: {choice.why_no_kernels(self.dtype, self.device) or 'no step could run as a program'}"
 
     def why_not_captured(self, cache: KVCache) -> str | None:
-        """Why the decode steps cannot be captured as CUDA graphs; None where they can. cache: see `decode`."""
+        """Why decode steps cannot be captured as CUDA graphs; None if they can. cache: the self-attention cache."""
         if self.decoder is None:
             return "the model has no decoder"
         if not choice.runs_cuda_kernels(self.device):
@@ -333,9 +339,12 @@ class Transformer(nn.Module):
     def capture_steps(
         self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner | None = None
     ) -> StepGraphs | None:
-        """Capture decode steps for CUDA graphs. None where the device has no graphs, or the model cannot be captured.
+        """Capture decode steps as CUDA graphs.
 
-        cache, cross_cache: see `decode`; the graphs run with these caches alone.
+        Returns None if the device has no graphs, or if the model cannot be captured.
+
+        cache, cross_cache: self-attention and cross-attention cache; the graphs can run only with these caches.
+        sizes: limits of the steps.
         runner: captures and replays the graphs; None for the runner of the device.
         """
         stack = self.decoder
@@ -350,29 +359,32 @@ class Transformer(nn.Module):
         return StepGraphs(stack, self._logits_into, memory, cache, cross_cache, sizes, runner)
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
-        """Logits over the vocabulary, in newly allocated memory: [n, hidden], model dtype -> [n, vocab], float32.
+        """Compute logits over the vocabulary in new memory: [n, hidden], model dtype -> [n, vocab], float32.
 
-        adapters: name of each row's adapter, for a masked language model head; empty for none.
+        adapters: name of each row's adapter, for a masked language model head; empty if no row has an adapter.
         """
         with self.adapters.used(adapters, [1] * len(adapters)):
             return self._logits_into(hidden, None)
 
     def _logits_into(self, hidden: Tensor, out: Tensor | None) -> Tensor:
-        """Logits of hidden states. out: [n or more, vocab], float32, memory for them; None for new memory."""
+        """Compute logits of hidden states: [n, hidden] -> [n, vocab], float32.
+
+        out: [n or more, vocab], float32, memory for the logits; None for new memory.
+        """
         assert isinstance(self.head, LanguageModel | MaskedLanguageModel), "the model has no language model head"
         stack = self.encoder if self.decoder is None else self.decoder
         assert stack is not None
         return self.head(hidden, stack.tokens.weight, out)  # type: ignore[no-any-return]
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """Position of the token of each text that `classify` reads; None if it reads several tokens."""
+        """Position of the token by which `classify` classifies each text; None if it uses several tokens."""
         assert isinstance(self.head, Classification), "the model has no classification head"
         return None if self.config.is_encoder_decoder else self.head.output_positions(batch)
 
     def classify(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Class logits from the output of `encode`: [n, hidden], model dtype -> [batch, num_labels], float32.
+        """Compute class logits from the output of `encode`: [n, hidden], model dtype -> [batch, num_labels], float32.
 
-        In a model with encoder and decoder (BART) the decoder reads the text too, shifted right behind a start token.
+        In a model with encoder and decoder (BART), the decoder also reads the text, shifted right by one start token.
         """
         assert isinstance(self.head, Classification), "the model has no classification head"
         if self.config.is_encoder_decoder:
@@ -383,10 +395,10 @@ class Transformer(nn.Module):
             return self.head(hidden, batch)  # type: ignore[no-any-return]
 
     def classify_tokens(self, hidden: Tensor, batch: EncoderBatch | WaveformBatch) -> Tensor:
-        """Logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32.
+        """Compute the logits of each token: [tokens, hidden], model dtype -> [tokens, num_labels], float32.
 
-        A span head has two labels, start and end; a CTC head has the entries of the vocabulary. In a model with
-        encoder and decoder, the decoder reads the text too, as in `classify`.
+        A span head has two labels, start and end; a CTC head has the entries of the vocabulary. In a model with encoder
+        and decoder, the decoder also reads the text, as in `classify`.
         """
         assert isinstance(self.head, TokenClassification), "the model has no head for tokens"
         with self.adapters.used(batch.adapters, batch.lengths):
@@ -396,9 +408,12 @@ class Transformer(nn.Module):
             return self.head(hidden)  # type: ignore[no-any-return]
 
     def pack_head(self, packer: LinearPacker, table_packer: LinearPacker) -> None:
-        """Pack the weight of a language model head. A token table that is tied to it reads its rows from there.
+        """Pack the weight of a language model head.
 
-        table_packer: packs the token tables that the checkpoint stores quantised.
+        A token table that is tied to the head then reads rows of the packed weight.
+
+        packer: packs the head.
+        table_packer: packs other token tables that the checkpoint stores quantised.
         """
         dtype = self.dtype
         if isinstance(self.head, LanguageModel):
@@ -416,7 +431,7 @@ class Transformer(nn.Module):
                     table.share(table_packer(table.matrix, None), dtype)
 
     def self_attention_layers(self) -> tuple[AttentionConfig, ...]:
-        """Attention of each layer of the self-attention cache; empty without a decoder."""
+        """Self-attention of each layer that has one, for the self-attention cache; empty without a decoder."""
         layers = () if self.config.decoder is None else self.config.decoder.layers
         return tuple(layer.attention for layer in layers if layer.attention is not None)
 
@@ -425,7 +440,10 @@ class Transformer(nn.Module):
         return {} if self.config.decoder is None else self.config.decoder.mixers
 
     def cross_attention_layers(self) -> tuple[AttentionConfig, ...]:
-        """Attention of each layer of the cross-attention cache; empty where no layer attends to an encoder."""
+        """Cross-attention of each decoder layer that has one, for the cross-attention cache.
+
+        May be empty.
+        """
         return tuple(attention.config for attention in self._cross_attentions())
 
     def _cross_attentions(self) -> list[Attention]:
@@ -440,7 +458,10 @@ class Transformer(nn.Module):
         return RaggedStepInputs(batch, encodings, len(stack.layers), self.dtype, source, layers, all_rows)
 
     def _reread(self, source: Tensor, batch: EncoderBatch) -> Tensor:
-        """Run the decoder on the encoded text itself, shifted right. source: [tokens, hidden], encoder output."""
+        """Run the decoder on the encoded text itself, shifted right by a start token.
+
+        source: [tokens, hidden], encoder output. Returns [tokens, hidden].
+        """
         assert self.decoder is not None and isinstance(self.config.head, ClassificationHead | SpanHead)
         starts = torch.tensor(batch.offsets[:-1], device=batch.token_ids.device)
         token_ids, start = batch.token_ids.roll(1), self.config.head.start_token_id

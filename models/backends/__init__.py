@@ -1,1 +1,1 @@
-"""Implementations of the hot operations, one package per backend."""
+"""Implementations of the model operations (products, norms, attention, sampling), one package per backend."""

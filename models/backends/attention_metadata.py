@@ -14,7 +14,10 @@ from torch import Tensor
 
 
 class AttentionView(Protocol):
-    """Attention metadata in the form that a backend's kernels read. reads_bias: whether it contains bias values."""
+    """Attention metadata in the form that a backend's kernels read.
+
+    reads_bias: whether the view contains bias values.
+    """
 
     reads_bias: ClassVar[bool]
 
@@ -37,10 +40,12 @@ def bias_float32(score_bias: Tensor | KeyBias | None) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Distances:
-    """Vectors of distances, `query position - key position`, for disentangled attention.
+    """One vector per distance between positions, for disentangled attention.
+
+    A distance is `query position - key position`.
 
     vectors: [rows, hidden], model dtype.
-    row_of: [2 * length - 1], int64: index `d + length - 1` holds the row of distance d in `vectors`.
+    row_of: [2 * length - 1], int64: element `d + length - 1` is the row of `vectors` that belongs to distance d.
     """
 
     vectors: Tensor
@@ -49,18 +54,20 @@ class Distances:
 
 @dataclass(frozen=True)
 class AttentionMetadata:
-    """Which keys each query of a step sees, and where the keys are. Shared by all layers of one pattern.
+    """Which keys each query of a step sees, and where the keys are.
 
-    query_lens, key_lens: number of queries and of keys of each row. With `causal` the queries of a row are its last
-        positions. A row may have no queries.
+    Layers with the same attention pattern share one instance.
+
+    query_lens, key_lens: number of queries and of keys of each row. The queries are at the last positions of their row,
+        unless `query_starts` is set. A row may have no queries.
     causal: queries see no later keys.
     window: a query sees its own position and the `window - 1` before it; without `causal` also the `window - 1` after
-        it. None: all.
+        it. None: no limit.
     score_bias: [heads, 2 * length - 1], model dtype: bias of distance `key - query` at index `distance + length - 1`;
         or a KeyBias; or None.
     block_tables: [rows, blocks], int64: blocks of each row in a paged cache; None for ragged keys.
     block_size: token slots of a block; 0 for ragged keys.
-    distances: for disentangled attention only.
+    distances: the vectors of distances, for disentangled attention only; else None.
     query_starts: position of each row's first query, for ragged keys only; None where the queries end with the keys.
     chunk: with `causal` only: positions are divided into chunks of this size, and a query sees no keys of earlier
         chunks. None: all keys.
@@ -83,7 +90,10 @@ class AttentionMetadata:
     _shared_views: dict[type, Any] = field(default_factory=dict, repr=False)
 
     def view(self, kind: type[View], *arguments: Any) -> View:
-        """A backend's view, `kind(self, *arguments)`, which is created at the first call and then kept."""
+        """Return the view of class `kind`.
+
+        The first call creates it with `kind(self, *arguments)`; later calls return the same view.
+        """
         views = self._views if kind.reads_bias else self._shared_views
         if kind not in views:
             views[kind] = kind(self, *arguments)  # type: ignore[call-arg]
@@ -91,7 +101,10 @@ class AttentionMetadata:
         return view
 
     def set_view(self, view: AttentionView) -> None:
-        """Use a view that was made elsewhere, in place of the one that `view` would make. It must contain no bias."""
+        """Store a view that was made elsewhere, so that `view` returns it instead of creating one.
+
+        The view must contain no bias.
+        """
         self._shared_views[type(view)] = view
 
     def with_bias(self, score_bias: Tensor) -> AttentionMetadata:

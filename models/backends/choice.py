@@ -55,11 +55,11 @@ _cuda_kernels: Literal["on_cuda", "always", "never"] = "on_cuda"
 
 
 class QuantizationUnavailable(ValueError):
-    """A setting asks for int8 or int4, but no kernel computes with them on this device."""
+    """A setting asks for quantised weights or an int8 cache, but no kernel on this device computes with them."""
 
 
 def backend(x: Tensor) -> Backend:
-    """The backend that computes with tensors like `x`."""
+    """The backend for tensors with the device and dtype of `x`. Symbolic tensors get the CPU backend."""
     if (_kernels and takes(x)) or isinstance(x, SymbolicTensor):
         return CPU
     if x.dtype in _CUDA_DTYPES and runs_cuda_kernels(x.device):
@@ -68,12 +68,12 @@ def backend(x: Tensor) -> Backend:
 
 
 def runs_kernels(x: Tensor) -> bool:
-    """Whether the compiled kernels compute with tensors like `x`."""
+    """Whether the compiled CPU kernels compute with tensors of the device and dtype of `x`."""
     return _kernels and takes(x)
 
 
 def check_kernels() -> None:
-    """Raises StaleKernels where the compiled kernels are of another version of Triptych."""
+    """Raise StaleKernels if the compiled kernels were built from another version of Triptych."""
     library.load()
 
 
@@ -81,7 +81,7 @@ def check_kernels() -> None:
 def using(name: Literal["torch", "cpu", "cuda"], programs: bool = True) -> Iterator[None]:
     """Use one backend in the whole process, for tests and comparisons. `cuda` needs Triton's interpreter on a CPU.
 
-    programs: False runs all layers eagerly.
+    programs: whether layers may run as programs; False runs them eagerly. Only the CPU backend has programs.
     """
     global _kernels, _cuda_kernels, programs_are_enabled
     before = _kernels, _cuda_kernels, programs_are_enabled
@@ -116,23 +116,24 @@ def _cuda_backend() -> Backend:
 
 
 def has_kernels(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the compiled kernels compute with hidden states of a dtype on a device."""
+    """Whether the compiled CPU kernels compute with hidden states of a dtype on a device."""
     return _kernels and device.type == "cpu" and dtype in library.DTYPE_CODES
 
 
 def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Quantization | None) -> None:
-    """Check that the backend has a kernel for quantised weights. Raises QuantizationUnavailable.
+    """Raise QuantizationUnavailable if the backend has no kernel for quantised weights.
 
-    Without one, a quantised product would be slower than a float product.
+    Without such a kernel, a quantised product would be slower than a float product.
+    dtype: dtype of hidden states. quantization: None is always accepted.
     """
     if quantization is not None and not runs_cuda_kernels(device):
         _check_kernels_of(f"--quantize {quantization}", dtype, device, _OR_A_DEVICE)
 
 
 def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
-    """Raises QuantizationUnavailable where the backend has no kernel that reads int8 keys and values.
+    """Raise QuantizationUnavailable if the backend has no kernel that reads int8 keys and values.
 
-    Without one, attention would first convert all of them.
+    Only the compiled CPU kernels read them. Without such a kernel, attention would first convert the whole cache.
     dtype: dtype of queries, keys and values.
     """
     _check_kernels_of("--kv-cache-dtype int8", dtype, device)
@@ -142,7 +143,7 @@ _OR_A_DEVICE = ", or a CUDA device of compute capability 8.0 or later with trito
 
 
 def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device, otherwise: str = "") -> None:
-    """Raise QuantizationUnavailable if the compiled kernels do not run with this dtype and device.
+    """Raise QuantizationUnavailable if the compiled CPU kernels do not run with this dtype and device.
 
     setting: the setting that needs the kernels, for the message.
     otherwise: end of the message that names an alternative to the kernels, for example a CUDA device; or empty.
@@ -154,7 +155,7 @@ def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device, ot
 
 
 def why_no_kernels(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Why the compiled kernels do not compute with hidden states of a dtype on a device; None where they do."""
+    """Why the compiled CPU kernels do not compute with hidden states of a dtype on a device; None if they do."""
     if has_kernels(dtype, device):
         return None
     if device.type != "cpu":
@@ -163,7 +164,10 @@ def why_no_kernels(dtype: torch.dtype, device: torch.device) -> str | None:
 
 
 def kernels_version() -> str:
-    """Version of the compiled kernels, which determines the layouts of packed weights; empty without kernels."""
+    """SHA-256 of the interface of the compiled kernels, which determines the layouts of packed weights.
+
+    The text is empty if this installation has no compiled kernels.
+    """
     return library.interface_hash() if kernels_are_built else ""
 
 

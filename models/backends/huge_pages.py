@@ -1,8 +1,8 @@
 """Allocate memory in pages of 2 MiB: for weights, which matrix products read from end to end, and for scratch memory.
 
 With pages of 4 KiB, a processor spends more time on looking up addresses than on reading, above all in a virtual
-machine. Everything here is advice to the kernel of the operating system: where it has no such pages, small ones are
-used.
+machine. Everything here is advice to the kernel of the operating system, which uses small pages if it has no huge
+pages.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from torch import Tensor
 HUGE_PAGE_BYTES = 2 << 20
 
 _REGION_BYTES = 128 * HUGE_PAGE_BYTES
-"""Size of a region that tensors share. A page of it takes memory only after its first write."""
+"""Size of a region of memory that several tensors share. A page of the region takes memory only after its first
+write."""
 
 _MAX_SHARED_BYTES = 16 * HUGE_PAGE_BYTES
-"""Larger tensors have memory of their own, so that little of a region stays unused."""
+"""Size of the largest tensor in a shared region. Larger tensors have separate memory, so that little of a region stays
+unused."""
 
 _ALIGNMENT_BYTES = 64
-"""A tensor begins at a cache line."""
+"""Size of a cache line. Each tensor in a region begins at a multiple of it."""
 
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 """Advice to Linux: use huge pages from now on; copy the present pages to huge pages (Linux 6.1). From
@@ -43,10 +45,11 @@ def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = No
     """Uninitialised memory for `count` numbers on the CPU, in huge pages where the system has them.
 
     Tensors of up to 32 MiB lie side by side in regions, because most weights of a small model fill no huge page. The
-    memory of a region is given back when none of its tensors is left. Each thread has regions of its own, so that a
-    thread that loads one model shares no region with other models.
+    memory of a region is given back when none of its tensors is left. Threads do not share regions. Models that
+    different threads load therefore never share a region.
 
-    like: a meta tensor gives a meta tensor. Its dtype is used unless `dtype` is given. Raises MemoryError.
+    like: its dtype is used unless `dtype` is given. If it is a meta tensor, the result is a meta tensor too.
+    Raises MemoryError.
     """
     dtype = dtype or like.dtype
     size = count * dtype.itemsize
@@ -59,9 +62,9 @@ def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = No
 
 
 def bytes_in_huge_pages(size: int) -> Tensor:
-    """An uninitialised uint8 tensor, [size], in a mapping of its own, in huge pages where the system has them.
+    """An uninitialised uint8 tensor, [size], in a separate memory mapping, in huge pages where the system has them.
 
-    size: at least 1. Raises MemoryError.
+    size: at least 1. Raises MemoryError if the system has not enough memory.
     """
     return torch.frombuffer(_new_mapping(size), dtype=torch.uint8)
 
@@ -99,7 +102,8 @@ def _new_mapping(size: int) -> ctypes.Array[ctypes.c_char]:
 def map_in_huge_pages(descriptor: int, size: int) -> ctypes.Array[ctypes.c_char]:
     """Map a file in memory, read-only, in huge pages. The mapping ends when nothing refers to the result.
 
-    Raises OSError.
+    descriptor: of the open file. size: number of bytes to map.
+    Raises OSError if the file cannot be mapped.
     """
     start = _map(size, mmap.PROT_READ, mmap.MAP_SHARED | mmap.MAP_POPULATE, descriptor)
     if start is None:
@@ -109,7 +113,7 @@ def map_in_huge_pages(descriptor: int, size: int) -> ctypes.Array[ctypes.c_char]
 
 
 def _map(size: int, protection: int, flags: int, descriptor: int) -> int | None:
-    """Map memory at a multiple of the size of a huge page. Returns its address, or None."""
+    """Map memory at a multiple of the size of a huge page. Returns the address, or None if the system refuses."""
     reserved = _libc.mmap(None, size + HUGE_PAGE_BYTES, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if reserved == _FAILED:
         return None

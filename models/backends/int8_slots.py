@@ -39,28 +39,28 @@ class Int8Slots(NamedTuple):
         return self.codes.nbytes + self.scales.nbytes
 
     def write(self, slots: Tensor, x: Tensor) -> None:
-        """Round heads and store them. slots: [tokens], int64. x: [tokens, kv_heads, head_dim]."""
+        """Round keys or values to int8, and store them. slots: [tokens], int64. x: [tokens, kv_heads, head_dim]."""
         codes, scales = quantize_heads(x)
         self.codes.flatten(0, 1).index_copy_(0, slots, codes)
         self.scales.transpose(1, 2)[slots // self.block_size, slots % self.block_size] = scales
 
     def read(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        """Numbers of some slots: [tokens, kv_heads, head_dim]. slots: [tokens], int64."""
+        """The numbers of some slots, converted to `dtype`: [tokens, kv_heads, head_dim]. slots: [tokens], int64."""
         scales = self.scales.transpose(1, 2)[slots // self.block_size, slots % self.block_size]
         return (self.codes.flatten(0, 1)[slots] * scales[..., None].float()).to(dtype)
 
     def blocks(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Numbers of some blocks: [n, block_size, kv_heads, head_dim]. index: [n], int64."""
+        """The numbers of some blocks, converted to `dtype`: [n, block_size, kv_heads, head_dim]. index: [n], int64."""
         scales = self.scales[index].transpose(1, 2)[..., None].float()
         return (self.codes[index] * scales).to(dtype)
 
 
 CacheSide: TypeAlias = "Tensor | Int8Slots"
-"""Keys or values of one layer: [blocks, block_size, kv_heads, head_dim], or int8."""
+"""Keys or values of one layer in a cache: a float tensor [blocks, block_size, kv_heads, head_dim], or int8 numbers."""
 
 
 def quantize_heads(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Round heads to int8 with a scale each, as the compiled kernel does.
+    """Round keys or values to int8 with one scale per token and head, as the compiled kernel does.
 
     x: [tokens, kv_heads, head_dim].
     Returns codes like x, int8, and scales [tokens, kv_heads], bfloat16.

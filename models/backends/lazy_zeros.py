@@ -1,4 +1,4 @@
-"""Tensors of zeros that take memory where they are first written: caches that are seldom full."""
+"""Tensors of zeros whose memory is taken only where they are written: for caches, which are seldom full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 MIN_LAZY_BYTES = 1 << 20
-"""A smaller tensor is filled with zeros at once. A mapping of its own would cost more than the zeros."""
+"""Size of the smallest lazy tensor. A smaller one is filled at once, because a memory mapping would cost more than the
+zeros."""
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

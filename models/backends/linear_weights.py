@@ -38,7 +38,7 @@ class LinearWeight(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Memory of weight, bias and scales."""
+        """Bytes of weight, bias and scales."""
 
     def multiply(
         self,
@@ -56,14 +56,17 @@ class LinearWeight(Protocol):
         """
 
     def rows(self, index: Tensor) -> Tensor:
-        """Rows of the weight, for an embedding that is tied to it. index: [n], int64 -> [n, in]. Raises IndexError."""
+        """Rows of the weight, for an embedding that is tied to it. index: [n], int64 -> [n, in].
+
+        Raises IndexError for an index outside the weight.
+        """
 
     def slice(self, first: int, end: int) -> LinearWeight | None:
         """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
 
 
 class ExpertWeights(Protocol):
-    """The experts of one layer in a kernel's layout."""
+    """The weights of all experts of one layer in a kernel's layout."""
 
     def mix(
         self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
@@ -85,7 +88,7 @@ EXPERT_PANEL = cpu_linear.PANEL
 class LinearPacker(Protocol):
     """Function that packs a weight [out, in] and its bias, [out] or None, into a kernel's layout.
 
-    A quantised matrix must be one that `has_kernel` accepts.
+    The function also packs a quantised matrix, if `has_kernel` is true for it.
     out_dtype: dtype of the products.
     """
 
@@ -143,7 +146,7 @@ def packer(
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight] | None:
     """The function that packs a weight and its bias for the backend's kernels; None where weights stay dense.
 
-    out_dtype: dtype of the products; None for `dtype`. Float products give `dtype` or float32.
+    out_dtype: dtype of the products; None for `dtype`. Weights that are not quantised support `dtype` and float32 only.
     memory: keeps the packed tensors.
     Raises QuantizationUnavailable where the backend has no kernel for quantised weights.
     """
@@ -165,31 +168,36 @@ def packer(
 
 
 def of_linears(quantization: Quantization | None, device: torch.device) -> Quantization | None:
-    """How the linears of a model are rounded that none of the functions below names. quantization: of the model."""
+    """Rounding of the linear layers except first products, sensitive weights and output head; None for no rounding.
+
+    quantization: the setting of the model.
+    """
     return "int6" if quantization == "int5" and not choice.runs_cuda_kernels(device) else quantization
 
 
 def of_first_products(quantization: Quantization | None, device: torch.device) -> Quantization | None:
-    """How the first linears of feed-forwards, before the activation, are rounded. Their errors matter least.
+    """Rounding of the first linear layers of feed-forward networks, before the activation. Their errors matter least.
 
+    quantization: the setting of the model. Returns None for no rounding.
     See docs/decisions/0176-a-mixture-at-the-size-of-q4-k-m.md.
     """
     return "int4" if quantization == "int5" and not choice.runs_cuda_kernels(device) else quantization
 
 
 def of_sensitive_weights(quantization: Quantization | None, device: torch.device) -> Quantization | None:
-    """The rounding of the weights whose errors matter most, for a model with the given quantization.
+    """Rounding of the weights whose errors matter most; None for no rounding.
 
-    These are the projections to queries, keys and values, and the last products of feed-forwards. See
-    docs/decisions/0142-mixture-of-4-and-6-bits.md.
+    These are the projections to queries, keys and values, and the last products of feed-forward networks.
+    quantization: the setting of the model. See docs/decisions/0142-mixture-of-4-and-6-bits.md.
     """
     return "int6" if quantization in ("int4", "int5") and not choice.runs_cuda_kernels(device) else quantization
 
 
 def of_head(quantization: Quantization | None, device: torch.device) -> Quantization | None:
-    """How the output head, and the token table that is tied to it, are rounded.
+    """Rounding of the output head, and of the token table that is tied to it; None for no rounding.
 
-    Rounding it to 4 bits would change results more than rounding the layers does.
+    Rounding the head to 4 bits would change results more than rounding the layers does.
+    quantization: the setting of the model.
     """
     if quantization in ("int4", "int5", "int6") and not choice.runs_cuda_kernels(device):
         return "int6"
@@ -199,7 +207,9 @@ def of_head(quantization: Quantization | None, device: torch.device) -> Quantiza
 def _cuda_packer(
     dtype: torch.dtype, quantization: Quantization | None, out_dtype: torch.dtype
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
-    """`packer` for a CUDA device. Weights that are not quantised stay dense, for cuBLAS.
+    """The function that packs a weight and its bias for a CUDA device.
+
+    Weights that are not quantised stay dense, for cuBLAS.
 
     The 8-bit kernel has one scale per output feature and does not round activations. So `int8` and `int8-fast` mean the
     same here. There is no 6-bit kernel, so `int6` and `int5` are computed as `int8`.
@@ -225,7 +235,10 @@ def _cuda_packer(
 
 
 def _rounded(weight: Tensor | QuantizedMatrix, quantization: Quantization | None) -> Tensor | QuantizedMatrix:
-    """Round a weight in groups if `quantization` has groups. A weight that is quantised already stays as it is."""
+    """Round a weight in groups if `quantization` has groups. Otherwise the weight is returned as it is.
+
+    A weight that is already quantised is not rounded again.
+    """
     if isinstance(weight, QuantizedMatrix):
         return weight
     if quantization == "int8":
@@ -241,8 +254,9 @@ def _rounded(weight: Tensor | QuantizedMatrix, quantization: Quantization | None
 
 
 def int4_group(width: int, most: int) -> int:
-    """Number of inputs that share a scale: the first of `most`, `most / 2` and `most / 4` that divides the width and is
-    at least 32, else 32.
+    """Number of inputs that share a scale, for rows of `width` inputs.
+
+    The first of `most`, `most / 2` and `most / 4` that divides the width and is at least 32; if there is none, 32.
     """
     return next((size for size in (most, most // 2, most // 4) if size >= 32 and width % size == 0), 32)
 
@@ -266,10 +280,10 @@ def pack_experts(
     outer: tuple[Tensor | QuantizedMatrix, Tensor | None],
     config: MixtureOfExpertsConfig,
 ) -> PackedExperts:
-    """Pack the experts of a layer for the CPU kernels, see `PackedExperts`.
+    """Pack the experts of a layer for the compiled CPU kernels.
 
     packer, last_packer: pack the first and the last products.
-    inner, outer: weight and bias of the first products of all experts, and of their last products.
+    inner, outer: weight and bias of the first and of the last products, in the layout of `PackedExperts`.
     """
     weights = packer(*inner), last_packer(*outer)
     assert all(isinstance(weight, cpu_linear.CpuWeight) for weight in weights), (
@@ -281,7 +295,7 @@ def pack_experts(
 def stack_experts(
     inner: tuple[Tensor, Tensor | None], outer: tuple[Tensor, Tensor | None], config: MixtureOfExpertsConfig
 ) -> ExpertWeights:
-    """The experts of a layer for the Triton kernels.
+    """Combine the weights of a layer's experts for the Triton kernels.
 
     inner, outer: weight and bias of the first products of all experts, and of their last products. Shapes: see
         `models.backends.cuda.experts`, which needs triton.

@@ -24,7 +24,8 @@ class LogitsTopK(NamedTuple):
     """The k largest logits of each row, and the numbers that convert logits to log-probabilities.
 
     values, ids: [rows, k], float32 and int64, in descending order; of equal logits the lower id comes first.
-    logsumexp: [rows], float32: log of the sum of exp(logit - largest logit), or None. NaN for a row of -inf alone.
+    logsumexp: [rows], float32: log of the sum of exp(logit - largest logit), or None. NaN for a row in which all logits
+        are -inf.
     is_finite: [rows], bool: whether all logits of the row are finite.
     """
 
@@ -35,12 +36,12 @@ class LogitsTopK(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, k: int, with_logsumexp: bool) -> LogitsTopK:
-        """Allocate uninitialised memory for a result, on the CPU."""
+        """Allocate uninitialised memory for the k best logits of some rows, on the CPU."""
         ids, logsumexp = torch.empty(rows, k, dtype=torch.int64), torch.empty(rows) if with_logsumexp else None
         return cls(torch.empty(rows, k), ids, logsumexp, torch.empty(rows, dtype=torch.bool))
 
     def rows(self, indices: Sequence[int]) -> LogitsTopK:
-        """The results of some rows."""
+        """The results of the rows with the given indices."""
         if len(indices) == self.ids.shape[0] and list(indices) == list(range(len(indices))):
             return self
         # `non_blocking` keeps the host from waiting for the steps of a device that are under way.
@@ -74,7 +75,7 @@ class DecoderOutput(NamedTuple):
 
     hidden: [rows, hidden], model dtype: hidden states of the output rows.
     logits: [rows, vocab], float32, in memory that the model's next logits overwrite; None if not requested.
-    top_k: their top k; None if not requested.
+    top_k: the top k of the logits; None if not requested.
     """
 
     hidden: Tensor

@@ -1,4 +1,4 @@
-"""Operands of operations that are more than a tensor: rotation angles, and parameters that belong together."""
+"""Types for operands that consist of several parts, such as rotation angles or the parameters of a mixer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RotaryAngles(Protocol):
 class CacheSlots(NamedTuple):
     """Where a layer stores the keys and values of a step.
 
-    keys, values: [blocks, block_size, kv_heads, head_dim], the sides of a cache.
-    slots: [tokens], int64: `block * block_size + offset`.
+    keys, values: [blocks, block_size, kv_heads, head_dim], the keys and the values of a cache.
+    slots: [tokens], int64: slot of each token, `block * block_size + offset`.
     """
 
     keys: Tensor
@@ -40,7 +40,10 @@ class CacheSlots(NamedTuple):
 
 
 class XieluShape(NamedTuple):
-    """Parameters of one activation, see `Backend.xielu`."""
+    """Parameters of the activation xIELU.
+
+    It is `alpha_p * x ** 2 + beta * x` above zero, else `alpha_n * (expm1(min(x, eps)) - x) + beta * x`.
+    """
 
     alpha_p: float
     alpha_n: float
@@ -51,7 +54,7 @@ class XieluShape(NamedTuple):
 class ConvolutionNumbers(NamedTuple):
     """Parameters of a short causal convolution with separate weights for each channel.
 
-    weights: [taps, channels], float32. The first tap belongs to the most distant token. bias: [channels], float32, or
+    weights: [taps, channels], float32. The first tap is multiplied by the earliest token. bias: [channels], float32, or
         None.
     """
 
@@ -62,9 +65,10 @@ class ConvolutionNumbers(NamedTuple):
 class DeltaNumbers(NamedTuple):
     """Parameters of a gated delta rule.
 
-    decay_bias, decay_factors: [heads], float32.
-    key_heads: heads of the keys.
-    strength: factor of the strength of corrections. The compiled kernel supports 1 only.
+    decay_bias, decay_factors: [heads], float32. The logarithm of the decay is
+        `softplus(decay + decay_bias) * decay_factors`.
+    key_heads: number of heads of queries and keys.
+    strength: factor of the corrections to the memory. The compiled kernel supports 1 only.
     """
 
     decay_bias: Tensor
@@ -76,10 +80,11 @@ class DeltaNumbers(NamedTuple):
 class SpaceNumbers(NamedTuple):
     """Parameters of a selective state space.
 
-    time_step_bias, decay_factors, skip: [heads], float32.
-    groups: heads of keys and queries.
-    time_scale: factor of the time steps before their bias.
-    chunk_time_steps: limits of the time steps in `Backend.state_space_chunks`.
+    time_step_bias, decay_factors: [heads], float32: bias of the time steps, and factor from time step to log decay.
+    skip: [heads], float32: factor with which the input is added to the output.
+    groups: number of heads of keys and queries.
+    time_scale: factor of the time steps before their bias is added.
+    chunk_time_steps: smallest and largest time step where tokens are computed in chunks.
     """
 
     time_step_bias: Tensor
@@ -91,7 +96,13 @@ class SpaceNumbers(NamedTuple):
 
 
 class GatedNormShape(NamedTuple):
-    """See `Backend.gated_norm`."""
+    """Settings of `Backend.gated_norm`, an RMS norm in groups with a gate.
+
+    groups: number of groups of features, which are normalised separately.
+    is_shared: whether all groups share one weight.
+    gate_first: whether the gate is applied before the norm; otherwise after it.
+    gate_scale: the gate is `silu(gate_scale * gate)`.
+    """
 
     groups: int
     eps: float

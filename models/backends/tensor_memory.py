@@ -13,14 +13,16 @@ class TensorMemory(Protocol):
     Loading passes every parameter and packed weight to `keep`, always in the same order.
 
     is_filled: whether the memory already has the contents of all tensors. The checkpoint's tensors are then not read,
-        and those passed to `keep` may be on torch's meta device, which has shapes and dtypes only.
+        and the tensors passed to `keep` may be on torch's meta device, which has shapes and dtypes only.
     """
 
     @property
     def is_filled(self) -> bool: ...
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The tensor in this memory: the same shape, dtype and contents. The model uses the result, and only reads it.
+        """Return the tensor in this memory, with the same shape, dtype and contents.
+
+        The model only reads the returned tensor.
 
         Memory that is filled for other processes returns a tensor on the meta device.
         """

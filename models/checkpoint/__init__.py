@@ -1,1 +1,1 @@
-"""From named tensors to a filled model, and back: loading, packing, rounding, heads beside the main one."""
+"""From named tensors to a filled model, and back: loading, packing, rounding, and additional heads."""

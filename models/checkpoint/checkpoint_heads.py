@@ -1,4 +1,7 @@
-"""Find the heads that a checkpoint has besides that of its architecture, from its files. Imports no torch."""
+"""Read from the files of a checkpoint which heads it has in addition to the head of its architecture.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +51,17 @@ from models.families.shared.family import CheckpointTask, Family
 
 @dataclass(frozen=True)
 class CheckpointHeads:
-    """The heads of one checkpoint; None for those that it does not have.
+    """Settings of the heads of one checkpoint; None for heads that it does not have.
 
-    sentence: the vector of a text.
-    late_interaction: a vector for each token.
-    weights_width: width of the hidden states from which a weight of each token is computed.
+    sentence: head that computes one vector per text.
+    late_interaction: head that computes one vector per token.
+    weights_width: width of the hidden states from which the weight of each token is computed, for sparse embeddings.
     spans: head that finds entities with labels from the request.
-    vocabulary: how a sparse vector of weights of vocabulary entries is computed, if the checkpoint says it.
+    vocabulary: how a sparse vector over the vocabulary is computed, if the checkpoint says it.
     answers: whether the checkpoint is a language model that ranks texts by the logits of one or two answer tokens.
-    answer: these tokens, if the files of the checkpoint name them.
-    tasks: tasks of the checkpoint; None for those of its architecture.
-    more_tasks: tasks besides those of its architecture.
+    answer: these answer tokens, if the files of the checkpoint name them.
+    tasks: all tasks of the checkpoint; None if they are the tasks of its architecture and `more_tasks`.
+    more_tasks: tasks in addition to the tasks of the architecture.
     """
 
     sentence: SentenceConfig
@@ -74,10 +77,10 @@ class CheckpointHeads:
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """The files of a checkpoint that determine its family and architecture.
+    """Settings of a checkpoint, and its family and architecture, which they determine.
 
     hf: `config.json`; for a GLiNER checkpoint, the configuration of its encoder.
-    architecture: class of the body and the head that are built. name: class that the files name.
+    architecture: class in transformers whose body and head are built. name: class that the files name.
     gliner: configuration of a GLiNER checkpoint, or None.
     """
 
@@ -94,11 +97,11 @@ class CheckpointFiles:
 
     @property
     def is_static(self) -> bool:
-        """Whether the checkpoint has one vector per token, and no layers."""
+        """Whether the checkpoint is a table with one vector per token, without layers."""
         return self.architecture == "StaticModel"
 
     def config(self) -> ModelConfig:
-        """The configuration of the model. Raises ConfigError."""
+        """The configuration of the model. Raises ConfigError for settings that are not supported."""
         config = self.family.config(self.hf, self.architecture)
         if self.gliner is None and not self.is_colbert:
             return config
@@ -112,7 +115,7 @@ class CheckpointFiles:
 
 
 def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
-    """Add `quantization_config` to the settings from `hf_quant_config.json`, if they have none.
+    """Return the settings with `quantization_config`. If it is missing, it is taken from `hf_quant_config.json`.
 
     Older checkpoints of NVIDIA's Model Optimizer have this separate file.
     """
@@ -123,7 +126,10 @@ def _with_quantization(directory: Path, hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_files(directory: Path) -> CheckpointFiles:
-    """Read the files of a checkpoint. Raises ConfigError."""
+    """Read the settings files of a checkpoint, and find its family and architecture.
+
+    Raises ConfigError for a missing or invalid file, and for a family or setting that is not supported.
+    """
     gliner = read_gliner(directory) or read_gliner2(directory)
     if gliner is None and (static := static_settings(directory)) is not None:
         return CheckpointFiles(directory, static, STATIC_FAMILY, "StaticModel", "StaticModel", None)
@@ -148,7 +154,7 @@ def read_files(directory: Path) -> CheckpointFiles:
 def read_heads(files: CheckpointFiles, config: ModelConfig, answers: bool) -> CheckpointHeads:
     """Read the settings of all heads of a checkpoint.
 
-    answers: the operator serves a language model as a reranker.
+    answers: whether the operator serves a language model as a reranker.
     Raises ConfigError for settings that are not supported, and for heads that the architecture cannot have.
     """
     directory, width = files.directory, config.output_size
@@ -182,7 +188,10 @@ def read_heads(files: CheckpointFiles, config: ModelConfig, answers: bool) -> Ch
 def checkpoint_tasks(
     tasks: tuple[CheckpointTask, ...], head: HeadConfig, heads: CheckpointHeads
 ) -> tuple[CheckpointTask, ...]:
-    """Tasks of a checkpoint: those of its architecture and its heads, and `rerank` for a classifier with one label."""
+    """Tasks of a checkpoint: the tasks of its architecture and its heads, and `rerank` for a classifier with one label.
+
+    tasks: tasks of the architecture.
+    """
     if heads.tasks is not None:
         return heads.tasks
     is_reranker = isinstance(head, ClassificationHead) and head.num_labels == 1
@@ -190,13 +199,17 @@ def checkpoint_tasks(
 
 
 def longest_text(config: ModelConfig, heads: CheckpointHeads) -> int | None:
-    """Longest sequence of a decoder, or of an encoder-only model, in tokens; None if the files do not limit it."""
+    """Limit in tokens for a sequence of a decoder or of an encoder-only model; None if the files state no limit."""
     limits = [limit for limit in (config.max_positions, heads.sentence.max_tokens) if limit is not None]
     return min(limits, default=None)
 
 
 def class_names(hf: Mapping[str, Any], head: HeadConfig) -> tuple[str, ...]:
-    """Class names by index; empty without classes. transformers does not save its default names `LABEL_0`, ..."""
+    """Class names by index, for a classification head; empty for other heads.
+
+    Without names in the files, they are `LABEL_0`, `LABEL_1`..., the default names of transformers.
+    Raises ConfigError if the indices are not consecutive.
+    """
     if not isinstance(head, ClassificationHead | TokenClassificationHead):
         return ()
     names = hf.get("id2label")

@@ -1,7 +1,8 @@
-"""Compare the tables of positions in a checkpoint with those that the model computes instead of reading them.
+"""Check tables of positions in a checkpoint. The model computes such tables instead of reading them.
 
 Marian, FSMT, Pegasus, M2M100 and XGLM have sinusoidal embeddings in their files; RoFormer and GPT-J have the sines and
-cosines of their rotations. A file with another table belongs to a model that this server would compute wrongly.
+cosines of their rotations. If a table in a file differs from the computed table, the server would compute wrong results
+for this model.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from weights.rules import Rule, first_match
 from weights.stored import Stored, StoredTensor
 
 _TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
-"""Largest allowed difference of two values, by dtype of the table. The values are from -1 to 1."""
+"""Largest allowed difference between a value in the file and the computed value, by dtype of the table. All values are
+from -1 to 1."""
 _FLOAT32_TOLERANCE = 1e-3
 _ANGLE_ERROR = 2e-7
-"""Largest relative error of an angle that is computed in float32, as published tables are."""
+"""Largest relative error of an angle that is computed in float32. Published tables have angles of this precision."""
 
 
 def check_constant_tables(transformer: Transformer, rules: Sequence[Rule], stored: Mapping[str, Stored]) -> None:
-    """Raise WeightsError, with the name in the checkpoint, for a table that differs from the computed one.
+    """Raise WeightsError for a table of positions that differs from the computed table. The message names the tensor.
 
     A table may have more or fewer rows than the model has positions; the rows that both have are compared.
     """
@@ -52,7 +54,7 @@ def check_constant_tables(transformer: Transformer, rules: Sequence[Rule], store
 
 
 def _place(transformer: Transformer, table: str) -> tuple[int, int]:
-    """The index of the row in the file that equals row 0 of the computed table, and the width of both tables."""
+    """The row of the file's table that equals row 0 of the computed table, and the width of both tables."""
     computed = _sinusoids(transformer, table)
     return (
         (0, 2 * len(_frequencies(transformer, table)))
@@ -65,7 +67,7 @@ def _place(transformer: Transformer, table: str) -> tuple[int, int]:
 
 
 def _rows(transformer: Transformer, table: str, count: int) -> Tensor:
-    """At most `count` rows of the computed table, float32."""
+    """The first rows of the computed table, at most `count` of them: [rows, width], float32."""
     computed = _sinusoids(transformer, table)
     if computed is not None:
         return computed.table[:count].float()
@@ -75,7 +77,10 @@ def _rows(transformer: Transformer, table: str, count: int) -> Tensor:
 
 
 def _sinusoids(transformer: Transformer, table: str) -> SinusoidalTable | None:
-    """The sinusoidal embeddings with a name such as `encoder.embedding.positions`; None for rotations."""
+    """The module with the sinusoidal embeddings; None for the table of a rotation.
+
+    table: name in the model, such as `encoder.embedding.positions` or `encoder.rotation`.
+    """
     if table.endswith(".rotation"):
         return None
     module = transformer.get_submodule(table)
@@ -84,7 +89,10 @@ def _sinusoids(transformer: Transformer, table: str) -> SinusoidalTable | None:
 
 
 def _frequencies(transformer: Transformer, table: str) -> Tensor:
-    """Rotary frequencies of a stack, all of whose layers have the same rotation. table: such as `encoder.rotation`."""
+    """The rotary frequencies of a stack in which all layers have the same rotation.
+
+    table: name such as `encoder.rotation`.
+    """
     stack = transformer.get_submodule(table.removesuffix(".rotation"))
     (rope,) = stack.config.ropes  # type: ignore[union-attr, misc]
     return inverse_frequencies(rope)

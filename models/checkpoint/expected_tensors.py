@@ -1,4 +1,4 @@
-"""The tensors that a checkpoint must have for a model. A family has defaults for some that may be absent."""
+"""The tensors that a checkpoint must have for a model. Some may be absent, if the family has a default for them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weights.rules import Rule, first_match
 
 @dataclass(frozen=True)
 class ExpectedTensors:
-    """The parameters of a model by where they come from.
+    """The parameters of a model, divided by where their values come from.
 
     shapes: shape of each parameter that the checkpoint must have.
-    zero: shape of each parameter that is zero, because the checkpoint does not have it.
-    tied: parameters that the checkpoint does not have, each with the name of the one that it is tied to.
+    zero: shape of each parameter that is filled with zeros, because the checkpoint does not have it.
+    tied: parameters that the checkpoint does not have; each name maps to the parameter with which it shares its tensor.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -27,9 +27,11 @@ class ExpectedTensors:
 def expected_tensors(
     transformer: Transformer, family: Family, rules: Sequence[Rule], stored: Iterable[str]
 ) -> ExpectedTensors:
-    """Compare the names in a checkpoint with the parameters of a model.
+    """Find out where the values of a model's parameters come from, by the names of the tensors in a checkpoint.
 
-    transformer: may be on the meta device. rules: of the checkpoint. stored: names in the checkpoint.
+    transformer: may be on the meta device.
+    rules: rules from the names in the checkpoint to the names in the model.
+    stored: names in the checkpoint.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in transformer.named_parameters()}
     optional = family.zero_if_absent | family.tied_if_absent.keys()

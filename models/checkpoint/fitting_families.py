@@ -1,4 +1,4 @@
-"""Find served families whose tensors a checkpoint has under another name, for the message that refuses it."""
+"""Find served families that could load a checkpoint of an unknown type, for the message that refuses the checkpoint."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from weights.stored import Stored
 
 _MAX_NAMED = 3
 _MAX_BUILT = 12
-"""Models that are built for one message. A build takes up to 0.1 s, and a refusal must take a few seconds at most."""
+"""Largest number of models that are built for one message. A build takes up to 0.1 s, and a refusal at most a few
+seconds."""
 
 
 def fitting_families(directory: Path) -> str:
-    """The end of a message that names the families whose tensors a checkpoint has; empty without any.
+    """The end of an error message, which names the families whose tensors have the names and shapes of a checkpoint.
 
     directory: directory of a checkpoint whose `model_type` is not served.
-    A fit by names and shapes does not mean that the published code computes the same.
+    Returns an empty text if no family fits. A fit does not mean that the published code computes the same.
     """
     hf = read_settings(directory, "config.json")
     if hf is None:
@@ -49,7 +50,7 @@ def fitting_families(directory: Path) -> str:
 
 
 def _fitting(stored: Mapping[str, Stored], hf: Mapping[str, Any]) -> Iterator[str]:
-    """The types of the families that fit, among the first `_MAX_BUILT` that have a rule for each tensor."""
+    """Yield the types of the families that fit. Only the first `_MAX_BUILT` with a rule for each tensor are tried."""
     plain = {name: value for name, value in hf.items() if name not in ("auto_map", "architectures")}
     built = 0
     for kind, family in FAMILIES.items():
@@ -67,9 +68,10 @@ def _fitting(stored: Mapping[str, Stored], hf: Mapping[str, Any]) -> Iterator[st
 
 
 def _architecture(family: Family, named: Any) -> str | None:
-    """The architecture of a family that has the same head as the architecture in a checkpoint, or None.
+    """The architecture of a family with the same head as the checkpoint's architecture; None if the family has none.
 
-    named: `architectures` of the checkpoint's `config.json`. If it names no head, the family's first architecture.
+    named: `architectures` of the checkpoint's `config.json`. If it names no head, the family's first architecture is
+        returned.
     """
     first = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     _, found, head = first.rpartition("For")
@@ -81,9 +83,9 @@ def _architecture(family: Family, named: Any) -> str | None:
 def _named(
     stored: Mapping[str, Stored], hf: Mapping[str, Any], family: Family, architecture: str
 ) -> tuple[ModelConfig, Sequence[Rule]] | None:
-    """The configuration and the rules of an architecture that has a rule for each tensor; else None.
+    """The configuration and the rules of an architecture that has a rule for each tensor of a checkpoint; else None.
 
-    Most families fail at the first name, and those with experts at a file without any.
+    Most families fail at the first name. Families with experts also fail if the checkpoint has no experts.
     """
     try:
         config = family.config(hf, architecture)
@@ -100,13 +102,13 @@ def _named(
 
 
 def _has_experts(config: ModelConfig) -> bool:
-    """Whether a layer has a mixture of experts. Its model takes long to build."""
+    """Whether a layer has a mixture of experts. A model with experts takes long to build."""
     layers = [layer for stack in (config.encoder, config.decoder) if stack is not None for layer in stack.layers]
     return any(isinstance(getattr(layer, "feed_forward", None), MixtureOfExpertsConfig) for layer in layers)
 
 
 def _fits(stored: Mapping[str, Stored], config: ModelConfig, rules: Sequence[Rule], family: Family) -> bool:
-    """Whether a model with this configuration has exactly these tensors. Reads no tensor."""
+    """Whether a model with this configuration has exactly the stored tensors, by names and shapes. Reads no tensor."""
     try:
         with torch.device("meta"):
             transformer = Transformer(config)

@@ -1,4 +1,4 @@
-"""`config.json` of a GGUF file: the family of the file builds it from the metadata. Imports no torch."""
+"""Build the settings that correspond to `config.json` from the metadata of a GGUF file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weights.gguf.metadata import Metadata
 
 
 def gguf_config(gguf: Gguf) -> dict[str, Any]:
-    """The contents of `config.json`, with the special tokens of generation.
+    """The settings of a GGUF file in the form of a `config.json`, with the special token ids for generation.
 
     Raises GgufError for a file that is not a model, and for an architecture that is not supported.
     """
@@ -39,11 +39,14 @@ def gguf_config(gguf: Gguf) -> dict[str, Any]:
 
 
 def _encoder_of_decoder(model_type: str) -> dict[str, Any]:
-    """Settings that make a decoder an encoder: its tokens attend to the whole text. Other families refuse them."""
+    """Settings that turn a decoder into an encoder, in which each token attends to the whole text.
+
+    Families that do not support this refuse the settings.
+    """
     tasks = FAMILIES[model_type].architectures
     return {"is_causal": False, "architectures": [name for name, served in tasks.items() if served == ("embed",)][:1]}
 
 
 def _reads_both_ways(of: Metadata) -> bool:
-    """Whether all models of an architecture are encoders."""
+    """Whether all models of an architecture are encoders, whose tokens attend to the whole text."""
     return "bert" in of.architecture or of.architecture == "gemma-embedding"

@@ -1,6 +1,7 @@
-"""Rules for the tensor names of GGUF files, which most families share. Imports no torch.
+"""Rules that map the tensor names of GGUF files to the names of the model. Most families share them. Imports no torch.
 
-Names: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp. Layouts: its `convert_hf_to_gguf.py`.
+Sources: `gguf/constants.py` for the names, and `convert_hf_to_gguf.py` for the layouts, both of
+https://github.com/ggml-org/llama.cpp.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from weights.rules import Drop, Rename, Rule, Split, split
 def gguf_rules(model: ModelConfig, family: GgufFamily, stored: Collection[str]) -> Sequence[Rule]:
     """Rules for all tensors of a model in a GGUF file.
 
-    family: its own rules come first. For tensor names that they match, they replace the common rules.
+    family: its rules precede the common rules, and replace them for the tensor names that they match.
     stored: names of the tensors in the file.
     """
     stack, ours = (model.encoder, "encoder") if model.encoder is not None else (model.decoder, "decoder")
@@ -75,12 +76,15 @@ def gguf_rules(model: ModelConfig, family: GgufFamily, stored: Collection[str]) 
 
 
 def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Subtract one: Gemma's norms multiply by one plus their weights, and GGUF files have the sum."""
+    """Subtract one from a norm's weight. Gemma's norms multiply by `1 + weight`, and GGUF files store that sum."""
     return [tensor - 1 for tensor in tensors]
 
 
 def _rules_of_heads(stack: StackConfig, layer: str, norm: Callable[[str, str], Rule]) -> Sequence[Rule]:
-    """Rules that depend on the heads of attention, for a stack in which some layer has attention."""
+    """Rules for norms and fused projections, which depend on the number of attention heads.
+
+    Returns no rules for a stack in which no layer has attention.
+    """
     attention = next(
         (layer_config.attention for layer_config in stack.layers if layer_config.attention is not None), None
     )
@@ -101,7 +105,11 @@ def _rules_of_heads(stack: StackConfig, layer: str, norm: Callable[[str, str], R
 def _head_norms(
     layer: str, theirs: str, ours: str, heads: int, config: QueryKeyNorm | None, norm: Callable[[str, str], Rule]
 ) -> Sequence[Rule]:
-    """Rules for the norm of queries or keys: one weight, or a row of weights for each head."""
+    """Rules for the norm of queries or keys.
+
+    Either all heads share one weight, or the file's tensor has a row of weights for each head.
+    theirs, ours: name of the norm in the file, and in the model. heads: number of heads.
+    """
     if config is None or config.over != "own_head":
         return (norm(rf"blk\.(\d+)\.{theirs}\.(weight|bias)", rf"{layer}attention.{ours}.\2"),)
     names = tuple(rf"{layer}attention.{ours}.heads.{head}.weight" for head in range(heads))
@@ -109,7 +117,10 @@ def _head_norms(
 
 
 def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
-    """Rules for mixtures of experts. One tensor holds a matrix of all experts; the first files had one per expert."""
+    """Rules for mixtures of experts.
+
+    A tensor contains the matrices of all experts of a layer; old files have one tensor per expert.
+    """
     stack = model.decoder or model.encoder
     assert stack is not None
     kinds = [layer_config.feed_forward for layer_config in stack.layers]
@@ -148,10 +159,10 @@ def _expert_rules(model: ModelConfig, layer: str) -> Sequence[Rule]:
 
 
 def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Reshape to a vector: some files have a matrix with one row."""
+    """Flatten tensors to vectors: some files store a vector as a matrix with one row."""
     return [tensor.flatten() for tensor in tensors]
 
 
 def _as_row(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Reshape to a matrix: GGUF drops the first dimension of a matrix with one row."""
+    """Reshape vectors to matrices with one row: GGUF files drop the first dimension of such a matrix."""
     return [tensor.unflatten(0, (1, -1)) if len(tensor.shape) == 1 else tensor for tensor in tensors]

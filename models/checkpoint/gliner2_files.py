@@ -21,7 +21,7 @@ MODEL_TYPE = "extractor"
 ENCODER_FILE = "encoder_config/config.json"
 _PREFIX = r"encoder\."
 _MAX_WORDS = 2048
-"""Words of a window if the checkpoint has no limit: the published code reads a text of any length at once."""
+"""Largest number of words that are read at once, for a checkpoint without a limit. The published code has no limit."""
 _SCHEMAS: Mapping[str, Literal["projection", "transformer"]] = {
     "count_lstm": "projection",
     "count_lstm_v2": "transformer",
@@ -29,7 +29,10 @@ _SCHEMAS: Mapping[str, Literal["projection", "transformer"]] = {
 
 
 def read_gliner2(directory: Path) -> GlinerFiles | None:
-    """The configuration of a GLiNER2 checkpoint; None for another checkpoint. Raises ConfigError."""
+    """The configuration of a GLiNER2 checkpoint; None for any other checkpoint.
+
+    Raises ConfigError for settings that are not supported.
+    """
     settings = None if is_gguf(directory) else read_settings(directory, "config.json")
     if settings is None or settings.get("model_type") != MODEL_TYPE:
         return None
@@ -61,7 +64,10 @@ def read_gliner2(directory: Path) -> GlinerFiles | None:
 
 
 def schema_rules(head: LabelledSpansConfig) -> tuple[Rule, ...]:
-    """Rules for the parts after the encoder. The number of instances of a structure is not computed."""
+    """Rules for the tensors after the encoder.
+
+    The tensors that predict how many instances a structure has are dropped, because this number is not computed.
+    """
     kinds, spans = r"\.(weight|bias)", r"span_rep\.span_rep_layer\."
     ends = {"project_start": "start", "project_end": "end", "out_project": "span"}
     counted, ours = r"count_embed\.", "scorer.label."

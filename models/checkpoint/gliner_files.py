@@ -1,4 +1,4 @@
-"""Read the configuration of a GLiNER checkpoint: `gliner_config.json`, which contains that of its encoder.
+"""Read the configuration of a GLiNER checkpoint: `gliner_config.json`, which contains the configuration of its encoder.
 
 Source: the published code, https://github.com/urchade/GLiNER (version 0.2.29). Imports no torch.
 """
@@ -26,15 +26,16 @@ _UNSUPPORTED: Mapping[str, str] = {
     "post_fusion_schema": "attention between words and labels after the encoder",
     "span_encoder_config": "a second encoder for the words",
 }
-"""Settings that are not supported, with the feature that each one turns on."""
+"""Settings that are not supported. The value is the feature that the setting turns on, for the error message."""
 
 
 @dataclass(frozen=True)
 class GlinerFiles:
-    """Configuration of a checkpoint.
+    """Configuration of a GLiNER or GLiNER2 checkpoint.
 
-    encoder: `config.json` of its encoder. head: the parts after the encoder.
-    prefix: regular expression for the beginning of the names of the encoder's tensors.
+    encoder: `config.json` of its encoder.
+    head: settings of the parts after the encoder.
+    prefix: regular expression for the first part of the encoder's tensor names.
     """
 
     encoder: Mapping[str, Any]
@@ -43,7 +44,10 @@ class GlinerFiles:
 
 
 def read_gliner(directory: Path) -> GlinerFiles | None:
-    """The configuration of a GLiNER checkpoint; None for another checkpoint. Raises ConfigError."""
+    """The configuration of a GLiNER checkpoint; None for any other checkpoint.
+
+    Raises ConfigError for settings that are not supported.
+    """
     settings = None if is_gguf(directory) else read_settings(directory, FILE)
     if settings is None:
         return None
@@ -85,13 +89,16 @@ def read_gliner(directory: Path) -> GlinerFiles | None:
 
 
 def encoder_rules(rules: Sequence[Rule], prefix: str) -> tuple[Rule, ...]:
-    """Rules for the encoder inside a checkpoint. rules: those of the encoder's family. prefix: see `GlinerFiles`."""
+    """Rules for the encoder of a GLiNER checkpoint. Tensors outside of the encoder are dropped.
+
+    rules: rules of the encoder's family. prefix: as in `GlinerFiles`.
+    """
     inside = (Rule(f"{prefix}(?:{rule.pattern})", rule.names, rule.changes) for rule in rules)
     return (*inside, Drop(rf"(?!{prefix}).*"))
 
 
 def head_rules() -> tuple[Rule, ...]:
-    """Rules for the parts after the encoder."""
+    """Rules for the tensors after the encoder. Tensors of the encoder are dropped."""
     kinds = r"\.(weight|bias)"
     projections = {
         r"span_rep_layer\.span_rep_layer\.project_start": "start",

@@ -1,4 +1,4 @@
-"""Which matrices of a model are quantised: those that it computes with as a checkpoint stores them, or rounds."""
+"""Which matrices of a model are quantised, by the checkpoint or by `--quantize`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from models.transformer import Transformer
 from weights.quantized_matrix import QuantizedMatrix
 
 _SEPARATE = frozenset(("router", "shared_gate", "experts", "key_heads", "value_heads"))
-"""Modules whose matrices are not packed one by one. Those of experts are packed together, see `kept_quantized`.
-Routers, gates of shared experts and the heads of latent attention are dequantised."""
+"""Modules whose matrices are not packed one by one. The matrices of experts are packed together, as `kept_quantized`
+checks. Quantised routers, gates of shared experts and heads of latent attention are dequantised."""
 
 _NOT_ROUNDED = frozenset(("router", "shared_gate", "key_heads", "value_heads", "beta", "decay"))
-"""Modules whose matrices keep their dtype with `--quantize`. See the `pack` methods of `MixtureOfExperts`,
-`LatentAttention` and `GatedDelta`."""
+"""Modules whose matrices keep their dtype with `--quantize`. They belong to `MixtureOfExperts`, `LatentAttention` and
+`GatedDelta`."""
 
 
 def rounded_linears(transformer: Transformer) -> set[str]:
@@ -39,9 +39,9 @@ def rounded_linears(transformer: Transformer) -> set[str]:
 def kept_quantized(
     transformer: Transformer, dtype: torch.dtype, device: torch.device, matrices: Mapping[str, QuantizedMatrix]
 ) -> Collection[str]:
-    """Names of the quantised matrices that the transformer computes with as they are.
+    """Names of the parameters whose quantised matrices the model multiplies by without dequantising them.
 
-    matrices: by the name of the parameter.
+    dtype: dtype of hidden states. matrices: the quantised matrices of the checkpoint, by the name of the parameter.
     """
     with_kernel = {name for name, matrix in matrices.items() if has_kernel(matrix, dtype, device)}
     kept = {name for name in with_kernel if _takes_matrix(transformer, name)}
@@ -57,7 +57,7 @@ def kept_quantized(
 
 
 def _takes_matrix(transformer: Transformer, name: str) -> bool:
-    """Whether a parameter may be a quantised matrix. name: name of the parameter."""
+    """Whether the module of a parameter can compute with a quantised matrix. name: name of the parameter."""
     path, _, attribute = name.rpartition(".")
     owner = transformer.get_submodule(path)
     takes = isinstance(owner, Linear | LanguageModel) or type(owner) is EmbeddingTable

@@ -1,6 +1,6 @@
-"""Whether and how a checkpoint makes one vector per token, for late interaction. Reads its files; imports no torch.
+"""Read from the files of a checkpoint whether and how it computes one vector per token, for late interaction.
 
-Three layouts are read:
+Imports no torch. Three layouts are supported:
 
 - ColBERT as its authors publish it: architecture `HF_ColBERT`, settings in `artifact.metadata`, the matrix
   `linear.weight` among the weights of the encoder (Khattab and Zaharia 2020,
@@ -50,7 +50,7 @@ def is_colbert(hf: Mapping[str, Any]) -> bool:
 
 
 def is_multi_vector(directory: Path) -> bool:
-    """Whether a checkpoint with `modules.json` makes a vector per token and none per text."""
+    """Whether a checkpoint with `modules.json` computes a vector per token instead of a vector per text."""
     settings = read_settings(directory, _ROOT_SETTINGS) or {}
     return settings.get("model_type") in ("MultiVectorEncoder", "ColBERT") or bool(_PYLATE_SETTINGS & settings.keys())
 
@@ -63,7 +63,10 @@ def has_token_heads(directory: Path) -> bool:
 
 
 def late_interaction_config(directory: Path, hf: Mapping[str, Any], hidden_size: int) -> LateInteractionConfig | None:
-    """The settings of a checkpoint; None for one without late interaction. Raises ConfigError."""
+    """The settings of the late-interaction head of a checkpoint; None for a checkpoint without one.
+
+    hf: contents of `config.json`. Raises ConfigError for settings that are not supported.
+    """
     if is_colbert(hf):
         return _colbert(directory, hidden_size)
     if module_list(directory) is not None and is_multi_vector(directory):
@@ -75,7 +78,7 @@ def late_interaction_config(directory: Path, hf: Mapping[str, Any], hidden_size:
 
 
 def check_attention(config: LateInteractionConfig, model: ModelConfig) -> None:
-    """Raise ConfigError where tokens cannot be kept from attending to the added tokens of a query."""
+    """Raise ConfigError if no token may attend to the tokens added to a query, and the model does not support this."""
     if config.expansion is None or config.expansion.attended:
         return
     stack = model.encoder

@@ -1,4 +1,4 @@
-"""Build the heads that a checkpoint has besides the head of its architecture, and load their weights."""
+"""Build the heads that a checkpoint has in addition to the head of its architecture, and load their weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ _DENSE_RULES = (Rename(r"(linear|residual|norm)\.(weight|bias)", r"\1.\2"),)
 
 
 def load_sentence_head(directory: Path, config: SentenceConfig, device: torch.device) -> SentenceHead:
-    """Build the head that makes the vector of a text, and load its dense layers, which have a folder each."""
+    """Build the head that computes the vector of a text, and load its dense layers in float32.
+
+    Each layer has a separate folder.
+
+    Raises WeightsError for missing or invalid weights.
+    """
     with torch.device("meta"):
         head = SentenceHead(config)
     for layer, module in zip(config.dense, head.dense, strict=True):
@@ -33,7 +38,10 @@ def load_sentence_head(directory: Path, config: SentenceConfig, device: torch.de
 
 
 def load_token_heads(directory: Path, config: CheckpointHeads, device: torch.device) -> TokenHeads:
-    """Build the other heads of a checkpoint and load their weights, in float32."""
+    """Build the heads that compute results per token, and load their weights in float32.
+
+    Raises WeightsError for missing or invalid weights.
+    """
     with torch.device("meta"):
         heads = TokenHeads(
             config.late_interaction, config.weights_width, config.spans, config.vocabulary, config.answers

@@ -68,14 +68,13 @@ class LoadedModel:
     labels: class names by index, for classification; empty without classes.
     problem_type: `problem_type` of config.json, or None.
     sentence: head that computes sentence embeddings.
-    heads, head_settings: the other heads that the checkpoint has besides the head of its architecture, and their
-        settings.
-    parameters: number of parameters; tied ones are counted once.
-    weight_bytes: memory of the weights.
-    context_tokens: longest sequence of the decoder, or of an encoder-only model; None without a limit.
-    source_tokens: longest source of an encoder-decoder; None without a limit, and for other models.
+    heads, head_settings: heads for results per token, in addition to the head of the architecture, and their settings.
+    parameters: number of parameters; tied parameters are counted once.
+    weight_bytes: memory of the weights, in bytes.
+    context_tokens: limit in tokens for a sequence of the decoder, or of an encoder-only model; None without a limit.
+    source_tokens: limit in tokens for the source of an encoder-decoder; None without a limit, and for other models.
     adapters: low-rank adapters by name.
-    checkpoint_format: format of the quantised matrices of the checkpoint, or empty.
+    checkpoint_format: format of the checkpoint's quantised matrices, for users; empty if it has none.
     notes: properties of the checkpoint that cost memory or are not used, one sentence each.
     """
 
@@ -101,10 +100,10 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class LoadedAdapter:
-    """A low-rank adapter of a loaded model.
+    """Size of a low-rank adapter that was loaded with a model.
 
-    parameters: number of parameters in its file.
-    weight_bytes: memory of its weights.
+    parameters: number of parameters in the adapter's file.
+    weight_bytes: memory of the adapter's weights, in bytes.
     """
 
     parameters: int
@@ -126,15 +125,16 @@ def load_model(
     directory: directory of the checkpoint, or its GGUF file.
     dtype: dtype of weights and hidden states. Adapters are computed in this dtype even if the weights are quantised.
     progress: called with (bytes read so far, total bytes).
-    quantization: see `WeightPacker`. Matrices that the checkpoint stores quantised are then dequantised and rounded.
-    adapters: directory of each low-rank adapter, as peft saves it, by name. For an adapter that the checkpoint holds
-        itself, `directory` followed by its name there (see `weights.own_adapters`).
+    quantization: how weights are rounded, as for `WeightPacker`; None for no rounding. If it is set, matrices that the
+        checkpoint stores quantised are dequantised and rounded again.
+    adapters: directory of each low-rank adapter, as peft saves it, by name. For an adapter inside the checkpoint,
+        `directory` followed by the adapter's name in the checkpoint.
     memory: keeps the tensors of the transformer and its adapters.
-    answers: serve a language model as a reranker, by the logits of its answer.
+    answers: whether to serve a language model as a reranker, by the logits of its answer.
 
-    Raises QuantizationUnavailable where the device has no int8 kernels, ConfigError for an unsupported configuration,
-    and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the setting,
-    tensor or file.
+    Raises QuantizationUnavailable if the device has no kernels for quantised weights, ConfigError for an unsupported
+    configuration, and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the
+    setting, tensor or file.
     """
     choice.check_quantization(dtype, device, quantization)
     if adapters and is_gguf(directory):
@@ -200,7 +200,7 @@ def load_model(
 
 
 def _matrix_format(directory: Path, files: CheckpointFiles) -> QuantizedFormat | None:
-    """How the files store matrices; None for a tensor each."""
+    """Format in which the files store matrices that take several tensors each; None if each matrix is one tensor."""
     if is_gguf(directory):
         return GgufFormat(read_gguf(directory))
     return StaticVectors() if files.is_static else quantized_format(files.hf)
@@ -221,9 +221,10 @@ def _load(
 ) -> LoadReport:
     """Load the weights of the transformer, with the family's defaults for absent tensors.
 
-    matrix_format, keep_quantized: see `load_weights`.
+    matrix_format: format of the checkpoint's quantised matrices, or None.
+    keep_quantized: function that selects the quantised matrices that are not dequantised.
     shapes_only: leave the parameters on the meta device, with their shapes and dtype.
-    packer: packs each layer once it is complete. Other weights are not packed.
+    packer: packs each layer once all its parameters are read. Weights outside of layers are not packed here.
     """
     with open_checkpoint(directory, matrix_format=matrix_format) as stored:
         check_count(len(stored), sum(1 for _ in transformer.parameters()))
@@ -256,7 +257,7 @@ def _load(
 
 
 def _keeps_float32(name: str) -> bool:
-    """Whether this parameter is float32 in a model of any dtype. True for a router's correction bias only."""
+    """Whether a parameter is float32 in a model of any dtype. This is true only for the correction bias of a router."""
     return name.endswith(".router.correction")
 
 
@@ -270,7 +271,7 @@ def _notes(
     dtype: torch.dtype,
     quantization: choice.Quantization | None,
 ) -> tuple[str, ...]:
-    """See `LoadedModel.notes`."""
+    """Sentences for users about quantised matrices that are rounded again or have no kernel, and about unused parts."""
     if matrix_format is None:
         return ()
     name, notes = str(dtype).removeprefix("torch."), []
@@ -287,7 +288,7 @@ def _notes(
 
 
 def _text_only(hf: Mapping[str, Any]) -> tuple[str, ...]:
-    """A note for a checkpoint that also reads pictures or sound."""
+    """A note for users, if the checkpoint also has parts for pictures or sound, which are not loaded; else empty."""
     parts = {"vision_config": "pictures", "audio_config": "sound"}
     left_out = [part for name, part in parts.items() if isinstance(hf.get(name), dict)]
     refused = " and ".join(left_out)
@@ -323,7 +324,11 @@ def _load_adapter(
 
 
 def _check_adapter(name: str, directory: Path, base: Path, hf: Mapping[str, Any], stored: Mapping[str, Stored]) -> None:
-    """Check an adapter of its own directory before the weights are read. Arguments: see `_load_adapter`."""
+    """Check an adapter with a separate directory before the weights are read.
+
+    directory: directory of the adapter. base, hf: directory and `config.json` of the model.
+    Raises ConfigError if the adapter does not fit the checkpoint.
+    """
     if _is_own(directory, base, hf):
         return
     try:
@@ -333,7 +338,10 @@ def _check_adapter(name: str, directory: Path, base: Path, hf: Mapping[str, Any]
 
 
 def _is_own(directory: Path, base: Path, hf: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint of a model holds this adapter itself."""
+    """Whether an adapter is part of the model's checkpoint.
+
+    directory: directory of the adapter. base, hf: directory and `config.json` of the model.
+    """
     return directory.parent == base and directory.name in adapter_names(hf)
 
 
@@ -345,7 +353,10 @@ def _adapter_settings(directory: Path) -> Mapping[str, Any]:
 
 
 def refused_dtypes(directory: Path) -> Mapping[str, str]:
-    """Dtypes that the family of a checkpoint refuses, with the reasons. Raises ConfigError."""
+    """Names of the dtypes that the family of a checkpoint refuses, with the reasons.
+
+    Raises ConfigError as `read_files` does.
+    """
     return read_files(directory).family.refused_dtypes
 
 
@@ -356,7 +367,7 @@ def _refuse_dtype(family: Family, dtype: torch.dtype) -> None:
 
 
 def tensor_rules(files: CheckpointFiles, config: ModelConfig) -> Sequence[Rule]:
-    """Rules for the tensors of the transformer. Tensors of other heads are ignored here."""
+    """Rules for the tensors of the transformer. Tensors of heads that are loaded separately are dropped."""
     if is_gguf(files.directory):
         assert files.family.gguf is not None, "gguf_config chooses among families with GGUF files"
         return gguf_rules(config, files.family.gguf, read_gguf(files.directory).tensors)

@@ -1,4 +1,4 @@
-"""Pack the weights of a loaded model for the kernels that will read them."""
+"""Pack the weights of a model for the kernels that will read them, while the model is loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weights.quantized_matrix import QuantizedMatrix
 
 
 class CountingPacker:
-    """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed."""
+    """A `LinearPacker` that counts memory. packed_bytes: memory of all weights that it has packed, in bytes."""
 
     def __init__(
         self, pack: Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight], out_dtype: torch.dtype
@@ -35,14 +35,15 @@ class CountingPacker:
 
 
 class Packers(NamedTuple):
-    """The packers of a model by what they pack.
+    """The packers of a model, one for each kind of weight.
 
-    linears: all linears but those below.
-    first: products before the activations of feed-forwards: gates, or the first products of those without a gate. In a
-        mixture of experts, gate and up of an expert are one matrix, which this packs.
-    last: last products of feed-forwards.
-    projections: query, key and value projections of plain attention.
-    head: the output head. gates, routers: see `MixtureOfExperts.pack` and `Mixer.pack`; they do not quantise.
+    linears: all linears except the ones below.
+    first: the products before the activation of feed-forward networks: the gate, or the first product of a network
+        without a gate. In a mixture of experts, gate and up of an expert are one matrix, which this packer packs.
+    last: the last products of feed-forward networks.
+    projections: query, key and value projections, except in latent attention and in attention over full sequences.
+    head: the output head.
+    gates, routers: small projections of mixers, gates of shared experts, and routers. These packers do not quantise.
     """
 
     linears: CountingPacker
@@ -57,20 +58,21 @@ class Packers(NamedTuple):
 class WeightPacker:
     """Packs all linears of a model in place. Projections with the same input are merged into one product.
 
-    For the Triton kernels it also merges gate and up of feed-forwards, and stacks experts. Weights that are not
-    quantised stay dense there.
+    For the Triton kernels it also merges gate and up of feed-forward networks, and stacks experts. On a CUDA device,
+    weights that are not quantised stay dense.
 
     dtype: dtype of the model.
-    device: device that runs the model. Its parameters may be on the meta device, because `memory` has their contents.
-    quantization: `int8`, `int8-fast` and `int6` round linears, the output head, and the token table that is tied to it.
-        The other values round linears to 4 bits in groups, and head and table as `int8` does. `int4` on a CPU rounds
-        head, table, projections and last products of feed-forwards as `int6` does; `int5` rounds all as `int6` does but
-        the products before the activations of feed-forwards. Routers, small projections of mixers, other embeddings,
-        norms, biases and hidden states keep their dtype. Attention then works in `attention_dtype`, except sparse and
-        disentangled attention.
+    device: device that runs the model. Its parameters may be on the meta device if `memory` has their contents.
+    quantization: how weights are rounded; None for float weights. `int8`, `int8-fast` and `int6` round linears, the
+        output head, and the token table that is tied to it. The other settings round linears to 4 bits in groups, and
+        head and table as `int8` does. On a CPU, `int4` rounds head, table, query, key and value projections, and the
+        last products of feed-forward networks as `int6` does. On a CPU, `int5` rounds everything as `int6` does, except
+        the products before the activations of feed-forward networks, which get 4 bits. Routers, small projections of
+        mixers, other embeddings, norms, biases and hidden states keep their dtype. With any rounding, attention works
+        in `attention_dtype`, except sparse and disentangled attention.
     memory: keeps the packed weights, and then the parameters that are not packed.
-    Matrices that the checkpoint stores quantised, and that `has_kernel` accepts, are packed as they are.
-    Raises QuantizationUnavailable.
+    Matrices that the checkpoint stores quantised are packed as they are if `has_kernel` is true for them.
+    Raises QuantizationUnavailable if the device has no kernels for the quantised weights of this model.
     """
 
     def __init__(
@@ -111,10 +113,10 @@ class WeightPacker:
         self._packers = Packers(*packers) if packers else None
 
     def assign(self, name: str, value: Tensor | QuantizedMatrix) -> None:
-        """Set a parameter, and pack its layer when this was the last one.
+        """Set a parameter. If it is the last missing parameter of its layer, pack the layer.
 
-        Most layers are packed before the next one is read. Loading then needs the memory of the packed weights and of
-        one layer as it is read, where a quantised matrix takes one byte per code.
+        Most layers are packed before the next one is read. Loading then needs memory for the packed weights and for one
+        layer as it is read. A quantised matrix takes one byte per code while it is read.
         """
         set_parameter(self._model, name, value)
         layer = _layer_of(name)
@@ -125,7 +127,7 @@ class WeightPacker:
                 self._pack_linears(self._model.get_submodule(layer))
 
     def finish(self) -> int:
-        """Pack the rest of the model. Returns the memory of all weights in bytes."""
+        """Pack all weights that are not packed yet. Returns the memory of all weights in bytes."""
         self._pack_linears(self._model)
         if self._packers is not None:
             with torch.inference_mode():
@@ -146,15 +148,15 @@ class WeightPacker:
 
 
 def _layer_of(name: str) -> str:
-    """Path of the layer of a parameter: `decoder.layers.0` of `decoder.layers.0.attention.query.weight`."""
+    """Path of the layer of a parameter: `decoder.layers.0` for `decoder.layers.0.attention.query.weight`."""
     return ".".join(name.split(".")[:3])
 
 
 def _pack(module: nn.Module, packers: Packers, merges: bool) -> None:
     """Pack all linears below a module.
 
-    merges: for the Triton kernels, which compute gate and up of a feed-forward as one product and stack the experts of
-        a layer. Routers, whose logits are float32, stay as they are there.
+    merges: whether to merge gate and up of feed-forward networks, and to stack the experts of a layer, as the Triton
+        kernels need. Routers, whose logits are float32, are then not packed.
     """
     for name, child in module.named_children():
         if isinstance(child, Attention):

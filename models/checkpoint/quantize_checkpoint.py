@@ -37,20 +37,21 @@ from weights.stored import Stored, StoredMatrix, StoredTensor
 from weights.write import SafetensorsWriter
 
 _MIN_GROUP = 32
-"""Inputs of a linear with groups must be a multiple of this, because compressed-tensors has no shorter last group."""
+"""The number of inputs of a linear that is rounded in groups must be a multiple of this, because the last group of
+compressed-tensors is never shorter."""
 _MIN_CALIBRATION_TOKENS = 2
 
 
 @dataclass(frozen=True)
 class QuantizeReport:
-    """What was written.
+    """Facts about a quantised checkpoint that was written.
 
-    family, architecture: of the checkpoint.
+    family, architecture: family of the model, and its class in transformers.
     description: format of the rounded matrices, for users.
-    matrices, weights: number of rounded matrices, and of the numbers in them.
-    calibrated: number of matrices that were rounded with the inputs that texts gave them.
+    matrices, weights: number of rounded matrices, and number of weights in them.
+    calibrated: number of matrices that were rounded with the inputs that they have in the texts.
     others: number of matrices that keep their dtype.
-    bytes_before, bytes_after: size of the weights in the files.
+    bytes_before, bytes_after: size of the weights in the files of the original and of the copy.
     """
 
     family: str
@@ -65,10 +66,12 @@ class QuantizeReport:
 
 
 class _RoundingPlan(NamedTuple):
-    """What is written and how.
+    """Which tensors of a checkpoint are rounded, and how.
 
-    transformer: the model on the meta device. schemes: scheme of each tensor to round, by its name in the checkpoint.
-    sources: source of each parameter, by its name. expected: parameters by where they come from.
+    transformer: the model on the meta device.
+    schemes: scheme of each tensor to round, by its name in the checkpoint.
+    sources: where each parameter is read from, by its name in the model.
+    expected: which parameters the checkpoint has, and which are zero or tied.
     """
 
     transformer: Transformer
@@ -84,20 +87,21 @@ def quantize_checkpoint(
     progress: Callable[[int, int], None] | None = None,
     texts: Sequence[Sequence[int]] = (),
 ) -> QuantizeReport:
-    """Write a quantised copy of a checkpoint. One matrix at a time is in memory, or one layer if there are texts.
+    """Write a quantised copy of a checkpoint. Only one matrix at a time is in memory, or one layer if there are texts.
 
-    The copy appears at its place when it is complete; an error leaves nothing behind.
+    The directory `out` appears when the copy is complete; after an error nothing of it is left.
 
     directory: directory of the checkpoint.
     out: directory to create; it must not exist.
-    precision: `int8`, `int6`, `int8-fast` and `int4-128`: the numbers of these settings of `--quantize`. `int4`: groups
-        of 32 with 4 bits, and with 6 bits where `--quantize int4` has them. `fp8`: one scale per output feature.
+    precision: `int8`, `int6`, `int8-fast` and `int4-128` round as these settings of `--quantize` do. `int4`: groups of
+        32 with 4 bits, or with 6 bits for the weights that have 6 bits with `--quantize int4`. `fp8`: one scale per
+        output feature.
     progress: called with (bytes read so far, total bytes).
     texts: token ids of texts to calibrate with, at most as long as the context of the model; empty to round without
-        data. They are for precisions with groups.
+        data. Only precisions with groups can be calibrated.
 
     Raises ConfigError for a checkpoint that cannot be quantised, WeightsError or ResolveError for missing or invalid
-    files, and OSError for files that cannot be written. Messages are those of `load_model`.
+    files, and OSError for files that cannot be written. Messages are one line, as for `load_model`.
     """
     partial = out.with_name(f"{out.name}.partial")
     for taken in (out, partial):
@@ -165,7 +169,7 @@ def _read(directory: Path) -> CheckpointFiles:
 
 
 def _make_plan(files: CheckpointFiles, stored: Mapping[str, StoredTensor], precision: Precision) -> _RoundingPlan:
-    """Choose the tensors to round.
+    """Choose the tensors to round, and check that the checkpoint has all tensors of the model.
 
     Raises ConfigError for a linear that cannot be written as one quantised matrix, and WeightsError for tensors that
     are missing, unexpected or misshapen.
@@ -202,7 +206,10 @@ def _make_plan(files: CheckpointFiles, stored: Mapping[str, StoredTensor], preci
 def _calibration(
     plan: _RoundingPlan, stored: Mapping[str, StoredTensor], precision: Precision, texts: Sequence[Sequence[int]]
 ) -> Calibration | None:
-    """The calibration with texts; None without texts. Raises ConfigError if precision or texts do not allow it."""
+    """The calibration with texts; None without texts.
+
+    Raises ConfigError if the precision has no groups, or if the texts have too few tokens.
+    """
     if not texts:
         return None
     if any(scheme.group is None for scheme in plan.schemes.values()):
@@ -233,7 +240,7 @@ def _refusal(files: CheckpointFiles, name: str, reason: str) -> ConfigError:
 
 
 def _check_config(files: CheckpointFiles, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError where the family does not accept `quantization_config`."""
+    """Raise ConfigError if the family does not accept a configuration with `quantization_config`."""
     try:
         files.family.config(config, files.architecture)
     except ConfigError as error:
@@ -241,7 +248,7 @@ def _check_config(files: CheckpointFiles, config: Mapping[str, Any]) -> None:
 
 
 def _matrix(tensor: StoredTensor, scheme: Scheme) -> StoredMatrix:
-    """A description of the tensor as the quantised checkpoint will store it. Its content must not be read."""
+    """Describes a tensor as the quantised checkpoint will store it: its layout is known, but it cannot be read."""
 
     def read() -> QuantizedMatrix:
         raise AssertionError("only the layout of the matrix is known")
@@ -255,7 +262,7 @@ def _values(
     precision: Precision,
     calibration: Calibration | None,
 ) -> Iterator[tuple[str, Tensor | QuantizedMatrix]]:
-    """Name and value of each tensor of the checkpoint: rounded if it has a scheme, else as it is stored."""
+    """Yield the name and value of each tensor of the checkpoint: rounded if it has a scheme, else as it is stored."""
     done: set[str] = set()
     for name, matrix in () if calibration is None else calibration.run():
         done.add(name)
@@ -274,10 +281,10 @@ def _write_weights(
     precision: Precision,
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    """Write one weight file for each weight file of the checkpoint, and an index if there are several.
+    """Write one safetensors file for each weight file of the checkpoint, and an index if there are several.
 
     values: name and value of each tensor, in any order.
-    Returns the size of the weight files in bytes.
+    Returns the size of the written files in bytes. Raises ConfigError for NaN or infinity in a rounded matrix.
     """
     by_file: dict[str, list[str]] = {}
     for name, tensor in stored.items():
@@ -309,10 +316,10 @@ def _write_weights(
 
 
 def _parts(name: str, value: Tensor | QuantizedMatrix, scheme: Scheme | None) -> dict[str, Tensor]:
-    """The tensors to write in place of one tensor of the checkpoint: codes, scales and others, or the tensor itself.
+    """The tensors, by name, that represent one tensor of the checkpoint: codes, scales and so on, or the tensor itself.
 
     name: name of the tensor in the checkpoint. value: the tensor, or the matrix that it was rounded to.
-    scheme: of the matrix, or None.
+    scheme: how the matrix was rounded; None for a tensor that was not.
     """
     if isinstance(value, Tensor):
         return {name: value}
@@ -321,7 +328,7 @@ def _parts(name: str, value: Tensor | QuantizedMatrix, scheme: Scheme | None) ->
 
 
 def _empty_parts(name: str, tensor: StoredTensor, scheme: Scheme | None) -> dict[str, Tensor]:
-    """The tensors of `_parts` on the meta device."""
+    """The tensors that `_parts` returns, with shapes and dtypes only, on the meta device."""
     if scheme is not None:
         return _parts(name, scheme.layout(tensor.shape), scheme)
     return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")}

@@ -1,8 +1,8 @@
-"""The output of a sentence-transformers checkpoint for a text: reads `modules.json` and the files it names.
+"""Read from `modules.json` what a sentence-transformers checkpoint computes for a text.
 
 The output is one vector, a set of weights of vocabulary entries (SPLADE), or the answer of a language model (a
-reranker). Token vectors are in `late_interaction_files`. Reimers and Gurevych 2019, arXiv:1908.10084; files as
-https://sbert.net writes them, old and new. Imports no torch.
+reranker). `late_interaction_files` handles vectors per token. Source: Reimers and Gurevych 2019, arXiv:1908.10084;
+files as https://sbert.net writes them, old and new. Imports no torch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODES: Mapping[str, Pooling] = {
     "lasttoken": "last",
 }
 _CLIP = ("clip", "clip_text_model")
-"""Values of `model_type` whose text model gives one vector for a text."""
+"""Values of `model_type` whose text model itself computes one vector for a text."""
 _FLAGS: Mapping[str, str] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -43,7 +43,8 @@ _FLAGS: Mapping[str, str] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Flags of older files, which have no `pooling_mode`, in the order in which the vectors are concatenated."""
+"""Pooling flags of older files, which have no `pooling_mode`, with the name of the mode. With several flags, the
+vectors are concatenated in this order."""
 _ACTIVATIONS: Mapping[str, Activation | None] = {
     "Identity": None,
     "Tanh": "tanh",
@@ -55,10 +56,10 @@ _ACTIVATIONS: Mapping[str, Activation | None] = {
 
 
 def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling) -> SentenceConfig:
-    """Read the settings of a checkpoint.
+    """Read how a checkpoint computes the vector of a text.
 
-    default_pooling: for a checkpoint without `modules.json`; its vectors are normalized to unit length.
-    Raises ConfigError with the file and the setting that is not supported.
+    default_pooling: pooling of a checkpoint without `modules.json`. Its vectors are normalized to unit length.
+    Raises ConfigError for a setting that is not supported; the message names it and its file.
     """
     modules = module_list(directory)
     if modules is None:
@@ -101,14 +102,22 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
 
 
 def _gives_one_vector(directory: Path, kinds: list[str]) -> bool:
-    """Whether the transformer itself gives the vector of a text: CLIP, by its older and its newer module."""
+    """Whether the transformer itself computes the vector of a text.
+
+    This is so for CLIP, with its old and its new module.
+
+    kinds: class names of the modules.
+    """
     if (read_settings(directory, "config.json") or {}).get("model_type") not in _CLIP:
         return False
     return kinds[:1] == [CLIP] or (kinds[:1] == ["Transformer"] and "Pooling" not in kinds)
 
 
 def _dimensions(directory: Path, width: int, normalize: bool) -> int | None:
-    """Number of first components that the checkpoint keeps of its vectors; None for all."""
+    """Number of leading dimensions of a vector that the checkpoint keeps; None for all.
+
+    width: width of the vector. normalize: whether vectors have unit length. Raises ConfigError for an invalid setting.
+    """
     settings = Fields(read_settings(directory, "config_sentence_transformers.json") or {})
     dimensions = settings.optional_integer("truncate_dim")
     if dimensions is None or dimensions >= width:
@@ -121,9 +130,10 @@ def _dimensions(directory: Path, width: int, normalize: bool) -> int | None:
 
 
 def module_list(directory: Path) -> list[tuple[str, str]] | None:
-    """Class name and folder of each module in `modules.json`, of the document route of a router; None without the file.
+    """Class name and folder of each module in `modules.json`; None without the file.
 
-    Dropout, which acts in training only, is left out. Raises ConfigError.
+    For a router, these are the modules for documents. Dropout, which acts in training only, is left out.
+    Raises ConfigError for an invalid file, and if queries need another model than documents.
     """
     try:
         listed = read_json_file(directory, "modules.json")
@@ -141,7 +151,10 @@ def module_list(directory: Path) -> list[tuple[str, str]] | None:
 
 
 def _check_sides(directory: Path, modules: list[tuple[str, str]]) -> None:
-    """Raise ConfigError unless queries go through the same modules as documents, or have a weight per token."""
+    """Raise ConfigError if queries need another model than documents.
+
+    Accepted are queries that use the same modules as documents, or a weight per token.
+    """
     if not is_routed(directory):
         return
     for side in (None, "query"):
@@ -156,7 +169,10 @@ def _check_sides(directory: Path, modules: list[tuple[str, str]]) -> None:
 
 
 def vocabulary_weights(directory: Path) -> VocabularyWeights | None:
-    """The settings of a SPLADE checkpoint; None for another one. Raises ConfigError."""
+    """The settings of a SPLADE checkpoint; None for any other checkpoint.
+
+    Raises ConfigError for settings that are not supported.
+    """
     modules = module_list(directory) or []
     kinds = [kind for kind, _ in modules]
     if "SpladePooling" not in kinds:
@@ -173,7 +189,10 @@ def vocabulary_weights(directory: Path) -> VocabularyWeights | None:
 
 
 def answer_logits(directory: Path) -> AnswerLogits | None:
-    """The tokens whose logits are the score of a language model; None for another checkpoint. Raises ConfigError."""
+    """The tokens whose logits are the score of a reranker that is a language model; None for any other checkpoint.
+
+    Raises ConfigError for settings that are not supported.
+    """
     modules = module_list(directory) or []
     kinds = [kind for kind, _ in modules]
     if "LogitScore" not in kinds:
@@ -188,9 +207,9 @@ def answer_logits(directory: Path) -> AnswerLogits | None:
 
 
 def _adds_generation_prompt(directory: Path) -> bool:
-    """Whether the chat template that renders a query with a document also writes the beginning of the answer.
+    """Whether the chat template, which renders a query with a document, also writes the beginning of the answer.
 
-    Raises ConfigError for other settings.
+    Raises ConfigError for other settings of the template.
     """
     settings = transformer_settings(directory)
     kinds = settings.raw("modality_config", {"message": {}})
@@ -207,7 +226,7 @@ def _adds_generation_prompt(directory: Path) -> bool:
 
 
 def is_cross_encoder(directory: Path) -> bool:
-    """Whether a checkpoint with `modules.json` uses the head of its architecture."""
+    """Whether a checkpoint is a CrossEncoder of sentence-transformers, which uses the head of its architecture."""
     settings = read_settings(directory, "config_sentence_transformers.json") or {}
     return settings.get("model_type") == "CrossEncoder" and [kind for kind, _ in module_list(directory) or []] == [
         "Transformer"
@@ -215,7 +234,7 @@ def is_cross_encoder(directory: Path) -> bool:
 
 
 def without_pooling(directory: Path, default_pooling: Pooling) -> SentenceConfig:
-    """The settings of a checkpoint whose `modules.json` has no pooling: the default pooling, and the longest text."""
+    """Settings for a checkpoint whose `modules.json` names no pooling: the default pooling, and the limit of tokens."""
     return SentenceConfig((default_pooling,), max_tokens=longest_text(directory))
 
 
@@ -243,7 +262,10 @@ def _dense(directory: Path, folder: str, width: int) -> DenseConfig:
 
 
 def token_dense(directory: Path, folder: str, width: int) -> DenseConfig:
-    """A dense layer that is applied to each token. width: width of its input. Raises ConfigError."""
+    """The settings of a dense layer that is applied to each token. width: width of its input.
+
+    Raises ConfigError for settings that are not supported.
+    """
     fields = _settings(directory, folder)
     for name in ("module_input_name", "module_output_name"):
         fields.refuse_unless(name, "token_embeddings")

@@ -1,4 +1,4 @@
-"""Memory that the weights of a checkpoint take with each setting of dtype and quantisation, without reading them."""
+"""Memory of a checkpoint's weights for each dtype and quantisation, computed without reading the weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 class _NoMemory:
-    """Memory of a model that has shapes only. Implements `TensorMemory`."""
+    """Stands for the memory of a model that is built with shapes only. Implements `TensorMemory`."""
 
     is_filled = True
 
@@ -30,10 +30,11 @@ class _NoMemory:
 
 
 def setting_sizes(directory: Path, dtype: torch.dtype) -> Mapping[str, int]:
-    """Bytes of the weights on a CPU: for each quantisation, and in float32 and bfloat16 if it is not quantised already.
+    """Bytes of the weights on a CPU, by setting: float32, bfloat16, and each quantisation.
 
-    A setting that the model or the dtype does not take is absent.
-    directory: directory of a checkpoint, or its GGUF file. dtype: of a model that is quantised.
+    A setting that the model or the dtype does not support is absent. So are float32 and bfloat16 for a checkpoint that
+    is stored quantised.
+    directory: directory of a checkpoint, or its GGUF file. dtype: dtype of the model where a quantisation is set.
     """
     files = read_files(directory)
     config = files.config()

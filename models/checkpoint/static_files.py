@@ -1,7 +1,7 @@
-"""Read the sizes of checkpoints that have one vector per token: StaticEmbedding and Model2Vec. Imports no torch.
+"""Read the settings of checkpoints with one vector per token: StaticEmbedding and Model2Vec. Imports no torch.
 
-Neither library writes the sizes of the model: the shapes of its tensors say them. Sources: sentence-transformers 6.2,
-`StaticEmbedding`; model2vec 0.10, `StaticModel` (https://github.com/MinishLab/model2vec).
+Neither library writes the sizes of the model to a file, so they are read from the shapes of the tensors. Sources:
+sentence-transformers 6.2, `StaticEmbedding`; model2vec 0.10, `StaticModel` (https://github.com/MinishLab/model2vec).
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from weights.resolve import file_in
 from weights.sentence_modules import static_vectors
 
 MAX_TOKENS = 512
-"""Longest text of Model2Vec where its `config.json` states no `max_length`."""
+"""Limit in tokens for a text of Model2Vec, if `config.json` has no `max_length`."""
 
 _HEAD_BYTES = 4096
 _TRUNCATION = re.compile(rb'"truncation":\s*\{[^{}]*"max_length":\s*(\d{1,9})[,\s}]')
-"""The `tokenizers` library writes this setting before the vocabulary, which can have 30 MB."""
+"""Matches the truncation in `tokenizer.json`. The `tokenizers` library writes it before the vocabulary, which can have
+30 MB, so only the beginning of the file is searched."""
 
 
 def static_settings(directory: Path) -> dict[str, Any] | None:
-    """The settings of such a checkpoint, in the form of a `config.json`; None for others. Raises ConfigError."""
+    """The settings of a checkpoint with one vector per token, in the form of a `config.json`; else None.
+
+    Raises ConfigError for missing tensors and for settings that are not supported.
+    """
     kind = static_vectors(directory)
     if not kind:
         return None
@@ -63,7 +67,7 @@ def _model2vec(directory: Path) -> dict[str, Any]:
 
 
 def _truncation(directory: Path) -> int | None:
-    """The length to which `tokenizer.json` cuts texts; None without one."""
+    """Number of tokens after which `tokenizer.json` cuts texts; None if it does not."""
     path = file_in(directory, "tokenizer.json")
     if path is None:
         return None
@@ -73,7 +77,7 @@ def _truncation(directory: Path) -> int | None:
 
 
 def _shapes(directory: Path) -> dict[str, list[int]]:
-    """Shapes of the tensors by name. Raises ConfigError."""
+    """Shapes of the tensors by name. Raises ConfigError if the weight file is missing or damaged."""
     path = file_in(directory, "model.safetensors")
     if path is None:
         raise ConfigError("a checkpoint of one vector per token needs 'model.safetensors'")

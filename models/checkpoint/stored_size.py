@@ -23,10 +23,11 @@ from models.config import (
 from weights.stored import Stored
 
 PARAMETERS_PER_BYTE = 4
-"""Parameters in a byte of the narrowest format, which has 2 bits each."""
+"""Largest number of parameters in a byte: the narrowest format has 2 bits per parameter."""
 TENSORS_PER_PARAMETER = 16
 SPARE_TENSORS = 1 << 14
-"""Tensors of a checkpoint: several parts of each quantised matrix, and those of towers that are not served."""
+"""Number of tensors that a checkpoint may have in addition: parts of quantised matrices, and towers that are not
+served."""
 
 
 def check_size(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
@@ -53,13 +54,19 @@ def check_size(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
 
 
 def check_count(num_stored: int, num_parameters: int) -> None:
-    """Raise ConfigError if a checkpoint has far more tensors than the model has parameters, which are slow to match."""
+    """Raise ConfigError if a checkpoint has far more tensors than the model has parameters.
+
+    It would take long to match them.
+    """
     if num_stored > TENSORS_PER_PARAMETER * num_parameters + SPARE_TENSORS:
         raise ConfigError(f"the files have {num_stored:,} tensors, but the model needs only {num_parameters:,}")
 
 
 def _parameters(stack: StackConfig, hidden_size: int) -> int:
-    """Fewest parameters that a stack can have. Counts the token table, and each layer that has weights itself."""
+    """Lower bound of the parameters of a stack: the token table, and large matrices of the layers.
+
+    Layers that share weights are counted once.
+    """
     found, embedding = 0, stack.embedding
     if isinstance(embedding, EmbeddingConfig):
         found += embedding.vocab_size * (embedding.width or embedding.token_width or hidden_size)
@@ -73,7 +80,7 @@ def _parameters(stack: StackConfig, hidden_size: int) -> int:
 
 
 def _of_layer(layer: LayerConfig, hidden_size: int) -> int:
-    """Lower bound of the parameters of a layer: one matrix of its attention, and one of each feed-forward."""
+    """Lower bound of the parameters of a layer: one matrix of its attention, and one of its feed-forward network."""
     if isinstance(layer, BottleneckLayerConfig):
         return layer.width * hidden_size
     found = 0

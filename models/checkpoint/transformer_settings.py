@@ -1,8 +1,8 @@
-"""Settings of the transformer of a sentence-transformers checkpoint: the longest text, and what is not supported.
+"""Settings of the transformer module of a sentence-transformers checkpoint: token limit, unsupported settings.
 
-The file is `sentence_bert_config.json`, or one of its other names. Its arguments of transformers, `model_kwargs`,
-`processor_kwargs` and `config_kwargs`, are `model_args`, `tokenizer_args` and `config_args` in older files. Source:
-`Transformer` of sentence-transformers 6.2. Imports no torch.
+The settings are in `sentence_bert_config.json`, or in a file with an older name. The file has arguments for
+transformers: `model_kwargs`, `processor_kwargs` and `config_kwargs`, which older files call `model_args`,
+`tokenizer_args` and `config_args`. Source: `Transformer` of sentence-transformers 6.2. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from models.families.shared.fields import Fields, short
 from weights.sentence_modules import SETTINGS_FILES
 
 _MAX_MODEL_LENGTH = 10_000_000
-"""Larger values of `model_max_length` stand for "no limit"."""
+"""Values of `model_max_length` above this mean "no limit"."""
 _OTHER_NAMES = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
 _DOWNLOAD = frozenset(("trust_remote_code", "revision", "code_revision", "token", "cache_dir", "local_files_only"))
 _HARMLESS: Mapping[str, frozenset[str]] = {
@@ -36,13 +36,13 @@ _HARMLESS: Mapping[str, frozenset[str]] = {
     "config_kwargs": _DOWNLOAD
     | {"attn_implementation", "dtype", "output_attentions", "output_hidden_states", "torch_dtype", "use_cache"},
 }
-"""Arguments that change no vector, or that are read here."""
+"""Arguments for transformers that are accepted: they do not change the vectors, or this file reads them."""
 _TEXT = frozenset(("max_length", "padding", "pad_to_multiple_of", "truncation"))
-"""Arguments of a call of the tokenizer that change no vector, or that are read here."""
+"""Arguments for a call of the tokenizer that are accepted: they do not change the vectors, or this file reads them."""
 
 
 def transformer_settings(directory: Path) -> Fields:
-    """The settings of the transformer, from the first of their files that exists."""
+    """The settings of the transformer, from the first settings file that exists; empty without such a file."""
     found = (read_settings(directory, name) for name in SETTINGS_FILES)
     return Fields(next((settings for settings in found if settings), {}))
 
@@ -63,14 +63,15 @@ def longest_text(directory: Path) -> int | None:
 
 
 def _limit(value: Any) -> int | None:
-    """The value of `model_max_length` as a limit; None for no limit."""
+    """The value of `model_max_length` as a limit in tokens; None if it means "no limit"."""
     return int(value) if isinstance(value, int | float) and 0 < value <= _MAX_MODEL_LENGTH else None
 
 
 def refuse_other_vectors(directory: Path, hf: Mapping[str, Any], is_pooled: bool = False) -> None:
-    """Raise ConfigError for a setting that changes the token vectors or the tokens and is not supported.
+    """Raise ConfigError for a setting that changes the tokens or their vectors and is not supported.
 
-    hf: contents of `config.json`. is_pooled: the transformer gives the vector of a text (CLIP), not of each token.
+    hf: contents of `config.json`. is_pooled: whether the transformer computes the vector of a text (CLIP), not one per
+        token.
     """
     settings = transformer_settings(directory)
     settings.refuse_unless("transformer_task", "feature-extraction")
@@ -94,7 +95,10 @@ def refuse_other_vectors(directory: Path, hf: Mapping[str, Any], is_pooled: bool
 
 
 def _arguments(settings: Fields, name: str) -> Mapping[str, Any]:
-    """Arguments for transformers, by their new name or, where a file has both, by the old one."""
+    """Arguments for transformers from the settings. name: new name of the setting.
+
+    A value under its old name takes precedence.
+    """
     old = next(old for old, new in _OTHER_NAMES.items() if new == name)
     given = settings.raw(old)
     return _object(settings.raw(name) if given is None else given, name)

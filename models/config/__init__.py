@@ -1,4 +1,4 @@
-"""Configuration of a model: frozen, nested dataclasses that validate themselves.
+"""Configuration of a model: frozen, nested dataclasses that validate themselves. Invalid values raise ConfigError.
 
 A family file builds a `ModelConfig` from a checkpoint's `config.json`; `models.transformer` builds the modules from it.
 Imports no torch, so that listing families and checking a configuration takes milliseconds.

@@ -1,4 +1,4 @@
-"""Configuration of attention."""
+"""Configuration of the kinds of attention. Every kind is a subclass of `AttentionConfig`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from models.config.positions import RopeConfig
 
 @dataclass(frozen=True)
 class QueryScale:
-    """Factor of the queries by position: `1 + rate * log(1 + floor((position + offset) / length))`.
+    """Factor by which the queries at a position are multiplied:
+    `1 + rate * log(1 + floor((position + offset) / length))`.
 
     Source: Nakanishi 2025, arXiv:2501.19399, as in the published code of Llama 4.
     """
@@ -27,7 +28,12 @@ class QueryScale:
 
 @dataclass(frozen=True)
 class AttentionConfig:
-    """Multi-head or grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245), self or cross."""
+    """Configuration of multi-head or grouped-query attention, as self-attention or cross-attention.
+
+    scale: factor of the scores. causal: whether queries see no later keys. rope: rotary positions, None for none.
+    query_key_norm: norms of queries and keys, None for none.
+    Source: Ainslie et al. 2023, arXiv:2305.13245 (grouped queries).
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -44,31 +50,33 @@ class AttentionConfig:
     """Sliding window: a query attends to its own position and the `window - 1` before it; if not causal, also to the
     `window - 1` after it. None for no window."""
     clip: float | None = None
-    """Queries, keys and values are clipped to [-clip, clip]. None for no clipping."""
+    """Limit to which queries, keys and values are clipped: they become at least -clip and at most clip. None for no
+    clipping."""
     score_cap: float | None = None
     """Scores become `cap * tanh(score / cap)` before masking (Bello et al. 2016, arXiv:1611.09940). None for no cap."""
     sinks: bool = False
-    """Each query head has a learned score that takes part in the softmax and has no value, so that a head can attend to
-    nothing (Xiao et al. 2024, arXiv:2309.17453, section 3.3; OpenAI 2025, arXiv:2508.10925)."""
+    """Whether each query head has a learned score that takes part in the softmax and has no value, so that a head can
+    attend to nothing (Xiao et al. 2024, arXiv:2309.17453, section 3.3; OpenAI 2025, arXiv:2508.10925)."""
     chunk: int | None = None
-    """Keys are divided into chunks of this many positions. A query attends within its chunk only (Llama 4). None for no
-    chunks."""
+    """Size of the chunks, in positions, into which keys are divided. A query attends within its chunk only (Llama 4).
+    None for no chunks."""
     value_norm: NormConfig | None = None
-    """Norm of each value head. None for no norm."""
+    """Norm that is applied to each value head. None for no norm."""
     values_of_keys: bool = False
-    """The values are the keys before their norm and rotation, so that they have no projection (Gemma 4)."""
+    """Whether the values are the keys before their norm and rotation, without a separate projection (Gemma 4)."""
     key_value_layer: int | None = None
-    """Index of an earlier layer whose keys and values this layer reads, so that it has none of its own (Brandon et al.
-    2024, arXiv:2405.12981). None: its own."""
+    """Index of an earlier layer whose keys and values this layer reads (Brandon et al. 2024, arXiv:2405.12981). None
+    for a layer that computes its keys and values."""
     query_scale: QueryScale | None = None
     """Factor of the queries that grows with their position. None for no such factor."""
     output_gate: bool = False
-    """The result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu et al.
-    2025, arXiv:2505.06708). The projection has a bias where the queries have one."""
+    """Whether the result is multiplied by the sigmoid of a projection of the input, before the output projection (Qiu
+    et al. 2025, arXiv:2505.06708). The projection has a bias if the query projection has one."""
     output_scale: float = 1.0
-    """Factor of the result of the output projection."""
+    """Factor by which the result of the output projection is multiplied."""
     key_value_width: int | None = None
-    """Width of the vectors from which keys and values are computed. None: the same width as for queries."""
+    """Width of the vectors from which keys and values are computed. None for the width from which queries are
+    computed."""
 
     values_are_keys: ClassVar[bool] = False
     """Whether the keys serve as values too, so that a cache stores them once."""
@@ -97,14 +105,15 @@ class LatentAttentionConfig(AttentionConfig):
     """Multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1).
 
     Keys and values of all heads are computed from one latent vector per token, and from a rotated part of the key that
-    all heads share. The cache stores the latent vector and the rotated part. Their matrices are absorbed: queries are
-    mapped to the space of the latent vectors, and results are mapped from it. It is multi-query attention whose values
-    are the keys: `num_kv_heads` is 1 and `head_dim` is the width of the rotated part and of the latent vector together.
+    all heads share. The cache stores the latent vector and the rotated part. The matrices that would compute keys and
+    values from the latent vector are applied to queries and results instead. This gives multi-query attention in which
+    the keys are also the values: `num_kv_heads` is 1, and `head_dim` is the sum of the widths of the rotated part and
+    of the latent vector.
 
     latent_dim: width of the latent vector.
     plain_dim: width of the part of a head's query and key that does not rotate.
     value_dim: width of the values of a head.
-    query_rank: width of the latent vector of the queries. None: queries are projected directly.
+    query_rank: width of the latent vector from which queries are computed. None: queries are projected from the input.
     norm: norm of the latent vectors.
     down_bias: whether the projections to the latent vectors have biases.
     """
@@ -137,14 +146,14 @@ class LatentAttentionConfig(AttentionConfig):
 
     @property
     def query_dim(self) -> int:
-        """Width of the query of a head, before its unrotated part is mapped to the space of the latent vectors."""
+        """Width of a query head before the mapping to the space of the latent vectors: plain part plus rotated part."""
         assert self.rope is not None
         return self.plain_dim + self.rope.dim
 
 
 @dataclass(frozen=True)
 class JointAttentionConfig(AttentionConfig):
-    """Self-attention of a decoder whose softmax also covers the keys of the encoder output (Zhang et al. 2025).
+    """Self-attention of a decoder that attends to the encoder output in the same softmax (Zhang et al. 2025).
 
     The same projections compute the keys and values of the text and of the encoder output. Keys of the encoder output
     are not rotated, and a window does not exclude them. Source: arXiv:2512.14856, section 2.
@@ -178,11 +187,11 @@ class BottleneckAttentionConfig(AttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionAttentionConfig(AttentionConfig):
-    """Attention heads beside as many heads that convolve the values of neighbouring tokens (Jiang et al. 2020).
+    """Attention heads, and as many heads that convolve the values of neighbouring tokens instead (Jiang et al. 2020).
 
     The kernels of the convolution are computed from each token and its neighbours (ConvBERT, arXiv:2008.02496).
 
-    kernel_size: number of neighbouring tokens, including the token itself.
+    kernel_size: number of tokens that a convolution reads, including the token itself.
     """
 
     kernel_size: int
@@ -199,8 +208,10 @@ class ConvolutionAttentionConfig(AttentionConfig):
 
 @dataclass(frozen=True)
 class GatedBiasAttentionConfig(AttentionConfig):
-    """Self-attention whose score bias by distance is scaled by a gate of each query (Chen et al. 2021,
-    arXiv:2110.13900, section 3.1). The bias is that of the stack."""
+    """Self-attention with the score bias of the stack, which each query scales by a gate.
+
+    Source: Chen et al. 2021, arXiv:2110.13900, section 3.1.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -213,9 +224,10 @@ class GatedBiasAttentionConfig(AttentionConfig):
 
 @dataclass(frozen=True)
 class RelativeAttentionConfig(AttentionConfig):
-    """Self-attention with vectors of distances and two learned query biases (Dai et al. 2019, arXiv:1901.02860, 3.3).
+    """Self-attention with scores that depend on distances, and two learned biases of the queries.
 
-    The vector of a distance is a projection of its sines and cosines.
+    The vector of a distance is a projection of its sines and cosines. Source: Dai et al. 2019, arXiv:1901.02860,
+    section 3.3.
     """
 
     def __post_init__(self) -> None:
@@ -232,11 +244,11 @@ class DisentangledConfig(AttentionConfig):
     """Disentangled self-attention: scores with terms for relative positions (He et al. 2021, arXiv:2006.03654, 3.1).
 
     The vector of a distance comes from the stack's `DistanceConfig`.
-    content_to_position: add the product of a query and the vector of its distance to the key.
-    position_to_content: add the product of a key and the vector of its distance to the query.
-    own_projections: whether vectors of distances have projections of their own. If false, the projections of queries
-        and keys project them too.
-    position_key_bias: whether the key projection of distances has a bias.
+    content_to_position: whether scores include the product of the query and the vector of its distance to the key.
+    position_to_content: whether scores include the product of the key and the vector of its distance to the query.
+    own_projections: whether vectors of distances have separate projections. Otherwise the projections of queries and
+        keys are applied to them.
+    position_key_bias: whether the separate key projection of distances has a bias.
     """
 
     content_to_position: bool = True
@@ -259,10 +271,12 @@ class DisentangledConfig(AttentionConfig):
 
 @dataclass(frozen=True)
 class DistanceConfig:
-    """Vectors of signed distances below `max_distance`, which all layers of a stack share, with an optional norm.
+    """Learned vectors for the signed distances between tokens, with an optional norm. All layers of a stack share them.
 
-    num_buckets: number of vectors per side. The nearest `num_buckets // 2` distances have a vector each; farther ones
-        share vectors, in steps that grow logarithmically (published code of He et al. 2021, arXiv:2111.09543).
+    max_distance: all distances beyond it share one vector per side.
+    num_buckets: number of vectors for keys on one side of the query. The nearest `num_buckets // 2` distances have a
+        vector each; farther ones share vectors, in steps that grow logarithmically (published code of He et al. 2021,
+        arXiv:2111.09543).
         None: one vector per distance.
     """
 
@@ -282,5 +296,5 @@ class DistanceConfig:
 
     @property
     def span(self) -> int:
-        """Number of distance vectors for keys on one side of the query: before it, or after it."""
+        """Number of distance vectors for the keys on one side of the query: those before it, or those after it."""
         return self.num_buckets or self.max_distance

@@ -14,14 +14,15 @@ from models.config.positions import FairseqSinusoidalPositions, LearnedPositions
 class EmbeddingConfig:
     """Token embeddings times `scale`, plus optional position and token type embeddings, then an optional norm.
 
-    num_token_types: 0 for none.
-    norm: norm of the sum.
+    num_token_types: number of token types; 0 for no token type embeddings.
+    norm: norm that is applied to the sum.
     width: width of all tables and of the norm; a linear layer then projects to the hidden size (Lan et al. 2020,
         arXiv:1909.11942, section 3.1). None: the hidden size, without that layer.
     token_norm: norm of the scaled token embeddings alone, before the sum.
-    token_width: width of the token table alone; a matrix projects its rows to the hidden size (OPT-350m).
-        None: the hidden size, without that matrix.
-    num_task_types: rows of a table whose first row is added to every token before the norm (ERNIE). 0 for none.
+    token_width: width of the token table alone; a matrix projects its rows to the hidden size (OPT-350m). None: the
+        hidden size, without that matrix.
+    num_task_types: number of rows of a table of task types. Its first row is added to every token before the norm
+        (ERNIE). 0 for no such table.
     """
 
     vocab_size: int
@@ -45,7 +46,7 @@ class EmbeddingConfig:
 class QuestionTypesEmbeddingConfig(EmbeddingConfig):
     """Embeddings with token types that the model computes from the token ids, without the tokenizer.
 
-    separator_id: tokens up to and including the first one with this id (a question) have type 0, later ones type 1.
+    separator_id: tokens up to and including the first token with this id (a question) have type 0, later tokens type 1.
         None: all tokens have type 0.
     """
 
@@ -73,9 +74,11 @@ class NeighbourEmbeddingConfig(EmbeddingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnVectorEmbeddingConfig(EmbeddingConfig):
-    """Embeddings in which one token has a vector of its own in place of its scaled row (T5Gemma 2: end of image).
+    """Embeddings in which one token has a separate vector (T5Gemma 2: end of image).
 
-    The row of this token in the table is still its row of an output head that is the table.
+    The vector replaces the token's scaled row of the table. An output head that is tied to the table still uses the
+    row.
+    token_id: id of this token.
     """
 
     token_id: int
@@ -91,19 +94,19 @@ class OwnVectorEmbeddingConfig(EmbeddingConfig):
 
 @dataclass(frozen=True)
 class StaticEmbeddingConfig(EmbeddingConfig):
-    """Vectors of tokens that are the output of a stack without layers (StaticEmbedding, Model2Vec)."""
+    """Token vectors that are the output of the model, in a stack without layers (StaticEmbedding, Model2Vec)."""
 
 
 @dataclass(frozen=True)
 class PerLayerEmbeddingConfig:
-    """A small vector per token for each layer, the input of `LayerInputConfig` (Gemma Team 2025, Gemma 3n).
+    """A small vector per token and layer, which a layer with `LayerInputConfig` reads (Gemma Team 2025, Gemma 3n).
 
-    It is `norm_of(projection(x) * hidden_size ** -0.5) + width ** 0.5 * row of a table`, divided by the root of two,
-    where x is the output of the token embedding.
+    The vector is `(norm(projection(x) * hidden_size ** -0.5) + width ** 0.5 * table[token_id]) / 2 ** 0.5`, where x is
+    the output of the token embedding.
 
-    vocab_size: rows of the table; token ids beyond the table use its first row. None: there is no table, and the vector
-        is the projected part alone, undivided (EmbeddingGemma 2).
-    width: width of the vector of one layer. norm: norm of the projected part.
+    vocab_size: number of rows of the table; token ids beyond the table use its first row. None: there is no table, and
+        the vector is `norm(...)` alone, without the division (EmbeddingGemma 2).
+    width: width of the vector of one layer.
     """
 
     vocab_size: int | None
@@ -120,7 +123,7 @@ class ConvolutionalEmbeddingConfig:
 
     The second convolution has stride 2 (Radford et al. 2022, arXiv:2212.04356, section 2.2).
     num_mels: mel bins per frame.
-    num_positions: positions after the convolutions.
+    num_positions: number of positions after the convolutions, which is half the number of frames.
     """
 
     num_mels: int

@@ -1,7 +1,7 @@
 """Configuration of entities whose labels are in the request: spans of words compared with labels (GLiNER, GLiNER2).
 
-Zaratiana et al. 2023, arXiv:2311.08526; each word scored by itself: Stepanov and Shtopko 2024, arXiv:2406.12925;
-GLiNER2: Zaratiana et al. 2025, arXiv:2507.18546.
+Sources: Zaratiana et al. 2023, arXiv:2311.08526 (spans); Stepanov and Shtopko 2024, arXiv:2406.12925 (single words);
+Zaratiana et al. 2025, arXiv:2507.18546 (GLiNER2).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from models.config.errors import require
 class LabelledSpansConfig:
     """Scoring of the words of a text against labels, which are at the beginning of the same text.
 
-    A text begins with `opening` and its labels, each behind `label_token`, then comes `closing`, then come the words.
+    The model reads `opening`, then each label after a `label_token`, then `closing`, then the words of the text.
     width: width of the vectors of words and labels.
     encoder_width: width of the hidden states; a matrix projects them if the two differ.
-    label_token: the token before each label; its vector is that of the label.
-    label_token_id: its id; None for the id in the tokenizer.
-    opening, closing: the tokens, or texts, before the first label and after the last one. Each is tokenized alone.
+    label_token: the token before each label; its vector represents the label.
+    label_token_id: id of `label_token`; None for its id in the tokenizer.
+    opening, closing: the tokens, or texts, before the first label and after the last label. Each is tokenized alone.
     max_words: maximum number of words of one text.
     max_span_words: maximum number of words of an entity.
     recurrent_layers: number of bidirectional LSTM layers over the words.
-    by_word: each word is scored as start, inside and end of an entity; otherwise each span of words is scored.
-    schema: how labels become vectors in GLiNER2: a recurrent step, and a projection or a small transformer. None for
-        GLiNER. With a schema, entities of different labels may share words, words are in lower case, and no special
+    by_word: whether each word is scored as start, inside and end of an entity; otherwise each span of words is scored.
+    schema: how labels become vectors in GLiNER2: by a recurrent step, then a projection or a small transformer. None
+        for GLiNER. In GLiNER2, entities of different labels may share words, words are in lower case, and no special
         tokens surround the text.
-    class_token: the token before each label of a classification; empty if the model does not classify.
+    class_token: the token before each label of a text classification; empty if the model does not classify texts.
     """
 
     width: int

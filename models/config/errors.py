@@ -1,4 +1,4 @@
-"""The error of a configuration."""
+"""The errors that an invalid or unsupported configuration raises."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A configuration is invalid, or needs something that is not supported."""
+    """A configuration is invalid, or needs something that is not supported. The message is for users."""
 
 
 class UnservedFamilyError(ConfigError):
-    """The `model_type` of a checkpoint is not served."""
+    """No family serves the `model_type` of a checkpoint."""
 
 
 def require(condition: bool, message: str) -> None:

@@ -15,8 +15,8 @@ class HeadTransform:
     """Dense layer, activation and norm between the last hidden states and the logits.
 
     norm: None for no norm.
-    bias: whether the dense layer has one.
-    width: width of the dense layer, if a second one leads back to the hidden size, with the same activation
+    bias: whether the dense layer has a bias.
+    width: width of the dense layer, if a second dense layer with the same activation projects back to the hidden size
         (UltraBERT). None: the hidden size, without a second layer.
     """
 
@@ -33,10 +33,10 @@ class HeadTransform:
 class LanguageModelHead:
     """Configuration of a head that gives logits over the vocabulary.
 
-    tied: the weight is the table of token embeddings.
-    scale: factor of the hidden states.
+    tied: whether the weight is the table of token embeddings.
+    scale: factor by which the hidden states are multiplied.
     cap: logits become `cap * tanh(logit / cap)`. None for no cap.
-    transform: layers before the logits, None for none.
+    transform: layers between the hidden states and the logits; None for no such layers.
     """
 
     tied: bool
@@ -53,7 +53,7 @@ class LanguageModelHead:
 class MaskedLanguageModelHead:
     """Dense layer, activation, norm, then logits that are tied to the token embeddings (BERT's `cls.predictions`).
 
-    The output of the dense layer is as wide as the table of the logits.
+    The output of the dense layer is as wide as a row of the table that gives the logits.
     dense_bias, bias: whether the dense layer and the logits have biases.
     table_width: width of a separate output table, so that the logits are not tied (RemBERT). None: they are tied.
     further_width: width of a second table. Each output row is a row of the token table followed by a row of the second
@@ -82,11 +82,12 @@ class ClassificationHead:
     """Class logits of a sequence: `out(norm(act(dense(pooled))))`.
 
     dense: activation of the dense layer, None for no dense layer.
-    pool: the first token, the last token, the last token with `end_token_id` (`end`), the last token without
-        `pad_token_id` (`unpadded`), the mean of all tokens, or the mean of the logits of all tokens (`late`).
+    pool: what is classified: the first token, the last token, the last token with `end_token_id` (`end`), the last
+        token without `pad_token_id` (`unpadded`), the mean of all tokens, or the mean of the logits of all tokens
+        (`late`).
     bias, dense_bias: whether the output layer and the dense layer have biases.
-    start_token_id: for an encoder-decoder: token before the text in the decoder input; None for the last token of the
-        text.
+    start_token_id: for an encoder-decoder: id of the first decoder input, which precedes the text. None: the last token
+        of the text is moved to the front.
     norm: norm after the dense layer, None for no norm.
     """
 
@@ -125,7 +126,8 @@ class TokenClassificationHead:
 class SpanHead:
     """Start and end logits of an answer, for each token (Devlin et al. 2019, arXiv:1810.04805, 4.2).
 
-    Computed like the logits of `TokenClassificationHead`. start_token_id: see `ClassificationHead`.
+    Computed like the logits of `TokenClassificationHead`: `out(norm(act(dense(hidden))))`.
+    start_token_id: first decoder input of an encoder-decoder, as for `ClassificationHead`.
     """
 
     dense: Activation | None = None
@@ -136,9 +138,9 @@ class SpanHead:
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForwardSpanHead(SpanHead):
-    """A span head that runs a feed-forward sublayer of its own before its start and end logits (BigBird).
+    """A span head with an additional feed-forward sublayer before its start and end logits (BigBird).
 
-    sum_norm: norm of the sum of the sublayer and its input.
+    sum_norm: norm after the sublayer's result is added to its input.
     """
 
     feed_forward: FeedForwardConfig
@@ -147,9 +149,10 @@ class FeedForwardSpanHead(SpanHead):
 
 @dataclass(frozen=True)
 class CtcHead:
-    """Logits of a label for each hidden state of a recording: entries of the vocabulary, one of which is the blank.
+    """Logits over the labels of a speech recogniser, for each hidden state of a recording. One label is the blank.
 
-    Source: Graves et al. 2006, connectionist temporal classification. num_labels: size of the vocabulary.
+    Source: Graves et al. 2006, connectionist temporal classification.
+    num_labels: number of labels, including the blank.
     """
 
     num_labels: int

@@ -1,6 +1,6 @@
 """Configuration of late interaction: a vector per token, and texts compared token by token.
 
-Khattab and Zaharia 2020, arXiv:2004.12832 (ColBERT); Chen et al. 2024, arXiv:2402.03216 (BGE-M3).
+Sources: Khattab and Zaharia 2020, arXiv:2004.12832 (ColBERT); Chen et al. 2024, arXiv:2402.03216 (BGE-M3).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from models.config.sentence import DenseConfig
 
 @dataclass(frozen=True)
 class QueryExpansion:
-    """Tokens that are put after a short query and get vectors like its own tokens.
+    """Tokens that are added to the end of a short query. They get vectors, as the tokens of the query do.
 
     length: a shorter query is filled up to this number of tokens.
     token: the token; empty for the mask token, or for the end token if the tokenizer has no mask token.
-    attended: whether tokens attend to the added tokens. Otherwise all tokens attend to the query's own tokens alone.
+    attended: whether tokens attend to the added tokens. Otherwise all tokens attend only to the tokens that are not
+        added.
     cuts: whether a longer query is cut to `length`.
     """
 
@@ -34,11 +35,11 @@ class QueryExpansion:
 class TextSide:
     """How the texts of one side, queries or documents, become tokens.
 
-    marker: token that is put after the first token, or empty.
+    marker: token that is inserted after the first token; empty for none.
     prompt: text that is put before the text.
-    max_tokens: longest text with all these tokens; None for the limit of the model.
-    skipped_tokens: vocabulary entries whose vectors are left out.
-    skipped_texts: texts; the first token of each is left out too.
+    max_tokens: limit of tokens of a text, including marker and prompt; None for the limit of the model.
+    skipped_tokens: tokens whose vectors are left out.
+    skipped_texts: texts; the vector of the first token of each is left out too.
     """
 
     marker: str = ""
@@ -50,14 +51,17 @@ class TextSide:
 
 @dataclass(frozen=True)
 class LateInteractionConfig:
-    """A vector for each token. The score of a document is the best cosine of each query token, summed.
+    """How a model computes one vector per token, and scores documents with them.
 
-    dense: linear layers on each hidden state.
-    query, document: the two sides.
-    expansion: added tokens of queries, or None.
-    normalize: scale each vector to unit length.
-    first_skipped: number of first tokens without a vector.
-    averages: the score is divided by the number of query vectors.
+    The score of a document is a sum over query tokens: the largest cosine between the query token and any document
+    token.
+
+    dense: linear layers that are applied to each hidden state.
+    query, document: how queries and documents become tokens.
+    expansion: tokens that are added to short queries; None for none.
+    normalize: whether each vector is scaled to unit length.
+    first_skipped: number of tokens at the beginning of a text that get no vector.
+    averages: whether the score is divided by the number of query vectors.
     """
 
     dense: tuple[DenseConfig, ...]
@@ -69,5 +73,5 @@ class LateInteractionConfig:
     averages: bool = False
 
     def width(self, hidden_size: int) -> int:
-        """Number of values in a vector."""
+        """Number of values in the vector of a token."""
         return self.dense[-1].out_features if self.dense else hidden_size

@@ -15,15 +15,18 @@ Activation = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "gelu_quick", 
 
 @dataclass(frozen=True)
 class FeedForwardConfig:
-    """`down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated` (Shazeer 2020, arXiv:2002.05202).
+    """A feed-forward network: `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` if `gated`.
 
-    gate_scale: factor of the gate before its activation.
-    limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925).
-        None for no clipping.
+    Source of the gated variants: Shazeer 2020, arXiv:2002.05202.
+
+    gate_scale: factor of `gate(x)` before the activation.
+    limit: `gate(x)` is clipped to at most `limit`, and `up(x)` to [-limit, limit] (OpenAI 2025, arXiv:2508.10925). None
+        for no clipping.
     up_offset: added to `up(x)` after clipping.
-    sparsity: the quantile of a normal distribution below which values of `gate(x)` become zero. The value at the
-        quantile is subtracted from the others (Gemma 3n). 0: no value becomes zero.
-    inner_bias: whether `gate` and `up` have biases. None: as `bias`, which `down` has.
+    sparsity: part of the values of `gate(x)` that becomes zero: the values below this quantile of a normal
+        distribution. The value at the quantile is subtracted from the other values (Gemma 3n). 0: no value becomes
+        zero.
+    bias: whether `down` has a bias. inner_bias: whether `gate` and `up` have biases; None for the value of `bias`.
     """
 
     intermediate_size: int
@@ -46,13 +49,16 @@ class FeedForwardConfig:
 
     @property
     def is_clipped(self) -> bool:
-        """Whether `gate(x)` or `up(x)` changes before they are multiplied."""
+        """Whether `gate(x)` or `up(x)` is clipped, shifted or made sparse before they are multiplied."""
         return self.limit is not None or self.up_offset != 0 or self.sparsity > 0
 
 
 @dataclass(frozen=True)
 class XieluFeedForwardConfig:
-    """`down(xielu(up(x)))`, with an activation that has learned numbers (Huang and Schlag 2024, arXiv:2411.13010)."""
+    """A feed-forward network `down(xielu(up(x)))`. The activation xIELU has learned parameters.
+
+    Source: Huang and Schlag 2024, arXiv:2411.13010.
+    """
 
     intermediate_size: int
     bias: bool = False
@@ -63,20 +69,23 @@ class XieluFeedForwardConfig:
 
 @dataclass(frozen=True)
 class RouterConfig:
-    """How a mixture of experts chooses experts for a token, and their shares. The best scores are chosen.
+    """How a mixture of experts chooses the experts of a token, and computes their shares: weights of their results.
 
-    normalized: the shares of a token are divided by their sum plus `epsilon`.
+    The experts with the best scores are chosen. Their scores are their shares.
+
+    normalized: whether the shares of a token are divided by their sum plus `epsilon`.
     score: `softmax`: probability of the expert among all experts. `sigmoid`: sigmoid of the expert's logit.
         `sparse_mixer`: the experts of a token are chosen one after the other. The share of an expert is its probability
         among the experts that are not chosen yet and whose logits are within `tolerance` of the largest one (Liu et al.
         2024, arXiv:2409.12136).
     bias: whether the logits have a bias.
-    correction: a bias of each expert is added to the scores for the choice only, in float32 (DeepSeek-AI 2024,
-        arXiv:2412.19437, section 2.1.2).
-    groups: number of equal groups of experts. A token uses experts of `groups_per_token` groups only, those with the
-        largest sums of their `group_members` best scores (DeepSeek-AI 2024, arXiv:2405.04434, section 2.2.2).
-    scale: factor of the shares.
-    input_norm: norm of the router's input, which is then divided by the root of its width. None for neither.
+    correction: whether a float32 bias per expert is added to the scores for the choice, but not for the shares
+        (DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2).
+    groups: number of equal groups of experts. A token uses experts of `groups_per_token` groups only: the groups with
+        the largest sums of their `group_members` best scores (DeepSeek-AI 2024, arXiv:2405.04434, section 2.2.2).
+    scale: factor by which the shares are multiplied.
+    input_norm: norm of the router's input, which is then divided by the square root of its width. None: neither norm
+        nor division.
     expert_scale: whether the share of each expert has a learned factor.
     """
 
@@ -108,24 +117,28 @@ class RouterConfig:
 
     @property
     def chooses_by_logits(self) -> bool:
-        """Whether logits and scores rank the experts equally, so that experts are chosen without computing scores."""
+        """Whether the experts with the largest logits also have the largest scores.
+
+        Scores then need not be computed first.
+        """
         return not self.correction and self.groups == 1
 
 
 @dataclass(frozen=True)
 class MixtureOfExpertsConfig:
-    """A mixture of experts: a router selects `experts_per_token` of `num_experts` feed-forwards for each token.
+    """A mixture of experts: a router selects `experts_per_token` of `num_experts` feed-forward networks for each token.
 
     expert: configuration of each expert.
-    shared: one more expert for every token. None for no shared expert.
-    shared_gate: the shared expert is multiplied by the sigmoid of its own gate (Qwen Team 2024, arXiv:2407.10671).
-    weighs_inputs: the share of an expert multiplies its input instead of its result (Llama 4).
+    shared: one more expert, which every token uses. None for no shared expert.
+    shared_gate: whether the result of the shared expert is multiplied by the sigmoid of a learned gate (Qwen Team 2024,
+        arXiv:2407.10671).
+    weighs_inputs: whether the share of an expert multiplies its input instead of its result (Llama 4).
     latent_size: width of the inputs and results of the experts, if a linear layer projects the input to it and another
         one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, and no such
         layers.
     latent_bias: whether these two layers have biases.
-    capacity: number of tokens of one text that an expert computes. The result of its later tokens is zero (Fedus et al.
-        2021, arXiv:2101.03961, section 2.2). None for no limit.
+    capacity: largest number of tokens of one text that an expert computes. For later tokens its result is zero (Fedus
+        et al. 2021, arXiv:2101.03961, section 2.2). None for no limit.
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.
     """
 
@@ -171,11 +184,11 @@ class MixtureOfExpertsConfig:
 
 @dataclass(frozen=True)
 class FeedForwardSumConfig:
-    """The sum of several feed-forwards with the same input: `sum(output_norm(f(input_norm(x))))`.
+    """The sum of several feed-forward networks with the same input: `sum(output_norm(f(input_norm(x))))`.
 
-    Where a part is a mixture of experts, its router reads x itself, before the input norm (Gemma Team 2026, Gemma 4).
+    If a part is a mixture of experts, its router reads x before the input norm (Gemma Team 2026, Gemma 4).
 
-    parts: each feed-forward with its norm slots, without a residual norm and without a factor of the result.
+    parts: each network with its norm slots, which have neither a residual norm nor a scale.
     """
 
     parts: tuple[tuple[FeedForwardConfig | MixtureOfExpertsConfig, NormSlots], ...]
@@ -188,16 +201,15 @@ class FeedForwardSumConfig:
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Self-attention or a mixer, optional cross-attention and feed-forward, each with its norm slots.
+    """A layer: self-attention or a mixer, optional cross-attention and feed-forward network, each with its norm slots.
 
     attention: None for a layer without self-attention.
     attention_norms: norms of the self-attention, or of the mixer that replaces it or runs in parallel to it.
     feed_forward: None for a layer without feed-forward.
-    parallel: attention and feed-forward both read the input of the layer, and both results are added to it (Wang and
-        Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
-    mixer: a part that reads earlier tokens through a state of constant size. In a layer
-        with self-attention, both read the same normed input, and their results are added (Falcon-H1). None for no such
-        part.
+    parallel: whether attention and feed-forward both read the input of the layer, to which both results are added (Wang
+        and Komatsuzaki 2021, GPT-J). A feed-forward without an input norm then reads the normed input of the attention.
+    mixer: a part that reads earlier tokens through a state of constant size. In a layer with self-attention, both read
+        the same normed input, and their results are added (Falcon-H1). None for a layer without a mixer.
     """
 
     attention: AttentionConfig | None
@@ -234,5 +246,5 @@ class LayerConfig:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether the experts compute a limited number of tokens of each text."""
+        """Whether each expert of the layer computes only a limited number of tokens of a text."""
         return isinstance(self.feed_forward, MixtureOfExpertsConfig) and self.feed_forward.capacity is not None

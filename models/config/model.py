@@ -35,7 +35,10 @@ from models.config.state import MixerConfig
 
 @dataclass(frozen=True)
 class StreamsConfig:
-    """Several streams of hidden states between the embedding and the final norm, see `AlternatingLayerConfig`."""
+    """Number of streams: hidden states that a stack keeps in parallel from embedding to final norm (Gemma 3n).
+
+    `AlternatingLayerConfig` describes how layers read and write them.
+    """
 
     count: int
 
@@ -47,18 +50,17 @@ class StreamsConfig:
 class StackConfig:
     """An encoder or a decoder: embeddings, layers and an optional final norm.
 
-    score_bias: bias of the attention scores by relative position, shared by all layers unless it is
-        `per_layer`.
-    sharing: for each layer, the index of the layer whose weights it uses, its own or an earlier one (Lan et al. 2020,
-        arXiv:1909.11942, section 3.1). Empty: every layer has its own weights.
-    distances: vectors of distances, for layers with disentangled attention.
+    score_bias: bias of the attention scores by relative position, shared by all layers unless it is `per_layer`.
+    sharing: for each layer, the index of the layer whose weights it uses: itself or an earlier layer (Lan et al. 2020,
+        arXiv:1909.11942, section 3.1). Empty: every layer has separate weights.
+    distances: vectors of distances, for layers with disentangled attention; None without such layers.
     output_width: width to which a matrix projects the final hidden states (OPT-350m). None for no such matrix.
     output_bias: whether this projection has a bias.
-    per_layer: vectors of tokens for each layer, for layers with an `input_width`. None for none.
-    streams: streams of hidden states, for layers with streams. None for one.
+    per_layer: vectors per token and layer, for layers with an `input_width`. None without such layers.
+    streams: several streams of hidden states, for `AlternatingLayerConfig`. None for a single stream.
     final_positions: table of vectors by position, which are added to the final hidden states before they are projected
         to the output width. None for no such table.
-    global_vectors: number of global vectors of each text, for layers with global vectors.
+    global_vectors: number of global vectors of each text, for `GlobalVectorsLayerConfig`; 0 without such layers.
     """
 
     embedding: EmbeddingConfig | ConvolutionalEmbeddingConfig | SamplesEmbeddingConfig
@@ -106,8 +108,9 @@ class StackConfig:
 
     @property
     def needs_all_rows(self) -> bool:
-        """Whether the last layer computes all tokens even if few are needed, because its experts have a capacity, which
-        all tokens of a text use up.
+        """Whether the last layer must compute all tokens even if few outputs are needed.
+
+        This is so if its experts have a capacity, which all tokens of a text use up.
         """
         return bool(self.layers) and self.layers[-1].has_capacity
 
@@ -143,7 +146,10 @@ class StackConfig:
 
     @cached_property
     def cache_layers(self) -> tuple[int, ...]:
-        """For each layer, the index of its keys and values in a cache, which skips layers without self-attention."""
+        """For each layer, the index under which a cache stores its keys and values.
+
+        A cache has no entry for layers without self-attention, whose index here has no meaning.
+        """
         has_attention = [layer.attention is not None for layer in self.layers]
         return tuple(accumulate(has_attention[:-1], initial=0))
 
@@ -154,19 +160,22 @@ class StackConfig:
 
     @cached_property
     def ropes(self) -> frozenset[RopeConfig]:
-        """All rotary positions of the layers."""
+        """The different configurations of rotary positions in the layers."""
         attentions = (layer.attention for layer in self.layers if layer.attention is not None)
         return frozenset(attention.rope for attention in attentions if attention.rope is not None)
 
     @cached_property
     def query_scales(self) -> frozenset[QueryScale]:
-        """All factors of queries by position."""
+        """The different configurations of query factors in the layers."""
         attentions = (layer.attention for layer in self.layers if layer.attention is not None)
         return frozenset(attention.query_scale for attention in attentions if attention.query_scale is not None)
 
     @property
     def first_attention(self) -> AttentionConfig:
-        """Self-attention of the first layer that has it."""
+        """Configuration of the self-attention in the first layer that has self-attention.
+
+        Raises ConfigError if no layer has it.
+        """
         found = next((layer.attention for layer in self.layers if layer.attention is not None), None)
         require(found is not None, "the stack has no layer with self-attention")
         assert found is not None
@@ -179,9 +188,9 @@ class ModelConfig:
 
     vocab_size: vocabulary of the logits and of the decoder. Without `shared_embeddings`, the encoder of an
         encoder-decoder may have another vocabulary.
-    shared_embeddings: both stacks use one table of token embeddings.
-    max_positions: longest sequence in tokens, None for no limit (T5).
-    max_source_positions: longest source of an encoder-decoder in tokens, None for the limit of the decoder.
+    shared_embeddings: whether both stacks use one table of token embeddings.
+    max_positions: largest number of tokens of a sequence; None for no limit (T5).
+    max_source_positions: largest number of source tokens of an encoder-decoder; None for the limit of the decoder.
     source_size: in an encoder-decoder, the hidden size of the encoder if it is not `hidden_size`; else None.
     """
 
@@ -236,15 +245,18 @@ class ModelConfig:
     def keys_depend_on_length(self) -> bool:
         """Whether the keys of a prefix depend on the length of the whole prompt.
 
-        See `models.steps.batch.DecoderBatch.rope_lengths`.
+        This is so if rotary positions depend on it.
         """
         return any(rope.depends_on_length for rope in self._ropes())
 
     def key_variant(self, length: int) -> str:
-        """Which keys a prompt of this length has. Prompts with equal variants share the keys of a common beginning.
+        """Identifies which keys a prompt of this length has.
 
-        Empty up to the original length of all rotary embeddings, and for models whose keys depend on no length. Beyond
-        it, `LongScaling` has one other variant, and `DynamicScaling` one for each length.
+        Prompts with equal variants share the keys of a common beginning.
+
+        The result is empty for models in which keys do not depend on the length. It is also empty up to the original
+        length of all rotary embeddings. Beyond that length, `LongScaling` has one other variant, and `DynamicScaling`
+        one variant per length.
         """
         scalings = [rope.scaling for rope in self._ropes() if rope.depends_on_length]
         variants = set()
@@ -256,7 +268,10 @@ class ModelConfig:
 
     @property
     def restart_tokens(self) -> int | None:
-        """Length at which a text must be recomputed from its start; None for no such length (see `LongScaling`)."""
+        """Number of tokens at which a growing text must be recomputed from its start; None for no such length.
+
+        Only a model with a `LongScaling` with `restarts` has such a length.
+        """
         scalings = [rope.scaling for rope in self._ropes() if isinstance(rope.scaling, LongScaling)]
         return min((scaling.original_max_positions for scaling in scalings if scaling.restarts), default=None)
 

@@ -12,10 +12,10 @@ from models.config.errors import require
 class NormConfig:
     """Layer norm (Ba et al. 2016, arXiv:1607.06450) or RMS norm (Zhang and Sennrich 2019, arXiv:1910.07467).
 
-    kind: `affine` multiplies by a weight and adds a bias, without mean, variance and `eps` (MobileBERT).
-        `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma), and `layer_from_one` such a layer
-        norm without a bias (streaming Moonshine). `layer_unscaled` is a layer norm
-        without weight and bias (OLMo), `rms_unscaled` an RMS norm without weight.
+    kind: `layer` or `rms`, or one of these variants. `affine` multiplies by a weight and adds a bias, without mean,
+        variance and `eps` (MobileBERT). `rms_from_one` is an RMS norm that multiplies by one plus its weight (Gemma).
+        `layer_from_one` is a layer norm that multiplies by one plus its weight and has no bias (streaming Moonshine).
+        `layer_unscaled` is a layer norm without weight and bias (OLMo), `rms_unscaled` an RMS norm without weight.
     """
 
     kind: Literal["affine", "layer", "layer_from_one", "layer_unscaled", "rms", "rms_from_one", "rms_unscaled"]
@@ -28,7 +28,7 @@ class NormConfig:
 
 @dataclass(frozen=True)
 class NormSlots:
-    """The three optional norms of a sublayer `f` and the factor of its result.
+    """The three optional norms of a sublayer `f`, and the factor `scale` of its result.
 
     `y = residual_norm(x + scale * output_norm(f(input_norm(x))))`
     """
@@ -43,9 +43,9 @@ class NormSlots:
 class QueryKeyNorm:
     """Norms of queries and keys (Henry et al. 2020, arXiv:2010.04245).
 
-    over: `head`: over each head, with weights that all heads share. `own_head`: over each head, with weights per head.
-        `all`: over all heads together.
-    after_rotation: the norms follow the rotation of queries and keys, instead of preceding it.
+    over: what is normalised together. `head`: each head, with weights that all heads share. `own_head`: each head, with
+        separate weights per head. `all`: all heads together.
+    after_rotation: whether the norms follow the rotation of queries and keys, instead of preceding it.
     """
 
     norm: NormConfig

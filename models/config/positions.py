@@ -8,11 +8,13 @@ from typing import Literal
 from models.config.errors import require
 
 MIN_FACTOR, MAX_FACTOR = 1e-3, 1e5
-"""Range of a factor of scaling. Published models have at most 64."""
+"""Smallest and largest allowed factor of a scaling. Published models have at most 64."""
 MAX_THETA, MAX_ROTATED = 1e12, 1 << 16
-"""Largest base, and most dimensions of a head, for which angles are computed. Published models have 1e11 and 512."""
+"""Largest allowed base, and largest allowed number of rotated dimensions of a head. Published models have 1e11 and
+512."""
 MAX_SINUSOIDS = 1 << 17
-"""Most positions of a table of sines, which is computed while the model is built. Published models have 16,384."""
+"""Largest allowed number of positions in a table of sines, which is computed while the model is built. Published models
+have 16,384."""
 
 
 def _require_factors(**factors: float) -> None:
@@ -34,8 +36,11 @@ class LinearScaling:
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """Scaling of Llama 3.1: frequencies of long wavelengths are divided by `factor`, short ones are unchanged, with a
-    smooth transition."""
+    """Scaling of Llama 3.1: low frequencies (long wavelengths) are divided by `factor`, high frequencies are unchanged.
+
+    Frequencies between the two limits change smoothly. A wavelength is compared with `original_max_positions`, divided
+    by `low_freq_factor` and by `high_freq_factor`.
+    """
 
     factor: float
     low_freq_factor: float
@@ -50,12 +55,12 @@ class Llama3Scaling:
 
 @dataclass(frozen=True)
 class YarnScaling:
-    """YaRN (Peng et al. 2023, arXiv:2309.00071).
+    """YaRN scaling of rotary positions (Peng et al. 2023, arXiv:2309.00071).
 
     Frequencies with fewer than `beta_slow` rotations over the original length are divided by `factor`. Those with more
     than `beta_fast` rotations are unchanged. Dimensions in between are interpolated linearly.
-    truncate: the limits of the interpolation are rounded to whole dimensions.
-    magnitude: factor of cosines and sines.
+    truncate: whether the limits of the interpolation are rounded to whole dimensions.
+    magnitude: factor by which cosines and sines are multiplied.
     """
 
     factor: float
@@ -75,7 +80,7 @@ class YarnScaling:
 class DynamicScaling:
     """Dynamic NTK-aware scaling (Peng et al. 2023, arXiv:2309.00071, appendix A.2).
 
-    Texts of up to `original_max_positions` tokens are unchanged. For longer ones the base grows with the length and
+    Texts of up to `original_max_positions` tokens are unchanged. For longer texts the base grows with the length and
     `factor`.
     """
 
@@ -88,12 +93,12 @@ class DynamicScaling:
 
 @dataclass(frozen=True)
 class LongScaling:
-    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): one factor per wavelength.
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): each frequency is divided by a separate factor.
 
-    short_factors: for texts of up to `original_max_positions` tokens. long_factors: for longer ones.
-    magnitude: factor of cosines and sines.
-    restarts: a text that grows beyond `original_max_positions` is recomputed from its start (Phi-3). Otherwise its
-        earlier keys are kept.
+    short_factors: for texts of up to `original_max_positions` tokens. long_factors: for longer texts.
+    magnitude: factor by which cosines and sines are multiplied.
+    restarts: whether a text that grows beyond `original_max_positions` is recomputed from its start (Phi-3). Otherwise
+        the keys computed so far are kept.
     """
 
     short_factors: tuple[float, ...]
@@ -115,11 +120,11 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling | DynamicScaling | LongSca
 class RopeConfig:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
-    dim: number of leading dimensions of each head that rotate.
-    pairing: dimension i rotates with i + dim/2 (`half`, as in transformers) or with i + 1 (`interleaved`, as in the
-        paper).
-    turning_pairs: number of leading pairs of dimensions whose angle depends on the position; the others do not rotate
-        (Gemma 4). None for all.
+    theta: base of the rotation frequencies. dim: number of leading dimensions of each head that rotate.
+    pairing: `half`: dimension i rotates with dimension i + dim / 2, as in transformers. `interleaved`: with its
+        neighbour, as in the paper.
+    turning_pairs: number of leading pairs of dimensions that rotate; the angles of the other pairs are zero (Gemma 4).
+        None: all pairs rotate.
     """
 
     theta: float
@@ -154,8 +159,8 @@ class RopeConfig:
 class BucketBiasConfig:
     """T5's relative position buckets, added to attention scores (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
-    bidirectional: whether keys after the query have buckets, too.
-    per_layer: one table per layer (Chung et al. 2023, arXiv:2304.09151) instead of one for the stack.
+    bidirectional: whether keys after the query have separate buckets.
+    per_layer: whether each layer has a table (Chung et al. 2023, arXiv:2304.09151); otherwise the stack has one.
     """
 
     num_buckets: int
@@ -186,7 +191,8 @@ class AlibiConfig:
 class KeyAlibiConfig:
     """Score bias `scale * slope * key position`, which is equivalent to `AlibiConfig` under softmax (Falcon).
 
-    As in the published code, slopes and products are rounded to bfloat16, so that distant keys share a bias.
+    As in the published code, slopes and products are rounded to bfloat16, so neighbouring keys far from the start share
+    a bias.
     """
 
     slopes: tuple[float, ...]
@@ -208,8 +214,8 @@ def _require_table(positions: int) -> None:
 class SinusoidalPositions:
     """Sinusoidal positions, which are added to the token embeddings (Vaswani et al. 2017, arXiv:1706.03762, 3.5).
 
-    pairing: `half`: sines in the first half of the width, cosines in the second. `interleaved`: alternating, as in the
-        paper.
+    pairing: `half`: sines in the first half of the width, cosines in the second. `interleaved`: sines and cosines
+        alternate, as in the paper.
     """
 
     num_positions: int
@@ -221,9 +227,9 @@ class SinusoidalPositions:
 
 @dataclass(frozen=True)
 class FairseqSinusoidalPositions:
-    """Sinusoidal positions of fairseq, numbered from `first`.
+    """Sinusoidal positions as in fairseq, added to the token embeddings. The first token has position `first`.
 
-    The longest wavelength is 2 pi * 10000 positions; the wavelengths of the paper end one step of the series before it.
+    The longest wavelength is 2 pi * 10000 positions. In the paper, the series of wavelengths ends one step earlier.
     Source: published code of Ott et al. 2019, arXiv:1904.01038, after tensor2tensor.
     """
 

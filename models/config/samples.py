@@ -1,4 +1,4 @@
-"""Configuration of the embeddings of the samples of recordings."""
+"""Configuration of embeddings that compute hidden states from the samples of a recording."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from models.config.norms import NormConfig
 
 SAMPLE_RATE = 16_000
 MAX_SAMPLES = SAMPLE_RATE
-"""Largest number of samples of one hidden state: a second. Published models have 25 ms. No tensor bounds a stride."""
+"""Largest allowed number of samples per hidden state: one second. Published models have 25 ms. A limit is needed
+because no tensor of a checkpoint limits a stride."""
 
 
 class SamplesEmbeddingConfig(ABC):
     """An embedding of the samples of a recording.
 
-    The first hidden state needs `min_samples` samples, and each further one `samples_per_token` more.
+    The first hidden state needs `min_samples` samples, and each further hidden state `samples_per_token` more.
     """
 
     vocab_size: ClassVar[int] = 0
@@ -29,12 +30,12 @@ class SamplesEmbeddingConfig(ABC):
     @property
     @abstractmethod
     def samples_per_token(self) -> int:
-        """Distance between two hidden states, in samples."""
+        """Number of samples from one hidden state to the next."""
 
     @property
     @abstractmethod
     def min_samples(self) -> int:
-        """Samples of the shortest recording, which has one hidden state."""
+        """Number of samples of the shortest recording that gives a hidden state."""
 
     def num_tokens(self, samples: int) -> int:
         """Number of hidden states of a recording; 0 or less if it is shorter than `min_samples`."""
@@ -59,16 +60,16 @@ def _min_samples(kernels: Sequence[int], strides: Sequence[int]) -> int:
 class WaveformEmbeddingConfig(SamplesEmbeddingConfig):
     """Convolutions over the samples of a recording, a projection to the hidden size, then positions.
 
-    The positions are a further convolution, over the projected states, whose result is added to them. A GELU follows
-    each convolution (Baevski et al. 2020, arXiv:2006.11477, section 2).
+    The positions are the result of a further convolution over the projected states, and are added to these states. A
+    GELU follows each convolution (Baevski et al. 2020, arXiv:2006.11477, section 2).
 
-    widths, kernels, strides: outputs, kernel size and stride of each convolution over samples.
+    widths, kernels, strides: number of outputs, kernel size and stride of each convolution over samples.
     bias: whether these convolutions have biases.
-    normed: `first`: each channel of the first convolution is normalised over the whole recording. `all`: the channels
-        of each output of each convolution are normalised together.
+    normed: `first`: only the first convolution is followed by a norm, of each channel over the whole recording. `all`:
+        each convolution is followed by a norm, over the channels of each output.
     input_norm: norm before the projection, None for no norm.
     position_kernel, position_groups: kernel size and groups of the convolution for positions.
-    norm: norm of the sum of states and positions, None for no norm.
+    norm: norm after positions are added to the states, None for no norm.
     """
 
     widths: tuple[int, ...]
@@ -104,13 +105,14 @@ class WaveformEmbeddingConfig(SamplesEmbeddingConfig):
 
 @dataclass(frozen=True)
 class FramedWaveformEmbeddingConfig(SamplesEmbeddingConfig):
-    """Frames of samples, a norm and a compression of each, a projection, and two causal convolutions of stride 2.
+    """Frames of samples that are normalised, compressed and projected, then two causal convolutions of stride 2.
 
-    A recording is padded with zeros to whole frames. The compression is `asinh(exp(log_scale) * x)`. A SiLU follows the
-    projection and the first convolution.
+    A last frame that the samples do not fill counts as zeros. The compression is `asinh(exp(log_scale) * x)`. A SiLU
+    follows the projection and the first convolution.
 
-    frame_samples: samples of a frame. channels: outputs of the projection, which are half of those of the first
-        convolution, and as many as those of the second.
+    frame_samples: number of samples of a frame.
+    channels: number of outputs of the projection and of the second convolution. The first convolution has twice as
+        many.
     """
 
     frame_samples: int
@@ -131,17 +133,19 @@ class FramedWaveformEmbeddingConfig(SamplesEmbeddingConfig):
 
 
 HOP_SAMPLES = 160
-"""Distance between two log-mel frames."""
+"""Number of samples from one log-mel frame to the next."""
 
 
 @dataclass(frozen=True)
 class LogMelSubsamplingConfig(SamplesEmbeddingConfig):
-    """Normalised log-mel frames of the samples, then convolutions that each halve frames and bands, and a projection.
+    """Log-mel frames, normalised, then convolutions that halve the numbers of frames and bands, and a projection.
 
     Source: Rekesh et al. 2023, arXiv:2305.05084, section 3.
-    num_mels: bands of a frame. channels, kernel: outputs and odd kernel size of the convolutions.
-    num_halvings: number of convolutions with stride 2. scale: factor of the hidden states.
-    dither: deviation of the noise that is added to the samples. It depends on their number only. 0 for none.
+    num_mels: number of mel bands of a frame.
+    channels, kernel: number of outputs of the convolutions, and their kernel size, which is odd.
+    num_halvings: number of convolutions with stride 2. scale: factor by which the hidden states are multiplied.
+    dither: standard deviation of the noise that is added to the samples; 0 for no noise. Recordings with equally many
+        samples get the same noise.
     """
 
     num_mels: int
@@ -170,12 +174,12 @@ class LogMelSubsamplingConfig(SamplesEmbeddingConfig):
 
 @dataclass(frozen=True)
 class NormedWaveformEmbeddingConfig(SamplesEmbeddingConfig):
-    """Convolutions over the samples of a recording whose outputs are the hidden states, without positions.
+    """Convolutions over the samples of a recording. The outputs of the last convolution are the hidden states.
 
     A tanh and a norm follow the first convolution, which has no bias; the norm is over all channels and outputs of the
-    recording together. A GELU follows each of the others (Jeffries et al. 2024, arXiv:2410.15608).
+    recording together. A GELU follows each of the other convolutions. Source: Jeffries et al. 2024, arXiv:2410.15608.
 
-    widths, kernels, strides: outputs, kernel size and stride of each convolution.
+    widths, kernels, strides: number of outputs, kernel size and stride of each convolution.
     """
 
     widths: tuple[int, ...]

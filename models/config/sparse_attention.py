@@ -1,4 +1,7 @@
-"""Configuration of sparse self-attention for long texts, whose time and memory grow linearly with the length."""
+"""Configuration of sparse self-attention for long texts.
+
+Its time and memory grow linearly with the length of the text.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from models.config.positions import BucketBiasConfig
 
 @dataclass(frozen=True)
 class GlobalFirstToken:
-    """The first token of each text is global."""
+    """The first token of each text is global: it attends to all tokens, and all tokens attend to it."""
 
 
 @dataclass(frozen=True)
 class GlobalTokensBefore:
-    """The tokens before the first `token_id` of a text are global, for example a question up to its separator.
+    """The tokens before the first `token_id` of a text are global, for example a question before its separator.
 
     A text without this token has no global tokens.
     """
@@ -26,10 +29,10 @@ class GlobalTokensBefore:
 
 @dataclass(frozen=True)
 class BandedAttentionConfig(AttentionConfig):
-    """Attention within `window` tokens, in time and memory proportional to length times window.
+    """Attention within a window, in time and memory proportional to the length of the text times the window.
 
-    back_window: a query attends to the `back_window - 1` tokens before it and to the `window - 1` after it. None: to
-        the `window - 1` tokens on each side. One of the two is at least 2.
+    A query attends to the `window - 1` tokens on each side. At least one of `window` and `back_window` is 2 or more.
+    back_window: if set, the limit for tokens before the query: it attends to the `back_window - 1` tokens before it.
     """
 
     back_window: int | None = None
@@ -46,7 +49,7 @@ class BandedAttentionConfig(AttentionConfig):
 
 @dataclass(frozen=True)
 class LongformerAttentionConfig(BandedAttentionConfig):
-    """A window and global tokens (Beltagy et al. 2020, arXiv:2004.05150, section 3.1).
+    """Attention within a window and to global tokens (Beltagy et al. 2020, arXiv:2004.05150, section 3.1).
 
     Every token attends to the global tokens. Global tokens attend to all tokens, through separate projections.
     """
@@ -56,11 +59,13 @@ class LongformerAttentionConfig(BandedAttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TransientGlobalAttentionConfig(BandedAttentionConfig):
-    """A window and summary tokens, which each layer computes from its input (Guo et al. 2022, arXiv:2112.07916, 3.2).
+    """Attention within a window and to summaries (Guo et al. 2022, arXiv:2112.07916, section 3.2).
 
-    summary_tokens: number of tokens per summary.
+    Each layer computes the summaries from its input: the sum of the tokens of a block, normalised.
+
+    summary_tokens: number of tokens of a block, which has one summary.
     summary_norm_eps: epsilon of the RMS norm of the summaries.
-    summary_buckets: score bias by the distance between the summary of a query's own block and another summary.
+    summary_buckets: score bias by the distance, in blocks, between the block of the query and the block of the summary.
     """
 
     summary_tokens: int
@@ -74,13 +79,12 @@ class TransientGlobalAttentionConfig(BandedAttentionConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSparseAttentionConfig(AttentionConfig):
-    """Attention between neighbouring blocks and the global first and last block (Zaheer et al. 2020, arXiv:2007.14062,
-    section 2).
+    """Attention to neighbouring blocks, and to the first and the last block, which are global.
 
-    Texts of up to `full_length` tokens have full attention.
+    Texts of up to `full_length` tokens have full attention. Source: Zaheer et al. 2020, arXiv:2007.14062, section 2.
     block_size: tokens per block.
-    num_random_blocks: as in the paper. In inference the reference implementation uses the first block instead, once
-        for each random block.
+    num_random_blocks: number of random blocks that a block attends to in the paper. In inference, the reference
+        implementation uses the first block in place of each random block, and so does this server.
     """
 
     block_size: int
@@ -99,5 +103,5 @@ class BlockSparseAttentionConfig(AttentionConfig):
 
     @property
     def full_length(self) -> int:
-        """Longest text with full attention: 2 global blocks, 3 neighbouring blocks, and 2 blocks per random block."""
+        """Largest number of tokens with full attention: 2 global, 3 neighbouring, and 2 blocks per random block."""
         return (5 + 2 * self.num_random_blocks) * self.block_size

@@ -1,4 +1,4 @@
-"""Configuration of layers that compute more than their sublayers, or in another order."""
+"""Configuration of layers with parts in addition to the usual sublayers, or with sublayers in another order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.config.norms import NormConfig
 
 @dataclass(frozen=True)
 class ConvolutionLayerConfig(LayerConfig):
-    """A layer and a convolution with the same input: `norm(layer(x) + act(conv(x)))` (first layer of DeBERTa-v2)."""
+    """A layer with a convolution beside it: `norm(layer(x) + act(conv(x)))` (first layer of DeBERTa-v2)."""
 
     kernel_size: int = 3
     groups: int = 1
@@ -31,11 +31,13 @@ class ConvolutionLayerConfig(LayerConfig):
 class ConformerLayerConfig(LayerConfig):
     """Feed-forward, self-attention, convolution and feed-forward, then a norm (Gulati et al. 2020, arXiv:2005.08100).
 
-    feed_forward_norms: of both feed-forwards, with the factor of their results.
+    feed_forward_norms: norm slots of both feed-forwards, with the factor of their results.
     first_feed_forward: the feed-forward before the attention.
-    kernel_size, convolution_activation, convolution_bias: of the convolution for each channel; its two projections have
-        biases too, or not. Its input norm is configured like that of the attention.
-    output_norm: norm of the result.
+    kernel_size, convolution_activation: kernel size of the convolution, which has separate weights for each channel,
+        and the activation after it. The input norm of the convolution is configured like the input norm of the
+        attention.
+    convolution_bias: whether the convolution and the projections before and after it have biases.
+    output_norm: norm at the end of the layer.
     """
 
     first_feed_forward: FeedForwardConfig
@@ -57,12 +59,13 @@ class ConformerLayerConfig(LayerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BottleneckLayerConfig(LayerConfig):
-    """A layer that is narrower than its input (Sun et al. 2020, arXiv:2004.02984).
+    """A layer whose sublayers are narrower than its input (Sun et al. 2020, arXiv:2004.02984).
 
-    Its result is `norm(x + up(sublayers(norm(down(x)))))`. Attention is followed by several feed-forwards in a row.
+    Its result is `norm(x + up(sublayers(norm(down(x)))))`. The sublayers are self-attention and several feed-forwards,
+    one after the other.
 
     width: width of the sublayers. norm: norm after each of the two projections.
-    feed_forwards: number of feed-forwards, which are configured alike.
+    feed_forwards: number of feed-forwards. All have the same configuration.
     """
 
     width: int
@@ -81,10 +84,11 @@ class BottleneckLayerConfig(LayerConfig):
 class GlobalVectorsLayerConfig(LayerConfig):
     """A layer of an encoder with global vectors for each text (Phang et al. 2022, arXiv:2208.04347, section 3).
 
-    Tokens attend to their block and to the global vectors of their text, which attend to all its tokens and to each
-    other. The vectors pass through the same projections and feed-forward as the tokens, after a norm of their own.
+    Tokens attend to their block and to the global vectors of their text. Global vectors attend to all tokens of the
+    text and to each other. They pass through the same projections and feed-forward as the tokens, after a separate
+    norm.
 
-    block_size: tokens of a block. shift: number of tokens by which the first block is shorter.
+    block_size: number of tokens of a block. shift: number of tokens by which the first block is shorter.
     """
 
     block_size: int
@@ -100,14 +104,14 @@ class GlobalVectorsLayerConfig(LayerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputConfig(LayerConfig):
-    """A layer that adds a vector of each token for this layer, and scales the sum (Gemma 3n and Gemma 4, 2025).
+    """A layer that adds a separate vector per token at its end, and scales the sum (Gemma 3n and Gemma 4, 2025).
 
     Its result is `y = scale * (x + norm(project(act(gate(x)) * input)))`, where x is the result of the other sublayers
-    and `input` is the layer's part of `PerLayerEmbeddingConfig`.
+    and `input` is the vector that `PerLayerEmbeddingConfig` gives for this layer.
 
-    input_width: width of the vector. None: there is no such vector, only the factor.
+    input_width: width of the vector. None: there is no such vector, only the scale.
     activation: activation of the gate. input_norm: norm of the projected vector.
-    output_scale: whether the layer has a learned factor of its result.
+    output_scale: whether the layer multiplies its result by a learned factor.
     """
 
     input_width: int | None = None
@@ -126,12 +130,13 @@ class AlternatingLayerConfig(LayerInputConfig):
 
     The layer predicts all streams, computes the active one, and corrects all streams by the error of the active one's
     prediction. If x is the input of attention, `x + low_rank(x)` is added to the result of attention, and the sum is
-    divided by the square root of two. The layer's vector of the token is added to all streams but the first.
+    divided by the square root of two. The token's vector for this layer is added to all streams except the first.
 
     streams: number of streams. active: index of the stream that the layer computes.
-    rank: rank of the projection. router_norm: norm of the router's input and of the projection.
-    scales_correction: whether the corrected active stream is scaled, by a learned factor for each of its features,
-        before the vector of the token is computed from it.
+    rank: rank of the projection `low_rank`. router_norm: configuration of the norm of the router's input, and of the
+        norm of the projection.
+    scales_correction: whether the corrected active stream is multiplied by a learned factor per feature, before the
+        token's vector for this layer is computed from it.
     """
 
     streams: int

@@ -16,7 +16,7 @@ class ShortConvolutionConfig:
     """Gated short convolution: `out(c * conv(b * x))`, where `b, c, x = in(hidden)` (Liquid AI 2025, LFM2).
 
     channels: width of the convolution.
-    kernel_size: tokens that the convolution reads, its own and the ones before it.
+    kernel_size: number of tokens that the convolution reads: the token itself and the tokens before it.
     bias: whether the convolution and both projections have biases.
     """
 
@@ -36,15 +36,16 @@ class ShortConvolutionConfig:
 
 @dataclass(frozen=True)
 class GatedDeltaConfig:
-    """Gated delta rule behind a short convolution (Yang et al. 2024, arXiv:2412.06464), as in Qwen3-Next.
+    """Short convolution, then gated delta rule (Yang et al. 2024, arXiv:2412.06464), as in Qwen3-Next.
 
-    num_key_heads, key_head_dim: heads of queries and keys, which groups of value heads share.
-    num_value_heads, value_head_dim: heads of values and of the state.
-    kernel_size: tokens that the convolution reads.
+    num_key_heads, key_head_dim: number and width of query and key heads. A group of value heads shares one of them.
+    num_value_heads, value_head_dim: number and width of value heads, which are also the heads of the state.
+    kernel_size: number of tokens that the convolution reads.
     norm_eps: epsilon of the gated RMS norm, which normalises each head of the result.
-    separate_convolutions: whether queries, keys and values have convolutions of their own. The results are the same.
-    strength: factor of the strength of corrections. Above 1, the state may change its sign (Grazzi et al. 2024,
-        arXiv:2411.12537).
+    separate_convolutions: whether the checkpoint has separate convolutions for queries, keys and values. The results
+        are the same.
+    strength: factor of the corrections that a token makes to the state. Above 1, the state may change its sign (Grazzi
+        et al. 2024, arXiv:2411.12537).
     """
 
     num_key_heads: int
@@ -71,23 +72,25 @@ class GatedDeltaConfig:
 
     @property
     def key_width(self) -> int:
-        """Width of all queries, and of all keys."""
+        """Width of the queries of all heads together, which is also the width of the keys."""
         return self.num_key_heads * self.key_head_dim
 
     @property
     def value_width(self) -> int:
-        """Width of all values."""
+        """Width of the values of all heads together."""
         return self.num_value_heads * self.value_head_dim
 
     @property
     def channels(self) -> int:
-        """Width of the convolution, which reads queries, keys and values."""
+        """Number of channels of the convolution, which reads queries, keys and values."""
         return 2 * self.key_width + self.value_width
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
-        matrix per value head."""
+        """Shapes of the two float32 tensors that hold the state of one text.
+
+        The first holds the last `kernel_size - 1` inputs of the convolution, the second one matrix per value head.
+        """
         return (
             (self.kernel_size - 1, self.channels),
             (self.num_value_heads, self.key_head_dim, self.value_head_dim),
@@ -99,7 +102,7 @@ class StateSpaceMultipliers:
     """Constant factors in a state-space layer.
 
     input, output: factors of the layer's input and of its result.
-    The other factors multiply the parts of the input projection of the same name.
+    gate, values, keys, queries, time_step: factors of the parts of the input projection's result.
     """
 
     input: float = 1.0
@@ -113,17 +116,18 @@ class StateSpaceMultipliers:
 
 @dataclass(frozen=True)
 class StateSpaceConfig:
-    """Selective state space behind a short convolution (Dao and Gu 2024, arXiv:2405.21060: Mamba-2).
+    """Short convolution, then selective state space (Dao and Gu 2024, arXiv:2405.21060: Mamba-2).
 
-    num_heads, head_dim: heads of the values and of the state. state_size: width of its keys (B) and queries (C).
-    num_groups: heads of keys and queries, which groups of value heads share.
-    kernel_size: tokens that the convolution reads.
+    num_heads, head_dim: number and width of value heads, which are also the heads of the state.
+    state_size: width of a key head (B) and of a query head (C).
+    num_groups: number of key and query heads. A group of value heads shares one of them.
+    kernel_size: number of tokens that the convolution reads.
     convolution_bias, input_bias, output_bias: whether the convolution and the projections have biases.
     norm_eps: epsilon of the RMS norm of the result; None for no norm, only the gate.
-    norm_groups: parts of the result that the norm scales separately.
+    norm_groups: number of parts of the result that are normalised separately.
     gate: whether the gate is applied before the norm or after it.
-    chunk_time_steps: limits of the time steps of a prompt's tokens. As in transformers, they do not hold for generated
-        tokens.
+    chunk_time_steps: smallest and largest time step of a prompt token. As in transformers, these limits do not apply to
+        generated tokens.
     multipliers: constant factors (Falcon-H1); None for none.
     """
 
@@ -162,13 +166,15 @@ class StateSpaceConfig:
 
     @property
     def channels(self) -> int:
-        """Width of the convolution, which reads values, keys and queries."""
+        """Number of channels of the convolution, which reads values, keys and queries."""
         return self.width + 2 * self.num_groups * self.state_size
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the float32 tensors that hold the state of one text: the last inputs of the convolution, and one
-        matrix per head."""
+        """Shapes of the two float32 tensors that hold the state of one text.
+
+        The first holds the last `kernel_size - 1` inputs of the convolution, the second one matrix per head.
+        """
         return (self.kernel_size - 1, self.channels), (self.num_heads, self.head_dim, self.state_size)
 
 

@@ -1,6 +1,6 @@
-"""Layers and stacks with several streams of hidden states, of which each layer computes one (AltUp, Gemma 3n).
+"""Layers and stacks with several streams of hidden states, of which each layer computes one stream (AltUp, Gemma 3n).
 
-The streams of a token lie one after the other: [tokens, streams * hidden].
+A hidden state contains the streams of a token one after the other: [tokens, streams * hidden].
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MIN_MEAN_SQUARE = 1e-5
 class Streams(nn.Module):
     """Expands hidden states to several streams before the first layer, and merges them after the last one.
 
-    All streams of a token get the root mean square of the first one.
+    All streams of a token are scaled to the root mean square of the first stream.
 
-    expand, merge: one linear for each stream but the first.
+    expand, merge: one linear for each stream except the first.
     Source: Baykal et al. 2023, arXiv:2301.13310, section 3; published code of Gemma 3n.
     """
 
@@ -37,11 +37,11 @@ class Streams(nn.Module):
         self.merge = nn.ModuleList(Linear(hidden_size, hidden_size, False) for _ in range(config.count - 1))
 
     def expanded(self, x: Tensor) -> Tensor:
-        """[tokens, hidden] -> [tokens, streams * hidden]."""
+        """Compute all streams from the first stream: [tokens, hidden] -> [tokens, streams * hidden]."""
         return torch.cat([x, *(_with_magnitude_of(linear(x), x) for linear in self.expand)], 1)
 
     def merged(self, x: Tensor) -> Tensor:
-        """The mean of all streams: [tokens, streams * hidden] -> [tokens, hidden]."""
+        """Project all streams except the first, and return the mean: [tokens, streams * hidden] -> [tokens, hidden]."""
         first, *others = (stream.contiguous() for stream in x.chunk(self.count, 1))
         total = first
         for linear, other in zip(self.merge, others, strict=True):
@@ -58,9 +58,10 @@ def _with_magnitude_of(x: Tensor, other: Tensor) -> Tensor:
 class AlternatingLayer(LayerWithInput):
     """A layer that predicts all streams, computes the active one, and corrects all by the error of its prediction.
 
-    router: [streams, hidden], weight of the router, which weighs predictions and corrections.
-    prediction: [streams * streams, streams]. correction: [streams, streams]. None of the three is ever quantised.
-    correction_scale: [hidden], or None.
+    router: [streams, hidden], weight of the router. Its outputs determine the factors of predictions and corrections.
+    prediction: [streams * streams, streams], correction: [streams, streams]: from the router's outputs to the factors.
+        Router, prediction and correction are never quantised.
+    correction_scale: [hidden], factor of the corrected active stream; or None.
     down, up, low_rank_norm: low-rank projection of the input of attention, which is added to that input.
     """
 
@@ -95,15 +96,15 @@ class AlternatingLayer(LayerWithInput):
         return corrected.flatten(1)
 
     def _weights(self, x: Tensor) -> Tensor:
-        """Output of the router: [tokens, hidden] -> [tokens, streams]."""
+        """Outputs of the router, from -1 to 1: [tokens, hidden] -> [tokens, streams]."""
         assert self.router_norm is not None
         normed = self.router_norm(x) / x.shape[1]
         return by_rows(torch.tanh, backend(normed).linear(normed, self.router, None))
 
     def _predicted(self, streams: Tensor) -> Tensor:
-        """Predict the streams (parallel copies of the hidden states) after the layer from those before it.
+        """Predict the streams after the layer from the streams before it.
 
-        Each prediction is a stream plus a linear combination of all streams, with factors of each token.
+        Each prediction is a stream plus a linear combination of all streams, whose factors differ from token to token.
         streams: [tokens, streams, hidden]. Returns the same shape.
         """
         weights = self._weights(streams[:, self.active].contiguous())
@@ -115,9 +116,10 @@ class AlternatingLayer(LayerWithInput):
         return total
 
     def _corrected(self, predictions: Tensor, computed: Tensor) -> Tensor:
-        """Correct each prediction by a factor per stream, times the error of the active stream's prediction.
+        """Add the prediction error of the active stream to each prediction, times a factor per token and stream.
 
-        computed: [tokens, hidden], the active stream after the layer.
+        predictions: [tokens, streams, hidden]. computed: [tokens, hidden], the active stream after the layer.
+        Returns a tensor like the predictions.
         """
         weights = self._weights(computed)
         factors = backend(weights).linear(weights, self.correction, None) + 1.0

@@ -1,4 +1,7 @@
-"""Query, key, value and output projections of attention. `models.steps.step_inputs` attends between them."""
+"""The projections of attention: to queries, keys and values, and from the attention's result to the output.
+
+The attention itself is computed between these projections, by `models.steps.step_inputs`.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,13 @@ HeadNorm = Norm | PerHeadNorm
 
 
 class Attention(nn.Module):
-    """Projections of multi-head or grouped-query attention. The caller attends and stores keys and values.
+    """Projections of multi-head or grouped-query attention.
+
+    The caller computes the attention itself and stores keys and values.
 
     separable: whether queries can be computed without keys and values, and keys and values without queries.
-    merged: weight of the query, key and value projections as one product, after `pack`; or None. A class whose
-        projections differ packs them one by one, so that it stays None.
+    merged: weight of the query, key and value projections as one product, after `pack`; or None. It stays None in
+        subclasses that pack these projections one by one.
     sinks: [heads], model dtype, score of the sink of each head; or None.
     unadaptable: names of the child modules that adapters cannot change, because they are not applied to the tokens of a
         step in their order.
@@ -45,7 +50,10 @@ class Attention(nn.Module):
         self._make_projections(config, hidden_size)
 
     def _make_projections(self, config: AttentionConfig, hidden_size: int) -> None:
-        """Create the projections and the norms. A layer that reads the keys of another one has only queries."""
+        """Create the projections and the norms.
+
+        A layer that reads the keys and values of another layer has no key and value projections.
+        """
         width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         norm = config.query_key_norm
         self.query = Linear(hidden_size, width, config.query_bias)
@@ -64,13 +72,17 @@ class Attention(nn.Module):
 
     @property
     def sink_scores(self) -> Tensor | None:
-        """Score of the sink of each head: [heads], float32; or None."""
+        """Score of the attention sink of each head: [heads], float32; None without sinks."""
         return None if self.sinks is None else self.sinks.float()
 
     def queries_keys_values(
         self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same tokens. See `queries` and `keys_values`."""
+        """Project queries, keys and values of the same tokens, then normalise and rotate them as configured.
+
+        hidden: [tokens, hidden], model dtype.
+        Returns queries, [tokens, heads, head_dim], then keys and values, [tokens, kv_heads, head_dim].
+        """
         if self.merged is None:
             return self.queries(hidden, rotations), *self.keys_values(hidden, rotations)
         heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
@@ -88,7 +100,7 @@ class Attention(nn.Module):
 
     @property
     def stores_keys(self) -> bool:
-        """Whether `queries_and_store` can compute this attention: one product, and a rotation alone after it."""
+        """Whether `queries_and_store` supports this attention: one merged projection, and only a rotation after it."""
         config = self.config
         return (
             self.merged is not None
@@ -101,7 +113,7 @@ class Attention(nn.Module):
     def queries_and_store(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], store: CacheSlots) -> Tensor:
         """Compute queries, keys and values in one pass, store keys and values in a cache, and return the queries.
 
-        Only if `stores_keys` is true. The results are those of `queries_keys_values`.
+        May be called only if `stores_keys` is true. Shapes and results are those of `queries_keys_values`.
         """
         rope = self.config.rope
         assert self.merged is not None and rope is not None
@@ -166,7 +178,7 @@ class Attention(nn.Module):
         return self._normalize_and_rotate(key, self.key_norm, rotations), self._normalize_values(value)
 
     def source_keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder output for attention to it. source: [tokens, source size], model dtype.
+        """Project keys and values of the encoder output. source: [tokens, source size], model dtype.
 
         Returns two tensors [tokens, kv_heads, head_dim].
         """
@@ -187,14 +199,17 @@ class Attention(nn.Module):
         return output if self.config.output_scale == 1.0 else output * self.config.output_scale
 
     def _clip(self, x: Tensor) -> Tensor:
-        """Limit projections to `-clip` .. `clip` where the configuration has a clip (MosaicML 2023)."""
+        """Limit the results of projections to the range from `-clip` to `clip`, if configured (MosaicML 2023)."""
         clip = self.config.clip
         return x if clip is None else x.clamp(-clip, clip)
 
     def _normalize_and_rotate(
         self, x: Tensor, norm: HeadNorm | None, rotations: Mapping[RopeConfig, Rotation]
     ) -> Tensor:
-        """Normalise and rotate queries or keys, in the order of the configuration. Shapes: see `_normalize`."""
+        """Normalise and rotate queries or keys, in the configured order.
+
+        x: [tokens, heads * head_dim]. Returns [tokens, heads, head_dim].
+        """
         config = self.config.query_key_norm
         if config is None or norm is None or not config.after_rotation:
             return self._rotate(self._normalize(x, norm), rotations)

@@ -15,7 +15,7 @@ KERNEL_SIZE = 3
 
 
 class Convolution(ConvolutionWeights):
-    """Convolution over three frames, with zero padding at both ends.
+    """Convolution with a kernel of three frames, and zero padding at both ends.
 
     forward: [batch, in, frames] -> [batch, out, ceil(frames / stride)], model dtype.
     """
@@ -41,12 +41,12 @@ class ConvolutionalEmbedding(nn.Module):
         self.positions = EmbeddingTable(config.num_positions, hidden_size)
 
     def embed(self, batch: AudioBatch) -> Tensor:
-        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
+        """Compute the hidden states that enter the first layer: [tokens, hidden], model dtype."""
         output: Tensor = self(batch.frames, batch.frame_lengths) + self.positions(batch.positions)
         return output
 
     def forward(self, frames: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """Convolve each recording by itself, without positions.
+        """Apply the convolutions to each recording separately, without adding positions.
 
         frames: [frames, num_mels], float32.
         lengths: number of frames of each recording.

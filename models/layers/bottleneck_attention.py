@@ -1,4 +1,4 @@
-"""Attention that reads its input in two widths (MobileBERT)."""
+"""Attention whose queries and keys are computed from a narrower input than its values (MobileBERT)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BottleneckAttention(Attention):
         return self._split_heads(self.key(self._narrow(hidden))), self._split_heads(self.value(hidden))
 
     def _narrow(self, hidden: Tensor) -> Tensor:
-        """The input of queries and keys: [tokens, key_value_width] -> [tokens, hidden_size]."""
+        """Compute the input of queries and keys: [tokens, key_value_width] -> [tokens, hidden_size]."""
         assert self.bottleneck_norm is not None
         narrow: Tensor = self.bottleneck_norm(self.bottleneck(hidden))
         return narrow

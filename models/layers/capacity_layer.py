@@ -1,4 +1,4 @@
-"""A layer whose experts have a capacity: each computes a limited number of tokens of a text."""
+"""A layer in which each expert computes only a limited number of tokens of a text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class CapacityLayer(Layer):
-    """A layer whose mixture of experts has a capacity per text, so that it needs the length of each text.
+    """A layer with a mixture of experts in which each expert computes a limited number of tokens per text.
 
-    forward: as `Layer.forward`, but for whole texts only, and all their tokens (see `StackConfig.needs_all_rows`).
+    forward: as `Layer.forward`, but the step must contain all tokens of whole texts, because the first tokens of a text
+        use up the capacity.
     """
 
     def _run_feed_forward(self, hidden: Tensor, step: StepInputs) -> Tensor:

@@ -1,4 +1,4 @@
-"""Weights of a short causal convolution over the tokens of a text, separate for each channel."""
+"""Weights of short causal convolutions over the tokens of a text. Each channel has separate weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.layers.linear import ConvolutionWeights
 
 
 class CausalConvolution(ConvolutionWeights):
-    """Convolution of each channel with its own weights: the current token and the `kernel_size - 1` before it.
+    """Causal convolution of each channel over `kernel_size` tokens: the current token and the tokens before it.
 
     weight: [channels, 1, kernel_size], bias: [channels] or None, model dtype.
     """
@@ -23,7 +23,7 @@ class CausalConvolution(ConvolutionWeights):
 
     @property
     def numbers(self) -> ConvolutionNumbers:
-        """The weights in the layout of the operations, which is made at the first use."""
+        """Weights and bias in the form that backend operations take. Converted at the first use."""
         if self._numbers is None:
             bias = None if self.bias is None else self.bias.float()
             self._numbers = ConvolutionNumbers(self.weight[:, 0].T.float().contiguous(), bias)
@@ -31,9 +31,9 @@ class CausalConvolution(ConvolutionWeights):
 
 
 class JoinedConvolution(nn.Module):
-    """Convolutions of neighbouring groups of channels, which are computed as one.
+    """Several convolutions of neighbouring groups of channels, computed as one convolution.
 
-    channels: number of channels of each group, by name, in their order. The groups are modules of these names.
+    channels: number of channels of each group, by name, in order. Each group is a submodule with this name.
     """
 
     def __init__(self, channels: Mapping[str, int], kernel_size: int) -> None:
@@ -45,7 +45,7 @@ class JoinedConvolution(nn.Module):
 
     @property
     def numbers(self) -> ConvolutionNumbers:
-        """The weights of all channels in the layout of the operations, which is made at the first use."""
+        """The weights of all channels in the form that backend operations take. Converted at the first use."""
         if self._numbers is None:
             parts = [self.get_submodule(name) for name in self._names]
             weights = [part.numbers.weights for part in parts if isinstance(part, CausalConvolution)]

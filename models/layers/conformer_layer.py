@@ -1,4 +1,4 @@
-"""A Conformer layer: two halves of feed-forward around self-attention and a convolution over neighbouring states."""
+"""A Conformer layer: two feed-forwards, and between them self-attention and a convolution over neighbouring states."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from models.layers.norms import SublayerNorms, make_norm
 from models.steps.step_inputs.base import StepInputs
 
 _EPSILON = 1e-5
-"""Of the batch norm. Checkpoints have no setting for it."""
+"""Epsilon of the batch norm. Checkpoints have no setting for it."""
 
 
 class MeasuredNorm(nn.Module):
-    """Batch normalisation with the means and variances of training.
+    """Batch normalisation for inference, with means and variances from training.
 
     weight, bias, mean, variance: [channels], model dtype.
     forward: [tokens, channels] -> the same.
@@ -36,7 +36,7 @@ class MeasuredNorm(nn.Module):
 
 
 class GatedConvolution(nn.Module):
-    """A gated projection, a convolution for each channel, a norm, an activation, and a projection.
+    """A gated projection, a convolution with separate weights per channel, a norm, an activation, and a projection.
 
     forward: [tokens, hidden] -> the same. Each sequence is padded with zeros at both ends.
     """
@@ -57,14 +57,14 @@ class GatedConvolution(nn.Module):
         return output
 
     def _convolve(self, x: Tensor) -> Tensor:
-        """[tokens, hidden] of one sequence -> the same."""
+        """Convolve one sequence: [tokens, hidden] -> the same."""
         weights, channels = self.depthwise, x.shape[1]
         padding = (weights.weight.shape[2] - 1) // 2
         return F.conv1d(x.T[None], weights.weight, weights.bias, padding=padding, groups=channels)[0].T
 
 
 class ConformerLayer(Layer):
-    """Feed-forward, self-attention, convolution, feed-forward, and a norm of the result. For whole sequences only.
+    """Feed-forward, self-attention, convolution, feed-forward, then a norm. The step must contain whole sequences.
 
     Source: Gulati et al. 2020, arXiv:2005.08100, section 2.
     """

@@ -1,4 +1,4 @@
-"""Attention heads beside heads that convolve the values of neighbouring tokens (ConvBERT)."""
+"""Attention heads together with heads that convolve the values of neighbouring tokens (ConvBERT)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from models.steps.batch import WholeBatch
 
 
 class ConvolutionPlan(NamedTuple):
-    """Texts of a step.
+    """Data of a step that all layers share: attention metadata, and the neighbours of each token.
 
     metadata: attention metadata of the attention heads.
-    neighbours: [kernel_size, tokens], int64, row of each neighbour of each token; where a neighbour is outside the
-        text, the number of tokens.
+    neighbours: [kernel_size, tokens], int64: row of each neighbour of each token. The number of tokens stands for a
+        neighbour outside of the text.
     """
 
     metadata: AttentionMetadata
@@ -30,14 +30,16 @@ class ConvolutionPlan(NamedTuple):
 
 
 class ConvolutionAttention(FullSequenceAttention[ConvolutionPlan]):
-    """Attention, and convolutions whose kernels each token computes from itself and its neighbours.
+    """Attention heads, and convolution heads whose kernels are computed from each token and its neighbours.
 
-    The kernel of a head is the softmax of `kernel(query * key_convolution)`. It weighs the projected values of the
-    neighbours. The output projection reads the results of all attention heads, then those of all convolution heads.
+    The kernel of a head is the softmax of `kernel(pointwise(depthwise(x)) * query(x))`. It weighs the projected values
+    of the neighbours. The output projection reads the results of all attention heads, then the results of all
+    convolution heads.
 
-    depthwise: weight of the convolution of each feature of the input with its neighbours, [hidden, 1, kernel_size].
+    depthwise: [hidden, 1, kernel_size], weight of a convolution of the input, separate for each feature.
     pointwise: projects the result of `depthwise` to the width of the queries.
-    kernel: [heads * kernel_size, width]. convolved: projects the values of the convolution heads.
+    kernel: projects from the width of the queries to heads * kernel_size.
+    convolved: projects the input to the values of the convolution heads.
     Source: Jiang et al. 2020, arXiv:2008.02496, section 3.2.
     """
 
@@ -68,7 +70,7 @@ class ConvolutionAttention(FullSequenceAttention[ConvolutionPlan]):
         return output
 
     def _convolve(self, hidden: Tensor, query: Tensor, neighbours: Tensor) -> Tensor:
-        """The results of the convolution heads: [tokens, hidden] -> [tokens, width].
+        """Compute the convolution heads. hidden: [tokens, hidden]. query: [tokens, width]. Returns [tokens, width].
 
         The sums are added one neighbour after another, so that the bits of a token do not depend on the other texts.
         """
@@ -83,10 +85,10 @@ class ConvolutionAttention(FullSequenceAttention[ConvolutionPlan]):
 
 
 def _sum_of_neighbours(x: Tensor, neighbours: Tensor, weights: Tensor) -> Tensor:
-    """Sum of the rows of each token's neighbours, each times its weight, in float32.
+    """For each token, add up the rows of its neighbours, each multiplied by a weight, in float32.
 
-    x: [tokens, ...], model dtype. neighbours: see `ConvolutionPlan`.
-    weights: [kernel_size, ...], float32; each is multiplied with rows of x.
+    x: [tokens, ...], model dtype. neighbours: as in `ConvolutionPlan`.
+    weights: [kernel_size, ...], float32. The weights of a neighbour broadcast with x.
     Returns a tensor like x.
     """
     padded = torch.cat([x, x.new_zeros((1, *x.shape[1:]))]).float()

@@ -17,8 +17,8 @@ from models.steps.step_inputs.base import StepInputs
 class ConvolutionLayer(Layer):
     """Layer that computes `norm(layer(x) + act(conv(x)))`. Each sequence is padded with zeros at both ends.
 
-    forward: as `Layer.forward`, but for whole sequences only.
-    Source: He et al. 2021, arXiv:2006.03654, by the published code of its second version.
+    forward: as `Layer.forward`, but the step must contain whole sequences.
+    Source: He et al. 2021, arXiv:2006.03654, and the published code of DeBERTa-v2.
     """
 
     def __init__(self, config: ConvolutionLayerConfig, hidden_size: int, index: int) -> None:

@@ -21,13 +21,13 @@ from models.steps.batch import WholeBatch
 
 
 def row_of_distance(distance: Tensor, config: DistanceConfig) -> Tensor:
-    """Row of each distance in a `DistanceTable`, where distance is `query position - key position`.
+    """Row of each distance in a `DistanceTable`. A distance is `query position - key position`.
 
     distance: any shape, int64.
-    Returns rows of the same shape, int64. Distance zero has row `span`. Distances beyond the first or the last row use
-    that row.
-    With buckets, distances up to half of `num_buckets` have one row each; the range of later rows grows logarithmically
-    up to `max_distance`. The logarithm is float32 and rounded up, as in the published code.
+    Returns rows of the same shape, int64. Distance zero has row `span`. Distances outside of the table use its first or
+    last row.
+    With buckets, distances up to half of `num_buckets` have separate rows. Farther distances share rows, whose ranges
+    grow logarithmically up to `max_distance`. The logarithm is float32 and rounded up, as in the published code.
     """
     if config.num_buckets is not None:
         exact = config.num_buckets // 2
@@ -51,7 +51,10 @@ class DistanceTable(nn.Module):
         self.norm = make_norm(config.norm, hidden_size)
 
     def forward(self, length: int) -> Distances:
-        """The vectors of all distances below `length`. Omits other rows, so that short sequences take less time."""
+        """The vectors of all distances between tokens of a sequence of `length` tokens.
+
+        Other rows of the table are left out, so that short sequences take less time.
+        """
         rows = row_of_distance(torch.arange(1 - length, length, device="cpu"), self.config)
         first, last = int(rows[0]), int(rows[-1])
         vectors = self.weight[first : last + 1]
@@ -59,7 +62,10 @@ class DistanceTable(nn.Module):
 
 
 class DisentangledAttention(FullSequenceAttention[AttentionMetadata]):
-    """Attention that adds `query · distance key` and `key · distance query` to the scores, with one common scale."""
+    """Attention that adds two products to the scores: query times distance key, and key times distance query.
+
+    All three terms of a score have the same scale.
+    """
 
     unadaptable = ("query", "key", "position_query", "position_key")
 
@@ -74,7 +80,7 @@ class DisentangledAttention(FullSequenceAttention[AttentionMetadata]):
             self.position_query = Linear(hidden_size, width, bias=True) if to_content else None
 
     def make_plan(self, batch: WholeBatch, encodings: PositionEncodings, dtype: torch.dtype) -> AttentionMetadata:
-        """Metadata with which every token attends to every token of its sequence."""
+        """Attention metadata of the step: every token attends to every token of its sequence."""
         return AttentionMetadata(batch.lengths, batch.lengths, distances=encodings.distances)
 
     def forward(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], plan: AttentionMetadata) -> Tensor:

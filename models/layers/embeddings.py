@@ -20,8 +20,9 @@ from weights.quantized_matrix import QuantizedMatrix
 class EmbeddingTable(nn.Module):
     """Lookup table: a learned vector for each token id, position or other index.
 
-    weight: [rows, hidden], model dtype. Empty after `share`. See `matrix`.
-    packed: the table in a kernel's layout, which may be the weight of an output head, after `share`; or None.
+    weight: [rows, hidden], model dtype. Empty after `share`. A quantised matrix may take its place while a model is
+        loaded.
+    packed: after `share`, the table in a kernel's layout, which an output head may share; else None.
     forward: [tokens], int64 -> [tokens, hidden], model dtype.
     """
 
@@ -36,12 +37,15 @@ class EmbeddingTable(nn.Module):
 
     @property
     def matrix(self) -> QuantizedMatrix | None:
-        """The quantised embedding table as the checkpoint stores it. It stands in for `weight` until it is packed."""
+        """The quantised table from the checkpoint, which takes the place of `weight` until it is packed; else None."""
         weight: object = self.weight
         return weight if isinstance(weight, QuantizedMatrix) else None
 
     def share(self, packed: LinearWeight, dtype: torch.dtype) -> None:
-        """Free `weight`, and read rows from a packed weight instead. dtype: of the empty table left in its place."""
+        """Free `weight`, and read rows from a packed weight instead.
+
+        dtype: dtype of the empty table that takes the place of `weight`.
+        """
         like = self.weight if self.matrix is None else self.matrix.codes
         del self.weight
         self.weight = nn.Parameter(like.new_empty((0, like.shape[1]), dtype=dtype), requires_grad=False)
@@ -65,10 +69,10 @@ class ProjectedEmbeddingTable(EmbeddingTable):
 
 
 class SinusoidalTable(nn.Module):
-    """Table of computed position embeddings. It is no parameter: the checkpoint does not contain it.
+    """Table of computed position embeddings. It is not a parameter, because it is not read from the checkpoint.
 
     table: [rows, hidden], float32.
-    first: row of a published table that row 0 is equal to.
+    first: index of the row in a published table that is equal to row 0 of this table.
     """
 
     def __init__(self, table: Tensor, first: int = 0) -> None:
@@ -93,8 +97,8 @@ class Embedding(nn.Module):
     Positions, token types, norm and projection are optional.
 
     tokens: token table to share with another stack, or None to create one.
-    sum_width: width of the sum.
-    updates: adds the updates of adapters to the sum; see `models.lora.adapters.EmbeddingUpdates`. None without any.
+    sum_width: width of the sum, before the projection.
+    updates: function that adds the updates of adapters to the sum; None without adapters.
     """
 
     updates: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
@@ -120,11 +124,14 @@ class Embedding(nn.Module):
 
     @property
     def _reads_rows(self) -> bool:
-        """Whether the token part of the sum has the rows of the token table unchanged, except for their scale."""
+        """Whether the token vectors are rows of the token table, unchanged except for `scale`."""
         return type(self.tokens) is EmbeddingTable and self.token_norm is None
 
     def _token_vectors(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """The token part of the sum: [tokens, width], model dtype. Arguments as for `forward`."""
+        """The scaled vectors of the tokens, before positions and token types are added.
+
+        token_ids, positions: [tokens], int64. Returns [tokens, width], model dtype.
+        """
         x: Tensor = self.tokens(token_ids) if self.scale == 1.0 else self.tokens(token_ids) * self.scale
         return x if self.token_norm is None else self.token_norm(x)
 
@@ -134,7 +141,7 @@ class Embedding(nn.Module):
         return EmbeddingTable(config.vocab_size, config.width or hidden_size)
 
     def embed(self, batch: EncoderBatch) -> Tensor:
-        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
+        """Compute the hidden states that enter the first layer: [tokens, hidden], model dtype."""
         output: Tensor = self(batch.token_ids, batch.positions, batch.token_type_ids)
         return output
 

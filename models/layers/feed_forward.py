@@ -16,8 +16,8 @@ from models.layers.linear import Linear, concatenate
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated.
 
-    With limits, gate and up are clipped before they are multiplied; see `FeedForwardConfig`. Such a feed-forward is
-    never part of a compiled program.
+    With a limit, an offset or sparsity in the configuration, gate and up change before they are multiplied. Such a
+    feed-forward is never part of a compiled program.
 
     merged: weight of gate and up as one product, after `merge`; or None.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
@@ -49,7 +49,10 @@ class FeedForward(nn.Module):
         return output
 
     def _clipped(self, gate: Tensor, up: Tensor) -> Tensor:
-        """`act(clipped gate) * (clipped up + up_offset)`. gate, up: [tokens, intermediate]."""
+        """Make the gate sparse and clip gate and up, as configured, then return `act(gate) * (up + up_offset)`.
+
+        gate, up: [tokens, intermediate].
+        """
         limit, sparsity = self.config.limit, self.config.sparsity
         if sparsity > 0:
             spread = NormalDist().inv_cdf(sparsity) * gate.std(-1, keepdim=True, unbiased=False)
@@ -59,7 +62,10 @@ class FeedForward(nn.Module):
         return activate(gate, self.activation) * (up + self.config.up_offset)
 
     def merge(self, packer: LinearPacker) -> None:
-        """Join the matrices of gate and up, so that one product computes both, unless it is clipped or scaled."""
+        """Join the matrices of gate and up, so that one product computes both.
+
+        Does nothing if gate or up are clipped or scaled.
+        """
         if self.gate is None or self.config.is_clipped or self.config.gate_scale != 1.0 or self.merged is not None:
             return
         if self.gate.packed is not None or (joined := concatenate([self.gate, self.up])) is None:

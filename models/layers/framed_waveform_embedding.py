@@ -11,15 +11,15 @@ from models.layers.linear import ConvolutionWeights, Linear, parameter
 from models.steps.batch import WaveformBatch
 
 _EPSILON = 1e-6
-"""Of the norm of a frame. Checkpoints have no setting for it."""
+"""Epsilon of the normalisation of a frame. Checkpoints have no setting for it."""
 _STRIDE = 2
 
 
 class FramedWaveformEmbedding(nn.Module):
-    """Frames with a mean of zero and a variance of one, compressed, projected, and convolved twice.
+    """Frames of samples, scaled to mean 0 and variance 1, then compressed, projected, and convolved twice.
 
     log_scale: [], model dtype: logarithm of the factor before the compression. Frames are compressed in float32.
-    The convolutions are causal, so no state depends on later frames. Each recording is computed by itself.
+    The convolutions are causal, so no state depends on later frames. Each recording is computed separately.
     """
 
     def __init__(self, config: FramedWaveformEmbeddingConfig) -> None:
@@ -33,11 +33,11 @@ class FramedWaveformEmbedding(nn.Module):
         )
 
     def embed(self, batch: WaveformBatch) -> Tensor:
-        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
+        """Compute the hidden states that enter the first layer: [tokens, hidden], model dtype."""
         return torch.cat([self._states(part) for part in torch.split(batch.samples, list(batch.sample_lengths))])
 
     def _states(self, samples: Tensor) -> Tensor:
-        """[samples], float32 -> [tokens, hidden], model dtype."""
+        """Compute the hidden states of one recording: [samples], float32 -> [tokens, hidden], model dtype."""
         whole = len(samples) // self.frame_samples
         frames = samples[: whole * self.frame_samples].view(whole, self.frame_samples)
         frames = frames - frames.mean(1, keepdim=True)
@@ -51,7 +51,7 @@ class FramedWaveformEmbedding(nn.Module):
 
 
 def _convolve(x: Tensor, convolution: nn.Module) -> Tensor:
-    """Convolve with zeros before the first state: [n, in] -> [ceil(n / 2), out]."""
+    """Causal convolution of stride 2, with zeros before the first state: [n, in] -> [ceil(n / 2), out]."""
     assert isinstance(convolution, ConvolutionWeights)
     padded = F.pad(x.T[None], (convolution.weight.shape[2] - 1, 0))
     return F.conv1d(padded, convolution.weight, convolution.bias, stride=_STRIDE)[0].T

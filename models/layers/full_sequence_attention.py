@@ -1,4 +1,4 @@
-"""Base class of attention that needs whole sequences: no KV cache, and every token is computed."""
+"""Base class of attention that needs whole sequences. It has no KV cache, and computes every token of a sequence."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PlanT = TypeVar("PlanT")
 
 
 class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
-    """Attention whose class determines which keys a query attends to, by a plan for each step.
+    """Base class of attention over whole sequences. A subclass plans once per step which keys each query attends to.
 
     It is never part of a compiled program, and its projections keep the dtype of the model.
 
-    not_captured: see `Mixer`.
+    not_captured: why a step with this attention cannot be captured as a CUDA graph.
     """
 
     not_captured = "attention over full sequences"
 
     @abstractmethod
     def make_plan(self, batch: WholeBatch, encodings: PositionEncodings, dtype: torch.dtype) -> PlanT:
-        """Prepare the data of a step that all layers of this configuration share.
+        """Prepare the data of a step that all layers with the same attention configuration share.
 
         dtype: dtype of the hidden states.
         """
@@ -42,7 +42,10 @@ class FullSequenceAttention(Attention, ABC, Generic[PlanT]):
         """Attend within each sequence of the step: [tokens, hidden] -> [tokens, hidden], model dtype."""
 
     def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
-        """Replace the weight of each linear by a packed one. See `Attention.pack`."""
+        """Replace the weight of each linear by a packed weight, which `packer` makes.
+
+        The other arguments have no effect.
+        """
         for child in self.children():
             if isinstance(child, Linear):
                 child.pack(packer)

@@ -1,4 +1,4 @@
-"""Self-attention with a bias by distance that a gate of each query scales (WavLM)."""
+"""Self-attention with a bias by distance that is scaled by a gate of each query (WavLM)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,29 @@ from models.layers.positions import PositionEncodings, Rotation
 from models.steps.batch import WholeBatch
 
 GATE_FEATURES = 8
-"""Features of a head that its gate is computed from: four for each of two factors."""
+"""Number of features of a head from which its gate is computed: four for each of two factors."""
 BLOCK_QUERIES = 128
-"""Queries whose scores are computed together, so that the memory for biases does not grow with the square of a text."""
+"""Number of queries whose scores are computed together. It bounds the memory for biases, which would otherwise grow
+with the square of the length."""
 
 
 @dataclass(frozen=True)
 class GatedBiasPlan:
-    """offsets: index of each sequence's first token, then of the end. bias: [heads, 2 * length - 1], by distance."""
+    """Data of a step that all layers share.
+
+    offsets: index of each sequence's first token, and at the end the number of tokens.
+    bias: [heads, 2 * length - 1], score bias by distance.
+    """
 
     offsets: tuple[int, ...]
     bias: Tensor
 
 
 class GatedBiasAttention(FullSequenceAttention[GatedBiasPlan]):
-    """Scores have the score bias of the stack, times a gate that is computed from the input of the layer.
+    """Attention that adds the score bias of the stack, times a gate that is computed from the input of the layer.
 
-    bias_gate: features of each head of the input. bias_gate_scale: [1, heads, 1, 1], model dtype.
+    bias_gate: linear from the input features of a head to `GATE_FEATURES` features.
+    bias_gate_scale: [1, heads, 1, 1], model dtype, factor of the second part of the gate.
     Source: Chen et al. 2021, arXiv:2110.13900, section 3.1.
     """
 
@@ -64,7 +70,7 @@ class GatedBiasAttention(FullSequenceAttention[GatedBiasPlan]):
         return self.project_output(output)
 
     def _gates(self, hidden: Tensor) -> Tensor:
-        """The factor of the bias for each head of each token, 1 to 3: [heads, tokens], float32."""
+        """The gate of each token and head, by which the bias is multiplied: [heads, tokens], float32."""
         heads = hidden.view(len(hidden), self.config.num_heads, -1)
         features = self.bias_gate(heads.flatten(0, 1)).view(*heads.shape[:2], 2, GATE_FEATURES // 2)
         first, second = features.float().sum(-1).sigmoid().unbind(-1)
@@ -74,7 +80,7 @@ class GatedBiasAttention(FullSequenceAttention[GatedBiasPlan]):
 
 
 def _biases(bias: Tensor, first: int, end: int, length: int) -> Tensor:
-    """Biases of some queries of a sequence with all its keys.
+    """Score biases between the queries `first` to `end - 1` of a sequence and all keys of the sequence.
 
     bias: [heads, 2 * n - 1], by distance `key - query` from `1 - n` on.
     Returns [heads, end - first, length], float32.

@@ -1,4 +1,4 @@
-"""Gated delta rule behind a short convolution, the mixer of Qwen3-Next and Qwen3.5."""
+"""Short convolution and gated delta rule, the mixer of Qwen3-Next and Qwen3.5."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCALES = (1.0, 1.0, 1.0)
 
 
 class GatedDelta(Mixer):
-    """One matrix S per head, which maps keys to values and is corrected by each token.
+    """Mixer with one matrix S per head. It maps keys to values, and each token corrects it.
 
     `S = exp(g) S; S = S + k (beta (v - S^T k))^T; result = S^T q`, with queries and keys of unit length and
     `g = -exp(log_decay) softplus(decay(hidden) + decay_bias)`, `beta = strength * sigmoid(beta(hidden))`.
@@ -28,7 +28,7 @@ class GatedDelta(Mixer):
     query, key, value: projections whose results pass through the convolution.
     gate: projection to the gate of the result.
     beta, decay: projections to one number per head; never quantised, because they are small.
-    norm: one weight for all heads.
+    norm: norm of the result with the gate; all heads share its weight.
     Source: Yang et al. 2024, arXiv:2412.06464.
     """
 
@@ -51,7 +51,7 @@ class GatedDelta(Mixer):
 
     @property
     def numbers(self) -> DeltaNumbers:
-        """The parameters of the delta rule of each head, computed at the first use."""
+        """The parameters of the delta rule in the form that backend operations take. Computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
             self._numbers = DeltaNumbers(self.decay_bias.float(), factors, self._key_heads, self._strength)

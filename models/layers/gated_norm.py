@@ -1,4 +1,4 @@
-"""RMS norm with a gate, for the results of mixers."""
+"""RMS norm with a gate, which follows a mixer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from models.layers.linear import parameter
 
 
 class GatedNorm(nn.Module):
-    """`norm(x) * silu(gate)`, or `norm(x * silu(gate))` where the gate is applied before the norm.
+    """RMS norm with a gate: `norm(x) * silu(gate)`, or `norm(x * silu(gate))` if `gate` is "before".
 
     weight: [width] or, for one weight that all groups share, [width / groups], model dtype; None without a norm.
-    eps: None for the gate alone.
+    eps: epsilon of the norm; None for the gate without a norm.
     groups: number of parts of a row that are normalised separately.
-    gate_scale: factor of the gate.
+    is_shared: whether all groups share one weight.
+    gate_scale: factor of the gate before the SiLU.
     """
 
     def __init__(
@@ -34,5 +35,5 @@ class GatedNorm(nn.Module):
         self.weight = None if eps is None else parameter(width // groups if is_shared else width)
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
-        """x, gate: [rows, width], model dtype. Returns [rows, width], model dtype."""
+        """Normalise x and apply the gate. x, gate: [rows, width], model dtype. Returns [rows, width], model dtype."""
         return backend(x).gated_norm(x, gate, self.weight, self.shape)

@@ -1,4 +1,4 @@
-"""Layers of an encoder in which each text has global vectors beside its tokens (Pegasus-X)."""
+"""Layers of an encoder in which each text has global vectors in addition to its tokens (Pegasus-X)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class GlobalVectorsLayer(Layer):
-    """A layer whose tokens attend to their block and to the global vectors of their text.
+    """A layer in which tokens attend to their block and to the global vectors of their text.
 
-    The vectors attend to the whole text. `step.global_vectors` carries them from layer to layer. In the input of
-    projections and feed-forward they come before the tokens of all texts. Adapters cannot change these linears, because
-    adapters find their rows by the index of a token.
+    Global vectors attend to the whole text. `step.global_vectors` passes them from layer to layer. Projections and
+    feed-forward compute the vectors of all texts first, then the tokens. Adapters cannot change these linears, because
+    they select rows by the index of a token.
 
     global_norm: norm of the global vectors before attention.
-    forward: as `Layer.forward`, but for whole texts only.
+    forward: as `Layer.forward`, but the step must contain whole texts.
     Source: Phang et al. 2022, arXiv:2208.04347, section 3.
     """
 
@@ -54,14 +54,14 @@ class GlobalVectorsLayer(Layer):
 def _blocks(
     lengths: tuple[int, ...], num_vectors: int, block_size: int, shift: int
 ) -> tuple[AttentionMetadata, list[int]]:
-    """Attention metadata for global vectors and blocks of tokens, and the row index of each key.
+    """Returns the attention metadata for global vectors and blocks of tokens, and the row of each key.
 
     The global vectors of a text are one sequence of queries, and each block is another. The global vectors attend to
     each other and to all tokens of their text; a block attends to the global vectors and to itself.
     Rows are the global vectors of all texts, then the tokens of all texts. Queries are in the order of the rows.
 
-    lengths: tokens of each text. num_vectors: global vectors per text.
-    block_size: tokens of a block. shift: number of tokens by which the first block is shorter.
+    lengths: number of tokens of each text. num_vectors: number of global vectors per text.
+    block_size: number of tokens of a block. shift: number of tokens by which the first block is shorter.
     """
     query_lens, key_lens, rows = [num_vectors] * len(lengths), list[int](), list[int]()
     blocks: list[tuple[int, range]] = []

@@ -33,7 +33,7 @@ class LanguageModel(nn.Module):
     A packed head of a bfloat16 model returns the float32 sums of its product. A dense head rounds them to bfloat16
     first.
 
-    dense, activation, second, norm: layers before the logits, or None.
+    dense, activation, second, norm: layers between the hidden states and the logits, or None.
     weight: [vocab, hidden], model dtype; None for a head that is tied to the token table. Until it is packed, it may be
         a quantised matrix.
     bias: [vocab], model dtype, or None.
@@ -75,9 +75,9 @@ class LanguageModel(nn.Module):
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def pack(self, packer: LinearPacker, tokens: Tensor | QuantizedMatrix | None) -> LinearWeight:
-        """Replace the weight by a packed one that writes float32, and return it.
+        """Replace the weight by a packed weight that gives float32 logits. Returns the packed weight.
 
-        tokens: [vocab, hidden], the token table of a tied head, else None.
+        tokens: [vocab, hidden], the token table if the head is tied to it; else None.
         """
         weight = tokens if self.weight is None else self.weight
         assert weight is not None
@@ -87,12 +87,12 @@ class LanguageModel(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    """Masked language model head: dense layer, activation, norm, then logits from the token table or its own table.
+    """Masked language model head: dense layer, activation, norm, then logits from the token table or a separate table.
 
     token_width: width of the token table.
     weight: [vocab, table_width], model dtype; None for a head that is tied to the token table.
-    further: [vocab, further_width], model dtype, the last columns of the logits' weight, whose first columns are the
-        token table; None if the token table is the whole weight.
+    further: [vocab, further_width], model dtype: further columns of the output weight, after the columns of the token
+        table; None if the weight has no further columns.
     Source: Devlin et al. 2018, arXiv:1810.04805.
     """
 
@@ -107,7 +107,10 @@ class MaskedLanguageModel(nn.Module):
         self.bias = parameter(vocab_size) if config.bias else None
 
     def forward(self, hidden: Tensor, tokens: Tensor, out: Tensor | None = None) -> Tensor:
-        """Compute logits. tokens: [vocab, token_width]. The other arguments are those of `LanguageModel.forward`."""
+        """Compute logits. tokens: [vocab, token_width], the token table.
+
+        Other arguments and result as in `LanguageModel.forward`.
+        """
         assert self.norm is not None
         hidden = self.norm(self.activation(self.dense(hidden)))
         table = DenseWeight(tokens if self.weight is None else self.weight, self.bias)
@@ -118,13 +121,19 @@ class MaskedLanguageModel(nn.Module):
 
 
 def _float32_product(weight: LinearWeight, hidden: Tensor, out: Tensor | None) -> Tensor:
-    """`hidden W^T + b` in float32. A dense half-precision product is converted. out: float32 memory, or None."""
+    """`hidden W^T + b` as float32. A product in half precision is converted.
+
+    out: float32 memory for the result, or None.
+    """
     logits = weight.multiply(hidden, out=out)
     return logits if logits.dtype == torch.float32 else logits.float()
 
 
 class _LabelHead(nn.Module):
-    """Base class of the heads over classes: `output(norm(activation(dense(x))))`. All but the output are optional."""
+    """Base class of the heads over classes: `output(norm(activation(dense(x))))`.
+
+    Dense layer, activation and norm are optional.
+    """
 
     def __init__(
         self,
@@ -142,7 +151,7 @@ class _LabelHead(nn.Module):
         self.output = Linear(hidden_size, num_labels, bias)
 
     def label_logits(self, x: Tensor) -> Tensor:
-        """Class logits of each row: [n, hidden], model dtype -> [n, num_labels], float32."""
+        """Compute the class logits of each row: [n, hidden], model dtype -> [n, num_labels], float32."""
         if self.dense is not None:
             x = self.activation(self.dense(x))
             x = x if self.norm is None else self.norm(x)
@@ -151,9 +160,10 @@ class _LabelHead(nn.Module):
 
 
 class Classification(_LabelHead):
-    """Sequence classification head: class logits of one token of each sequence, or of the mean of its tokens.
+    """Sequence classification head: class logits of one vector per sequence.
 
-    They can also be the mean of the class logits of all tokens.
+    This is the hidden state of one token, or the mean over all tokens. The mean may be taken of the class logits
+    instead.
     """
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:
@@ -161,9 +171,9 @@ class Classification(_LabelHead):
         self.config = config
 
     def forward(self, hidden: Tensor, batch: EncoderBatch) -> Tensor:
-        """Compute the logits of a sequence's classes from its first, last or mean hidden state.
+        """Compute the class logits of each sequence.
 
-        hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
+        hidden: [tokens, hidden], model dtype; or [batch, hidden], if the batch has `output_positions`.
         Returns [batch, num_labels], float32.
         """
         if self.averages_logits:
@@ -175,13 +185,13 @@ class Classification(_LabelHead):
 
     @property
     def averages_logits(self) -> bool:
-        """Whether the logits of all tokens are computed and averaged."""
+        """Whether logits of all tokens are computed and then averaged, instead of averaging hidden states."""
         return self.config.pool == "late"
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """Position of the token of each sequence that is classified, or None for all tokens.
+        """Position of the token by which each sequence is classified; None if all tokens are used.
 
-        A sequence without such a token is classified by its first token.
+        If the token that the configuration asks for is absent, the first token of the sequence is used.
         """
         match self.config.pool:
             case "mean" | "late":
@@ -199,14 +209,17 @@ class Classification(_LabelHead):
 
 
 class TokenClassification(_LabelHead):
-    """Token classification head: class logits of each token. forward: [tokens, hidden] -> [tokens, num_labels]."""
+    """Token classification head: class logits of each token.
+
+    forward: [tokens, hidden] -> [tokens, num_labels], float32.
+    """
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.label_logits(hidden)
 
 
 class FeedForwardTokenClassification(TokenClassification):
-    """Span head of BigBird: two logits per token, of `norm(x + feed_forward(x))`.
+    """Span head of BigBird: start and end logits of each token, computed from `norm(x + feed_forward(x))`.
 
     forward: [tokens, hidden] -> [tokens, 2], float32.
     """
@@ -223,7 +236,7 @@ class FeedForwardTokenClassification(TokenClassification):
 def make_head(
     config: HeadConfig, hidden_size: int, vocab_size: int, token_width: int
 ) -> LanguageModel | MaskedLanguageModel | Classification | TokenClassification | None:
-    """The head of a configuration; None for a pooling head, which has no weights.
+    """Build the head of a configuration; None for a pooling head, which has no weights.
 
     token_width: width of the token table.
     """

@@ -2,8 +2,9 @@
 
 All computations are in float32, because the parts are small.
 
-Zaratiana et al. 2023, arXiv:2311.08526, section 2; by word: Stepanov and Shtopko 2024, arXiv:2406.12925, section 2.
-Every text is computed alone, so that the other texts of a step change no bit.
+Every text is computed separately, so that its result has the same bits whatever other texts a step has.
+Sources: Zaratiana et al. 2023, arXiv:2311.08526, section 2 (spans); Stepanov and Shtopko 2024, arXiv:2406.12925,
+section 2 (words).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Projection(nn.Module):
 
 
 class SpanScorer(nn.Module):
-    """Logits of all spans of up to `max_span_words` words, for each label."""
+    """Computes the probability of each span of up to `max_span_words` words, for each label."""
 
     def __init__(self, config: LabelledSpansConfig) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class SpanScorer(nn.Module):
         self.span = _Projection(2 * width, 4 * width, width)
 
     def forward(self, words: Tensor, labels: Tensor, threshold: float) -> Tensor:
-        """The spans whose probability is above the threshold.
+        """Find the spans whose probability is above the threshold.
 
         words: [words, width]. labels: [labels, width].
         Returns [n, 4]: first word, last word, label, probability; by first word, then by length, then by label.
@@ -61,7 +62,7 @@ class SpanScorer(nn.Module):
 
 
 class WordScorer(nn.Module):
-    """Logits of each word as start, end and inside of an entity, for each label; spans are made of them."""
+    """Computes the probabilities that a word is start, end or inside of an entity of a label, and builds spans."""
 
     def __init__(self, config: LabelledSpansConfig) -> None:
         super().__init__()
@@ -69,9 +70,10 @@ class WordScorer(nn.Module):
         self.output = _Projection(3 * config.width, 4 * config.width, 3)
 
     def forward(self, words: Tensor, labels: Tensor, threshold: float) -> Tensor:
-        """The spans whose start, end and inner words are all above the threshold. See `SpanScorer.forward`.
+        """Find the spans for which all probabilities are high enough: start, end, and inside for every word.
 
-        The probability of a span is the lowest one of its words.
+        words: [words, width]. labels: [labels, width].
+        Returns [n, 4]: first word, last word, label, probability, which is the lowest of these probabilities.
         """
         word, word_factor = self.token(words).chunk(2, dim=1)
         found = []
@@ -82,7 +84,10 @@ class WordScorer(nn.Module):
 
 
 def _spans(scores: Tensor, label: int, threshold: float) -> Tensor:
-    """The spans of one label. scores: [words, 3], probabilities of start, end and inside. Returns [n, 4]."""
+    """Find the spans of one label. scores: [words, 3], probabilities of start, end and inside.
+
+    label: index of the label. Returns [n, 4] as `WordScorer.forward`.
+    """
     start, end, inside = scores.unbind(dim=1)
     rows = []
     for first in torch.nonzero(start > threshold)[:, 0].tolist():
@@ -96,7 +101,7 @@ def _spans(scores: Tensor, label: int, threshold: float) -> Tensor:
 
 
 class LabelledSpans(nn.Module):
-    """Entities of one text, from the hidden states of its words and labels."""
+    """Finds the entities of one text, from the hidden states of its words and labels."""
 
     def __init__(self, config: LabelledSpansConfig) -> None:
         super().__init__()
@@ -112,11 +117,11 @@ class LabelledSpans(nn.Module):
         self.classes = SchemaClasses(config.width) if config.class_token else None
 
     def forward(self, hidden: Tensor, words: Sequence[int], labels: Sequence[int], threshold: float) -> Tensor:
-        """The entities of a text: no two of them share a word, or no two of the same label (see `schema`).
+        """Find the entities of a text. They do not overlap; with a `schema`, entities of different labels may overlap.
 
         hidden: [tokens, encoder width], the hidden states of the text, model dtype.
         words: index of the first token of each word. labels: index of the token before each label.
-        threshold: lowest probability of an entity.
+        threshold: smallest probability of an entity.
         Returns [entities, 4], float32: first word, last word, label, probability; in the order of the first words.
         """
         rows = hidden[torch.tensor([*words, *labels], device=hidden.device)].float()
@@ -131,16 +136,20 @@ class LabelledSpans(nn.Module):
         return own[torch.argsort(own[:, 0], stable=True)]
 
     def classify(self, hidden: Tensor, labels: Sequence[int]) -> Tensor:
-        """The logit of each label of a classification: [labels], float32. hidden, labels: see `forward`."""
+        """The logit of each label of a text classification: [labels], float32.
+
+        hidden: [tokens, encoder width]. labels: index of the token before each label.
+        """
         assert self.classes is not None, "the model does not classify"
         logits: Tensor = self.classes(hidden[torch.tensor(labels, device=hidden.device)].float())
         return logits
 
 
 def without_overlaps(spans: Tensor) -> Tensor:
-    """The likeliest spans that share no word. spans: [n, 4], see `SpanScorer.forward`. Returns [m, 4] by first word.
+    """Choose the likeliest spans that share no word. spans: [n, 4], as from `SpanScorer.forward`.
 
-    The likeliest span is taken, those that share a word with it are removed, and so on.
+    The likeliest span is chosen, spans that share a word with it are removed, and so on.
+    Returns [m, 4], in the order of the first words.
     """
     left = spans[torch.argsort(spans[:, 3], descending=True, stable=True)]
     kept = []

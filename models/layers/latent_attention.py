@@ -1,4 +1,4 @@
-"""Multi-head latent attention: one latent vector per token takes the place of the keys and values of all heads."""
+"""Multi-head latent attention: one latent vector per token replaces the keys and values of all heads."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from models.layers.positions import Rotation
 
 
 class LatentAttention(Attention):
-    """Projections of latent attention with absorbed matrices, as multi-query attention whose values are the keys.
+    """Projections of latent attention, computed as multi-query attention in which the keys are also the values.
 
     The key of a token is its rotated part and its latent vector, in this order. The query of a head has a rotated part
     and a plain part; `key_heads` maps the plain part to the space of the latent vectors. The result of a head is a
-    weighted sum of keys, whose latent part `value_heads` maps to the values of the head.
+    weighted sum of keys; `value_heads` maps the latent part of this sum to the values of the head.
 
-    query_down: projection to the latent vector of the queries, or None.
-    key_down: projection to the latent vector and to the part of the key that rotates, in this order.
-    key_heads: for each head, a linear from its plain query to the latent vectors.
-    value_heads: for each head, a linear from the latent vectors to its values. The linears of heads are never packed:
-        they are small, and rounding them would change all keys.
+    query_down: projection to the latent vector from which queries are computed; None if there is no such vector.
+    key_down: projection to the latent vector, then the rotated part of the key.
+    key_heads: for each head, a linear from the plain part of its query to the space of the latent vectors.
+    value_heads: for each head, a linear from the latent vectors to its values. Neither `key_heads` nor `value_heads`
+        are packed: they are small, and rounding them would change all keys.
     Source: DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.
     """
 
@@ -47,7 +47,7 @@ class LatentAttention(Attention):
         self.output = Linear(heads * config.value_dim, hidden_size, config.output_bias)
 
     def queries(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> Tensor:
-        """Queries in the space of the keys: [tokens, hidden] -> [tokens, heads, head_dim]."""
+        """Compute queries in the space of the keys: [tokens, hidden] -> [tokens, heads, head_dim]."""
         if self.query_down is not None and self.query_down_norm is not None:
             hidden = self.query_down_norm(self.query_down(hidden))
         config = self.config
@@ -57,7 +57,10 @@ class LatentAttention(Attention):
         return self._for_attention(torch.cat([turned, _by_head(self.key_heads, plain)], -1))
 
     def keys_values(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation]) -> tuple[Tensor, Tensor]:
-        """The keys, which are the values too: [tokens, hidden] -> twice [tokens, 1, head_dim]."""
+        """Compute the keys, which are also the values. Returns the same tensor twice: [tokens, 1, head_dim].
+
+        hidden: [tokens, hidden], model dtype.
+        """
         assert self.key_norm is not None
         latent, turning = self.key_down(hidden).split([self.config.latent_dim, _width(self.config)], -1)
         turned = self._rotate(turning.contiguous()[:, None], rotations)
@@ -65,9 +68,9 @@ class LatentAttention(Attention):
         return key, key
 
     def project_output(self, attended: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Map weighted sums of keys to the values of each head, and apply the output projection.
+        """Map the weighted sum of keys to the values of each head, and apply the output projection.
 
-        attended: [tokens, heads, head_dim]. hidden: not read. Returns [tokens, hidden].
+        attended: [tokens, heads, head_dim]. hidden: not used. Returns [tokens, hidden].
         """
         results = attended[..., _width(self.config) :].to(next(self.value_heads.parameters()).dtype)
         values = _by_head(self.value_heads, results)
@@ -75,19 +78,23 @@ class LatentAttention(Attention):
         return output
 
     def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
-        """Pack the weights of all linears except `key_heads` and `value_heads`. See `Attention.pack`."""
+        """Replace the weights of all linears by packed weights, except `key_heads` and `value_heads`.
+
+        packer: packs all of them. projection_packer: its `out_dtype` becomes the dtype of queries and keys. one_input:
+            not used.
+        """
         for linear in (self.query_down, self.query, self.key_down, self.output):
             if linear is not None:
                 linear.pack(packer)
         self._attention_dtype = projection_packer.out_dtype
 
     def _for_attention(self, x: Tensor) -> Tensor:
-        """Queries or keys in the dtype of the cache."""
+        """Convert queries or keys to the dtype of the cache."""
         return x if self._attention_dtype is None else x.to(self._attention_dtype)
 
 
 def _width(config: LatentAttentionConfig) -> int:
-    """Width of the part of a key that rotates."""
+    """Width of the rotated part of a key."""
     assert config.rope is not None
     return config.rope.dim
 

@@ -1,4 +1,4 @@
-"""One layer: self-attention or a mixer, optional cross-attention and feed-forward, each with its norms."""
+"""A layer of a stack: self-attention or a mixer, optional cross-attention and feed-forward, each with norms."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class Layer(nn.Module):
-    """One layer of a stack.
+    """One layer of a stack: self-attention or a mixer, optional cross-attention and feed-forward.
 
-    index: index of the layer in its stack; selects its keys and values in a cache.
+    index: index of the layer in its stack, which also selects its keys and values in a cache.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype. The last layer may return only the output rows of the
         step.
     """
@@ -72,14 +72,14 @@ class Layer(nn.Module):
         self.feed_forward_norms = SublayerNorms(config.feed_forward_norms, hidden_size)
 
     def at_index(self, index: int) -> Layer:
-        """A layer with the same weights at another index of the stack."""
+        """A copy of the layer for another index of the stack, with the same weights in the same memory."""
         layer = copy(self)
         layer.index = index
         return layer
 
     @property
     def source_attention(self) -> Attention | None:
-        """The attention that reads keys and values of the encoder output; None without one."""
+        """The attention that reads keys and values of the encoder output; None if the layer does not read it."""
         return self.attention if isinstance(self.attention, JointAttention) else self.cross_attention
 
     def forward(self, x: Tensor, step: StepInputs) -> Tensor:
@@ -105,13 +105,16 @@ class Layer(nn.Module):
         return self.feed_forward_norms.add_residual(x, self._run_feed_forward(hidden, step))
 
     def _run_feed_forward(self, hidden: Tensor, step: StepInputs) -> Tensor:
-        """The result of the feed-forward. hidden: [tokens, hidden], normed."""
+        """Compute the feed-forward. hidden: [tokens, hidden], normalised. Returns [tokens, hidden]."""
         assert self.feed_forward is not None
         result: Tensor = self.feed_forward(hidden)
         return result
 
     def _mix_tokens(self, hidden: Tensor, step: StepInputs) -> Tensor:
-        """The result of self-attention, of the mixer, or the sum of both. hidden: [tokens, hidden], normed."""
+        """Compute self-attention or the mixer. With both, return the sum of their results.
+
+        hidden: [tokens, hidden], normalised.
+        """
         if self.mixer is None:
             assert self.attention is not None
             return step.self_attention(self.index, self.attention, hidden)
@@ -119,8 +122,10 @@ class Layer(nn.Module):
         return mixed if self.attention is None else mixed + step.self_attention(self.index, self.attention, hidden)
 
     def _forward_parallel(self, x: Tensor, step: StepInputs) -> Tensor:
-        """Attention and feed-forward both read the input of the layer. Without a norm of its own, the feed-forward
-        reads the normalised input of attention."""
+        """Compute a layer in which attention and feed-forward both read the input of the layer.
+
+        A feed-forward without an input norm reads the normalised input of attention.
+        """
         assert self.attention is not None and self.feed_forward is not None
         attention_input, x = self.attention_norms.norm_input(x), step.select_rows(self.index, x)
         if self.feed_forward_norms.input is None:
@@ -160,7 +165,7 @@ def _make_self_attention(config: AttentionConfig, hidden_size: int) -> Attention
 
 
 def make_mixer(config: MixerConfig, hidden_size: int) -> Mixer:
-    """The mixer of a configuration."""
+    """Build the mixer of a configuration."""
     match config:
         case ShortConvolutionConfig():
             return ShortConvolution(config, hidden_size)

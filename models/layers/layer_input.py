@@ -1,4 +1,4 @@
-"""Vectors of a token for each layer, and layers that end with such a vector and a factor (Gemma 3n, Gemma 4)."""
+"""Vectors per token and layer, and layers that add such a vector and scale their result (Gemma 3n, Gemma 4)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class PerLayerEmbedding(nn.Module):
-    """Computes a small vector for each pair of a token and a layer, see `PerLayerEmbeddingConfig`.
+    """Computes a small vector for each pair of a token and a layer, from a table and from the embedded token.
 
-    tokens: table [rows, layers * width], or None.
-    rows: number of rows of the table if the vocabulary has more tokens than that, else None. Tokens without a row of
-        their own use the first row.
-    forward: token ids, [tokens], int64, and embedded tokens, [tokens, hidden] -> [tokens, layers, width], model dtype.
+    tokens: table [rows, layers * width]; None to compute the vectors from the embedded tokens alone.
+    rows: number of rows of the table if the vocabulary has more tokens than that, else None. Token ids beyond the table
+        use the first row.
+    forward: token ids, [tokens], int64, and embedded tokens x, [tokens, hidden] -> [tokens, layers, width], model
+        dtype.
     """
 
     def __init__(self, config: PerLayerEmbeddingConfig, vocab_size: int, num_layers: int, hidden_size: int) -> None:
@@ -46,10 +47,12 @@ class PerLayerEmbedding(nn.Module):
 
 
 class LayerWithInput(Layer):
-    """A layer whose result is `scale * (x + norm(project(act(gate(x)) * input)))`, see `LayerInputConfig`.
+    """A layer that ends with `scale * (x + norm(project(act(gate(x)) * input)))`.
+
+    Here x is the result of the sublayers, and `input` is the vector of the token for this layer.
 
     output_scale: [1], model dtype, or None for a factor of one.
-    not_captured: see `Mixer`. The layer was not tried on a CUDA device yet.
+    not_captured: why a decode step with this layer cannot be captured as a CUDA graph. It was not tried yet.
     """
 
     not_captured = "layers with vectors of their own"
@@ -69,7 +72,10 @@ class LayerWithInput(Layer):
         return x if self.output_scale is None else x * self.output_scale
 
     def input_result(self, x: Tensor, step: StepInputs) -> Tensor:
-        """`norm(project(act(gate(x)) * input))`. x: [n, hidden], see `StepInputs.select_rows`. Returns [n, hidden]."""
+        """`norm(project(act(gate(x)) * input))`, which the layer adds to x.
+
+        x: [n, hidden]: all tokens, or the output rows in the last layer. Returns [n, hidden].
+        """
         assert self.input_gate is not None and self.input_projection is not None
         assert step.layer_inputs is not None, "the stack has no per-layer embeddings"
         part = step.layer_inputs[:, self.index : self.index + 1].flatten(1)

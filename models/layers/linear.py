@@ -16,7 +16,10 @@ def parameter(*shape: int) -> nn.Parameter:
 
 
 def set_parameter(module: nn.Module, name: str, value: Tensor | QuantizedMatrix) -> None:
-    """Set the parameter with this dotted name, without gradient. A quantised matrix is stored as a plain attribute."""
+    """Set the parameter with this dotted name, without gradient.
+
+    A quantised matrix becomes a normal attribute instead.
+    """
     path, _, attribute = name.rpartition(".")
     owner = module.get_submodule(path)
     if isinstance(value, QuantizedMatrix):
@@ -27,7 +30,7 @@ def set_parameter(module: nn.Module, name: str, value: Tensor | QuantizedMatrix)
 
 
 class Linear(nn.Module):
-    """`x W^T + b`.
+    """Linear layer: `x W^T + b`. Its weight may be dense, quantised or packed.
 
     weight: [out, in], model dtype, or a quantised matrix as the checkpoint stores it, until it is packed.
     bias: [out] or None, model dtype. Both are deleted once the weight is packed.
@@ -41,12 +44,15 @@ class Linear(nn.Module):
         self.packed: LinearWeight | None = None
 
     def forward(self, x: Tensor, activation: Activation | None = None, multiplier: Tensor | None = None) -> Tensor:
-        """[rows, in] -> [rows, out]: `activation(x W^T + b) * multiplier`. See `LinearWeight.multiply`."""
+        """Compute `activation(x W^T + b) * multiplier`: [rows, in] -> [rows, out].
+
+        Arguments as for `LinearWeight.multiply`.
+        """
         return self.linear_weight.multiply(x, activation, multiplier)
 
     @property
     def linear_weight(self) -> LinearWeight:
-        """The weight in its current layout."""
+        """The weight in its current layout: packed, or dense."""
         if self.packed is not None:
             return self.packed
         assert not isinstance(self.weight, QuantizedMatrix), "a quantised matrix must be packed first"
@@ -66,8 +72,8 @@ class Linear(nn.Module):
 def concatenate(linears: list[Linear]) -> tuple[Tensor | QuantizedMatrix, Tensor | None] | None:
     """Weight and bias of several linears with the same input, concatenated along the output features.
 
-    Returns (weight, bias): [sum of out, in] and [sum of out], or None if no linear has a bias. A missing bias is zero.
-    None where the weights are quantised in different ways, or only some of them.
+    Returns (weight, bias): [sum of out, in], and [sum of out] or None if no linear has a bias. A missing bias is zero.
+    Returns None if only some of the weights are quantised, or in different layouts.
     """
     weights = [linear.weight for linear in linears]
     quantized = [weight for weight in weights if isinstance(weight, QuantizedMatrix)]

@@ -52,7 +52,7 @@ class LogMel:
 def mel_filters(num_mels: int, transform_samples: int = WINDOW_SAMPLES) -> Tensor:
     """Weights of the frequencies in each mel band: [transform_samples / 2 + 1, num_mels], float32, on the CPU.
 
-    transform_samples: samples of a Fourier transform.
+    transform_samples: number of samples of a Fourier transform.
     """
     frequencies = torch.linspace(0, SAMPLE_RATE / 2, transform_samples // 2 + 1, dtype=torch.float64, device="cpu")
     highest = 15 + math.log(SAMPLE_RATE / 2 / 1000) / _LOG_STEP_PER_MEL

@@ -12,7 +12,7 @@ from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, mel_filters
 from models.steps.batch import WaveformBatch
 
 TRANSFORM_SAMPLES = 512
-"""Samples of a Fourier transform: a window, with zeros on both sides."""
+"""Number of samples of a Fourier transform: a window, with zeros on both sides."""
 PREEMPHASIS = 0.97
 _POWER_GUARD, _DEVIATION_GUARD = 2**-24, 1e-5
 
@@ -20,7 +20,8 @@ _POWER_GUARD, _DEVIATION_GUARD = 2**-24, 1e-5
 def normalised_log_mel(samples: Tensor, window: Tensor, filters: Tensor) -> Tensor:
     """Log-mel frames of a recording, each band with a mean of zero and a variance of one.
 
-    samples: [samples], float, 16 kHz, at least one hop. window: [400], like the samples. filters: [257, bands].
+    samples: [samples], float, 16 kHz, at least `HOP_SAMPLES`. window: [400], filters: [257, bands], dtype of the
+        samples.
     Returns [samples // 160, bands], of the dtype of the samples.
     Source: published code of NVIDIA NeMo, `AudioToMelSpectrogramPreprocessor`, and `ParakeetFeatureExtractor`.
     """
@@ -43,7 +44,7 @@ def normalised_log_mel(samples: Tensor, window: Tensor, filters: Tensor) -> Tens
 
 
 def _noise(count: int) -> Tensor:
-    """Noise of a recording: [count], float32, on the CPU. The same for every recording of this length.
+    """Noise for a recording of `count` samples: [count], float32, on the CPU. It is the same for every such recording.
 
     Source: `CohereAsrFeatureExtractor` of transformers.
     """
@@ -51,10 +52,10 @@ def _noise(count: int) -> Tensor:
 
 
 class PlaneConvolution(nn.Module):
-    """Weight and bias of a convolution over time and frequency.
+    """Convolution over time and frequency.
 
     weight: [out, in / groups, size, size], model dtype. bias: [out], model dtype.
-    forward: [1, in, frames, bands] -> [1, out, ...].
+    forward: [1, in, frames, bands] -> [1, out, ceil(frames / stride), ceil(bands / stride)].
     """
 
     def __init__(self, out_size: int, in_size: int, size: int, stride: int, groups: int) -> None:
@@ -67,10 +68,10 @@ class PlaneConvolution(nn.Module):
 
 
 class LogMelSubsampling(nn.Module):
-    """Log-mel frames, then convolutions over time and frequency, each of which halves both, then a projection.
+    """Log-mel frames, then convolutions that each halve the numbers of frames and bands, then a projection.
 
-    All convolutions but the first consist of one for each channel and one over the channels. A ReLU follows each.
-    Each recording is computed by itself; frames are computed in float32.
+    Each convolution except the first consists of one with separate weights per channel, and one across the channels. A
+    ReLU follows each convolution. Each recording is computed separately; log-mel frames are computed in float32.
     Source: Rekesh et al. 2023, arXiv:2305.05084, section 3.
     """
 
@@ -88,26 +89,29 @@ class LogMelSubsampling(nn.Module):
         self._filters = mel_filters(config.num_mels, TRANSFORM_SAMPLES)
 
     def embed(self, batch: WaveformBatch) -> Tensor:
-        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
+        """Compute the hidden states that enter the first layer: [tokens, hidden], model dtype."""
         if self._window.device != batch.samples.device:
             self._window, self._filters = (x.to(batch.samples.device) for x in (self._window, self._filters))
         return torch.cat([self._states(part) for part in torch.split(batch.samples, list(batch.sample_lengths))])
 
     def frames(self, samples: Tensor) -> Tensor:
-        """Normalised log-mel frames of a recording, with its noise: [samples] -> [samples // 160, bands], float32."""
+        """Add noise if configured, and compute normalised log-mel frames.
+
+        samples: [samples], float32. Returns [samples // 160, bands], float32.
+        """
         if self.dither:
             samples = samples + self.dither * _noise(len(samples)).to(samples.device)
         return normalised_log_mel(samples, self._window, self._filters)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Model dtype."""
+        """The model dtype, in which the convolutions are computed."""
         first = self.convolutions[0]
         assert isinstance(first, PlaneConvolution)
         return first.weight.dtype
 
     def _states(self, samples: Tensor) -> Tensor:
-        """[samples], float32 -> [tokens, hidden], model dtype."""
+        """Compute the hidden states of one recording: [samples], float32 -> [tokens, hidden], model dtype."""
         x = self.frames(samples)[None, None].to(self.dtype)
         for index, convolution in enumerate(self.convolutions):
             x = convolution(x)

@@ -11,21 +11,21 @@ from models.backends.linear_weights import LinearPacker
 from models.config import MixerConfig
 
 Projections = tuple[Tensor, ...]
-"""The projections of some tokens: tensors [tokens, ...], model dtype."""
+"""Results of the input projections for some tokens: tensors [tokens, ...], model dtype."""
 
 
 class Mixer(nn.Module, ABC):
-    """A part of a layer with one state per text.
+    """Base class of mixers: parts of a layer that keep a state of constant size per text.
 
     `StepInputs.mix` calls `project` with all tokens of a step, then `chunked` and `step` with the tokens of each row
-    (`models.steps.state_steps`), then `finish` with the output rows. The states are float32 and are updated in place; a
-    text begins with zeros.
+    (`models.steps.state_steps`), then `finish` with the output rows. The states are float32 and are updated in place.
+    The state of a new text is zero.
 
-    A text passes through `chunked` or `step` with the same results up to rounding. To make the results independent of
-    how a prompt is divided into steps, a prompt is divided at multiples of `CHUNK_TOKENS` only, its tokens always pass
-    through `chunked`, and generated tokens always pass through `step`. No row changes a bit of another one.
+    The results of `chunked` and `step` for the same tokens are equal up to rounding. To make results independent of how
+    a prompt is divided into steps, prompts are divided at multiples of `CHUNK_TOKENS` only. Tokens of a prompt always
+    use `chunked`, and generated tokens always use `step`. The bits of a row do not depend on other rows.
 
-    config: `config.state_shapes` are the shapes of the tensors of one state.
+    config: configuration of the mixer; `config.state_shapes` are the shapes of the tensors that form one state.
     width: width of the result before the output projection.
     not_captured: why a decode step with this part cannot be captured as a CUDA graph.
     """
@@ -49,7 +49,7 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def step(self, projections: Projections, states: Sequence[Tensor], slots: Tensor) -> Tensor:
-        """Mix one token of each row.
+        """Mix one token of each row into the state of the row.
 
         projections: input projections of one token per row.
         states: memory of the states of many texts: [slots, *shape] for each of `config.state_shapes`, float32.
@@ -61,10 +61,14 @@ class Mixer(nn.Module, ABC):
     def finish(self, mixed: Tensor, projections: Projections) -> Tensor:
         """Apply gate, norm and output projection.
 
-        mixed: [n, width], model dtype. projections: of the same tokens.
+        mixed: [n, width], model dtype, result of `chunked` or `step`. projections: input projections of the same
+            tokens.
         Returns [n, hidden], model dtype.
         """
 
     @abstractmethod
     def pack(self, packer: LinearPacker, gate_packer: LinearPacker) -> None:
-        """Replace the weights of linears by packed ones. gate_packer: packs small matrices, without quantisation."""
+        """Replace the weights of linears by packed weights.
+
+        packer: packs large matrices. gate_packer: packs small matrices, without quantisation.
+        """

@@ -22,7 +22,7 @@ from weights.quantized_matrix import QuantizedMatrix, concatenate_rows
 class Router(Linear):
     """Chooses the experts of each token.
 
-    Its logits are float32 in a model of any dtype: rounding them would change which experts a token uses.
+    The logits are float32 in a model of any dtype, because rounding them would change which experts a token uses.
 
     weight: [experts, hidden], bias: [experts] or None, model dtype.
     correction: [experts], float32 in a model of any dtype, added to the scores for the choice only; or None.
@@ -37,7 +37,10 @@ class Router(Linear):
         self.expert_scale = parameter(config.num_experts) if config.router.expert_scale else None
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Experts of each token. x: [tokens, hidden]. Returns shares and expert indices, see `Backend.route`."""
+        """Choose the experts of each token. x: [tokens, hidden].
+
+        Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, the best expert first.
+        """
         if self.norm is not None:
             x = self.norm(x) * x.shape[1] ** -0.5
         if self.packed is not None:
@@ -57,16 +60,18 @@ class MixtureOfExperts(nn.Module):
     """Weighted sum of the outputs of each token's experts: `sum(share * expert(x))`.
 
     With a shared expert, `sigmoid(shared_gate(x)) * shared(x)` is added for every token; the gate is optional.
-    An expert computes only its own tokens. Without a capacity, the result of a token does not depend on other tokens.
+    An expert computes only the tokens that use it. Without a capacity, the result of a token does not depend on other
+    tokens.
 
-    to_latent, from_latent: projections around the experts, or None. See `MixtureOfExpertsConfig.latent_size`.
+    to_latent, from_latent: projections before and after the experts, if the experts have another width than the layer;
+        else None.
     router, shared_gate: never quantised. They are small, and rounding would change which experts a token uses.
     experts: one feed-forward per expert, deleted once they are packed together.
     packed: all experts in a kernel's layout; None while they are not packed together.
-    products: names, below this module, of the linears whose weights `pack` joins to one: the first products of all
-        experts, and the last.
+    products: two lists of names below this module: the linears for the first products of all experts, and for the last
+        products. `pack` joins the weights of each list.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
-    Source: Shazeer et al. 2017, arXiv:1701.06538, section 2; shares: Jiang et al. 2024, arXiv:2401.04088, section 2.1.
+    Source: Shazeer et al. 2017, arXiv:1701.06538, section 2; Jiang et al. 2024, arXiv:2401.04088, section 2.1 (shares).
     """
 
     unadaptable = ("router", "experts", "shared_gate")
@@ -97,14 +102,14 @@ class MixtureOfExperts(nn.Module):
 
     @property
     def not_captured(self) -> str:
-        """See `Mixer`."""
+        """Why a decode step with this layer cannot be captured as a CUDA graph; empty once the experts are packed."""
         return "" if self.packed is not None else "experts whose tokens the host counts"
 
     def forward(self, x: Tensor, router_input: Tensor | None = None, lengths: Sequence[int] | None = None) -> Tensor:
-        """Mix the experts of each token.
+        """Compute the weighted sum of each token's experts, plus the shared expert. x: [tokens, hidden].
 
-        router_input: [tokens, hidden], from which the router chooses; None for x.
-        lengths: tokens of each text, for experts with a capacity; None for experts without a capacity.
+        router_input: [tokens, hidden], what the router reads; None for x.
+        lengths: number of tokens of each text, for experts with a capacity; None without a capacity.
         """
         shares, experts = self.router.choose(x if router_input is None else router_input)
         if self.config.capacity is not None:
@@ -137,10 +142,11 @@ class MixtureOfExperts(nn.Module):
         gate_packer: LinearPacker,
         router_packer: LinearPacker,
     ) -> None:
-        """Replace the weights by packed ones.
+        """Replace the weights by packed weights, all experts in one weight per product.
 
-        first_packer, last_packer: pack the first and the last products of the experts. See `FeedForward.pack` for the
-            shared expert.
+        packer: packs the projections before and after the experts, and the product of the shared expert that its gate
+            multiplies.
+        first_packer, last_packer: pack the first and the last products of the experts, and of the shared expert.
         gate_packer: packs the gate of the shared expert. router_packer: packs the router, with float32 products.
         """
         self.router.pack(router_packer)
@@ -158,7 +164,10 @@ class MixtureOfExperts(nn.Module):
             del self.experts
 
     def stack(self) -> int:
-        """Stack the weights of the experts for the Triton kernels. Returns their memory in bytes."""
+        """Stack the weights of the experts for the Triton kernels. Returns the memory of the stacked weights in bytes.
+
+        Returns 0 if the experts are packed already.
+        """
         if self.packed is not None:
             return 0
         inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
@@ -168,7 +177,10 @@ class MixtureOfExperts(nn.Module):
         return sum(part.nbytes for part in (*stacked_inner, *stacked_outer) if part is not None)
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """The same as `ExpertWeights.mix`, for experts that are not packed: they compute one after another."""
+        """Compute experts that are not packed, one after another, and add up their results weighted by their shares.
+
+        Arguments and result as for `ExpertWeights.mix`, without a shared expert.
+        """
         by_expert = experts.flatten().argsort(stable=True)
         if len(by_expert) == 0:
             return x
@@ -186,7 +198,10 @@ class MixtureOfExperts(nn.Module):
         return total.to(x.dtype)
 
     def _mix_weighted_inputs(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
-        """Sum of `expert(share * x)` over the experts of each token. Arguments as for `ExpertWeights.mix`."""
+        """Compute the sum of `expert(share * x)` over the experts of each token.
+
+        Arguments as for `ExpertWeights.mix`.
+        """
         total: Tensor | None = None
         for choice in range(experts.shape[1]):
             part = slice(choice, choice + 1)
@@ -202,9 +217,9 @@ class MixtureOfExperts(nn.Module):
 
 
 def _has_room(experts: Tensor, lengths: Sequence[int], num_experts: int, capacity: int) -> Tensor:
-    """Whether each token is among the first `capacity` tokens of its text that its expert gets.
+    """Whether each token is among the first `capacity` tokens of its text that use the same expert.
 
-    experts: [tokens, 1], int64. lengths: tokens of each text.
+    experts: [tokens, 1], int64. lengths: number of tokens of each text.
     Returns [tokens, 1], bool.
     """
     parts = []
@@ -217,10 +232,10 @@ def _has_room(experts: Tensor, lengths: Sequence[int], num_experts: int, capacit
 def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
     """Join the linears of all experts into one weight and one bias, in the order that `pack_experts` expects.
 
-    Quantised weights stay quantised. All of them must have the same layout. The bias is None if no linear has one; a
-    linear without a bias gets zeros.
+    Quantised weights stay quantised, and must all have the same layout. The bias is None if no linear has one; a linear
+    without a bias gets zeros.
 
-    parts: see `_in_panels`.
+    parts: number of linears per expert, whose panels alternate: 2 for gate and up, else 1.
     """
     weights, join = [linear.weight for linear in linears], partial(_in_panels, parts=parts)
     quantized = [weight for weight in weights if isinstance(weight, QuantizedMatrix)]
@@ -239,7 +254,10 @@ def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMa
 
 
 def _stacked(linears: Sequence[Linear], num_experts: int) -> tuple[Tensor, Tensor | None]:
-    """Weight [experts, columns, in], and bias [experts, columns] or None, of linears in the order of their experts."""
+    """Join linears of all experts, in the order of the experts, for the Triton kernels.
+
+    Returns the weight, [experts, columns, in], and the bias, [experts, columns] or None.
+    """
     weights: list[Tensor] = [linear.weight for linear in linears if isinstance(linear.weight, Tensor)]
     assert len(weights) == len(linears), "no weight is quantised"
     weight = torch.cat(weights).view(num_experts, -1, weights[0].shape[1])
@@ -251,9 +269,12 @@ def _stacked(linears: Sequence[Linear], num_experts: int) -> tuple[Tensor, Tenso
 
 
 def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:
-    """Join tensors along their first dimension. Panels of `parts` consecutive tensors alternate.
+    """Join tensors along their first dimension, padded to whole panels.
 
-    With two parts: first panel of the first tensor, first panel of the second one, second panel of the first one, ...
+    Panels of `parts` consecutive tensors alternate.
+
+    With two parts the order is: first panel of the first tensor, first panel of the second tensor, second panel of the
+    first tensor, and so on.
     """
     panels: list[Tensor] = []
     for first in range(0, len(tensors), parts):
@@ -269,11 +290,11 @@ def _padded(part: Tensor) -> Tensor:
 
 
 class FeedForwardSum(nn.Module):
-    """Sum of several feed-forwards, each with its norms.
+    """Sum of several feed-forward networks with the same input, each with norms.
 
     The router of a mixture of experts reads x before the input norm.
 
-    not_captured: see `Mixer`. The sum was not tried on a CUDA device yet.
+    not_captured: why a decode step with this sum cannot be captured as a CUDA graph. It was not tried yet.
     forward: [tokens, hidden] -> [tokens, hidden], model dtype.
     """
 
@@ -302,7 +323,7 @@ FeedForwardLayer = FeedForward | XieluFeedForward | MixtureOfExperts | FeedForwa
 def make_feed_forward(
     config: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardSumConfig, hidden_size: int
 ) -> FeedForwardLayer:
-    """The feed-forward sublayer of a configuration."""
+    """Build the feed-forward sublayer of a configuration."""
     if isinstance(config, MixtureOfExpertsConfig):
         return MixtureOfExperts(config, hidden_size)
     if isinstance(config, FeedForwardSumConfig):

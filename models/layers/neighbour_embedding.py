@@ -1,4 +1,4 @@
-"""Embedding whose token part is computed from the token and its two neighbours."""
+"""Embedding that computes the vector of a token from the token and its two neighbours (MobileBERT)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from models.layers.linear import Linear
 
 
 class NeighbourEmbedding(Embedding):
-    """Embedding that projects the rows of the next token, of the token and of the token before it.
+    """Embedding that projects three rows of the token table: those of the next token, the token and the previous token.
 
-    neighbours: the projection, [hidden, 3 * token_width], with a bias.
-    Source: Sun et al. 2020, arXiv:2004.02984, section 3.3, by the published code.
+    neighbours: the projection, with weight [hidden, 3 * token_width] and a bias.
+    Source: Sun et al. 2020, arXiv:2004.02984, section 3.3, and the published code.
     """
 
     def __init__(
@@ -33,7 +33,10 @@ class NeighbourEmbedding(Embedding):
         return EmbeddingTable(config.vocab_size, config.token_width)
 
     def _token_vectors(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """The token part of the sum. positions: [tokens], int64, 0 at the start of a text."""
+        """The projected vectors of the tokens, before positions and token types are added.
+
+        positions: [tokens], int64, 0 at the start of a text. Returns [tokens, hidden], model dtype.
+        """
         rows, is_first = self.tokens(token_ids), (positions == 0)[:, None]
         before = rows.roll(1, 0).masked_fill(is_first, 0.0)
         after = rows.roll(-1, 0).masked_fill(is_first.roll(-1, 0), 0.0)

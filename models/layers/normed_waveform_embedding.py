@@ -1,4 +1,4 @@
-"""Embedding of raw audio by three convolutions, the first of them with a norm of the whole recording (Moonshine)."""
+"""Embedding of raw audio by three convolutions. A norm over the whole recording follows the first one (Moonshine)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.layers.linear import ConvolutionWeights, parameter
 from models.steps.batch import WaveformBatch
 
 _EPSILON = 1e-5
-"""Of the norm of a recording. Checkpoints have no setting for it."""
+"""Epsilon of the norm of a recording. Checkpoints have no setting for it."""
 
 
 class RecordingNorm(nn.Module):
@@ -32,9 +32,11 @@ class RecordingNorm(nn.Module):
 
 
 class NormedWaveformEmbedding(nn.Module):
-    """Convolutions over samples: tanh and `RecordingNorm` after the first one, GELU after the others.
+    """Convolutions over samples.
 
-    Each recording is convolved by itself, so that its states do not depend on the batch.
+    Tanh and `RecordingNorm` follow the first convolution, GELU follows each of the others.
+
+    Each recording is computed separately, so that its hidden states do not depend on the batch.
     Source: Jeffries et al. 2024, arXiv:2410.15608, section 3.
     """
 
@@ -49,12 +51,12 @@ class NormedWaveformEmbedding(nn.Module):
         self.recording_norm = RecordingNorm(config.widths[0])
 
     def embed(self, batch: WaveformBatch) -> Tensor:
-        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
+        """Compute the hidden states that enter the first layer: [tokens, hidden], model dtype."""
         samples = batch.samples.to(self.recording_norm.weight.dtype)
         return torch.cat([self._convolved(part) for part in torch.split(samples, list(batch.sample_lengths))])
 
     def _convolved(self, samples: Tensor) -> Tensor:
-        """[samples] -> [tokens, hidden]."""
+        """Convolve one recording: [samples] -> [tokens, hidden]."""
         x = samples[None, None]
         for index, (convolution, stride) in enumerate(zip(self.convolutions, self.strides, strict=True)):
             assert isinstance(convolution, ConvolutionWeights)

@@ -37,7 +37,7 @@ class LayerNorm(nn.Module):
 class LayerNormFromOne(nn.Module):
     """Layer normalisation that multiplies by `1 + weight`, without a bias. The whole norm is computed in float32.
 
-    The sum is not made when the model is loaded, because half precision would round it.
+    `1 + weight` is not stored in the model dtype, because half precision would round it.
 
     weight: [hidden], model dtype.
     forward: [..., hidden] -> [..., hidden], any float dtype.
@@ -83,12 +83,12 @@ def _ones(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def ones_like(x: Tensor, size: int) -> Tensor:
-    """The weight of a norm without one: [size], of the dtype and the device of x."""
+    """Ones in place of the weight that a norm does not have: [size], with the dtype and device of x."""
     return _ones(size, x.dtype, torch.device("cpu") if x.is_cpu else x.device)
 
 
 class Affine(nn.Module):
-    """A weight and a bias in the place of a norm: `x * weight + bias`.
+    """A multiplication and an addition that take the place of a norm: `x * weight + bias`.
 
     weight, bias: [hidden], model dtype.
     forward: [..., hidden] -> [..., hidden], any float dtype.
@@ -104,7 +104,7 @@ class Affine(nn.Module):
         return x * self.weight + self.bias
 
     def add(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum `x + y` and its norm, all [tokens, hidden]."""
+        """The sum `x + y`, and `(x + y) * weight + bias`, all [tokens, hidden]."""
         total = x + y
         return total, self(total)
 
@@ -151,10 +151,10 @@ class UnscaledRMSNorm(nn.Module):
 class RMSNormFromOne(RMSNorm):
     """RMS norm that multiplies by `1 + weight`. The whole norm is computed in float32.
 
-    The sum is not made when the model is loaded, because half precision would round it.
+    `1 + weight` is not stored in the model dtype, because half precision would round it.
 
     forward: [..., hidden] -> [..., hidden], any float dtype.
-    Source: Gemma Team 2024, arXiv:2403.08295, by its published code.
+    Source: Gemma Team 2024, arXiv:2403.08295, and its published code.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ Norm = Affine | LayerNorm | LayerNormFromOne | UnscaledLayerNorm | RMSNorm | Uns
 
 
 def make_norm(config: NormConfig | None, size: int) -> Norm | None:
-    """The norm of a configuration, or None without one. size: width of the normalised dimension."""
+    """Build the norm of a configuration; None without a configuration. size: width of the normalised dimension."""
     if config is None:
         return None
     match config.kind:
@@ -217,7 +217,7 @@ class SublayerNorms(nn.Module):
         self.scale = config.scale
 
     def norm_input(self, x: Tensor) -> Tensor:
-        """The input of the sublayer: [tokens, hidden] -> [tokens, hidden]."""
+        """Apply the input norm, if there is one: [tokens, hidden] -> [tokens, hidden]."""
         return x if self.input is None else self.input(x)
 
     def add_residual(self, x: Tensor, result: Tensor) -> Tensor:
@@ -243,6 +243,6 @@ class SublayerNorms(nn.Module):
         return following.input.add(x, self._scaled(result))
 
     def _scaled(self, result: Tensor) -> Tensor:
-        """The result of the sublayer after its norm, times its factor."""
+        """Apply the output norm and the factor to the result of the sublayer."""
         y: Tensor = result if self.output is None else self.output(result)
         return y if self.scale == 1.0 else y * self.scale

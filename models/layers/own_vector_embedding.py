@@ -1,4 +1,4 @@
-"""Embedding in which one token has a vector of its own."""
+"""Embedding in which one token has a separate vector instead of a row of the token table (T5Gemma 2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from models.layers.linear import parameter
 
 
 class OwnVectorEmbedding(Embedding):
-    """Embedding in which one token has a vector of its own in place of its scaled row.
+    """Embedding in which one token has a separate vector, which replaces its scaled row of the token table.
 
     own_vector: [hidden], model dtype.
     """

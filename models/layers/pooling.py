@@ -16,12 +16,13 @@ from models.steps.batch import EncoderBatch
 
 
 def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None) -> Tensor:
-    """Pool each sequence by itself, so that the other sequences of the batch do not change its vector.
+    """Compute one vector per sequence. Sequences are pooled separately, so a vector does not depend on other sequences.
 
     hidden: [tokens, hidden], model dtype, or [batch, hidden] where the batch has `output_positions`.
     mode: `cls` takes the first token; `mean_sqrt` divides the sum by the square root of the length; `weighted_mean`
         gives the token at position i the weight i + 1 (Muennighoff 2022, arXiv:2202.08904).
-    skipped: number of first tokens to leave out, per sequence; at least one token is always pooled.
+    skipped: for each sequence, number of tokens at its beginning to leave out; None for none. The last token is always
+        pooled.
     Returns [batch, hidden], float32.
     """
     positions = output_positions(batch, mode, skipped)
@@ -38,7 +39,7 @@ def pool(hidden: Tensor, batch: EncoderBatch, mode: Pooling, skipped: Sequence[i
 def output_positions(
     batch: EncoderBatch, mode: Pooling, skipped: Sequence[int] | None = None
 ) -> tuple[int, ...] | None:
-    """Position of the one token that `pool` takes from each sequence, or None where it takes several tokens."""
+    """Position of the one token that `pool` takes from each sequence; None if it takes several tokens."""
     match mode:
         case "cls":
             return tuple(_start_positions(batch, skipped))
@@ -49,7 +50,7 @@ def output_positions(
 
 
 def _start_positions(batch: EncoderBatch, skipped: Sequence[int] | None) -> list[int]:
-    """Position of the first pooled token of each sequence."""
+    """Position of the first token of each sequence that is pooled."""
     if skipped is None:
         return [0] * len(batch.lengths)
     return [min(count, length - 1) for count, length in zip(skipped, batch.lengths, strict=True)]

@@ -1,6 +1,6 @@
 """Position encodings: rotations of queries and keys, sinusoidal embeddings, and biases of attention scores.
 
-Learned positions are a plain table; see `models.layers.embeddings`.
+Learned positions are an `EmbeddingTable` of `models.layers.embeddings`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from models.config import (
 from models.layers.linear import parameter
 
 _MIN_CACHED_POSITIONS = 1024
-"""Smallest number of positions for which angles are computed and kept."""
+"""Smallest number of positions for which angles are computed and cached."""
 
 
 @dataclass(frozen=True)
 class Rotation:
     """Cosines and sines by which rotary position embedding rotates the queries and keys of a step.
 
-    All layers with the same configuration share them.
+    All layers with the same rotary configuration share one instance.
 
     cos_table, sin_table: [positions, 1, dim / 2], float32.
     positions: [tokens], int64, the table row of each token; None where row i belongs to token i.
@@ -50,7 +50,7 @@ class Rotation:
     positions: Tensor | None = None
 
     def select(self, rows: Tensor) -> Rotation:
-        """The rotation of some of the tokens. rows: [n], int64, token indices."""
+        """The rotation for some of the tokens. rows: [n], int64, indices of the tokens."""
         return replace(self, positions=rows if self.positions is None else self.positions[rows])
 
     @cached_property
@@ -72,7 +72,7 @@ class PositionEncodings:
     score_bias: bias by distance, model dtype, [heads, 2 * length - 1] if all layers share it, else
         [layers, heads, 2 * length - 1]; or a bias by key; or None.
     distances: vectors of distances for disentangled attention, or None.
-    query_scales: factors of the queries, [tokens, 1], float32, by configuration.
+    query_scales: factors by which queries are multiplied, [tokens, 1], float32, by configuration.
     """
 
     rotations: Mapping[RopeConfig, Rotation]
@@ -82,10 +82,11 @@ class PositionEncodings:
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:
-    """Radians per position for each pair of dimensions: [dim / 2], float32, on the CPU.
+    """Rotation angle per position for each pair of dimensions, in radians: [dim / 2], float32, on the CPU.
 
     With a scaling that depends on the length, these are the frequencies up to the original length.
-    Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; the config classes name the sources of the scalings.
+    Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2; the classes in `models.config.positions` name the sources
+    of the scalings.
     """
     exponents = torch.arange(0, config.dim, 2, device="cpu").float() / config.dim
     frequencies = 1.0 / config.theta**exponents
@@ -104,7 +105,10 @@ def inverse_frequencies(config: RopeConfig) -> Tensor:
 
 
 def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Keep the high frequencies, divide the low ones by the factor, and interpolate between them."""
+    """Keep high frequencies, divide low frequencies by the factor, and interpolate between them, as in Llama 3.1.
+
+    frequencies, result: [dim / 2], float32, radians per position.
+    """
     rotations = scaling.original_max_positions * frequencies / (2 * math.pi)
     share = (rotations - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     share = share.clamp(0, 1)
@@ -112,10 +116,16 @@ def _llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
 
 
 def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tensor:
-    """Keep the high frequencies, divide the low ones by the factor, and interpolate between them."""
+    """Keep high frequencies, divide low frequencies by the factor, and interpolate between them, as in YaRN.
+
+    frequencies, result: [dim / 2], float32, radians per position.
+    """
 
     def dimension(rotations: float) -> float:
-        """Index of the dimension whose angle makes this number of full rotations over the original length."""
+        """Index of the pair of dimensions that makes this number of full rotations over the original length.
+
+        May be a fraction.
+        """
         span = scaling.original_max_positions / (rotations * 2 * math.pi)
         return config.dim * math.log(span) / (2 * math.log(config.theta))
 
@@ -129,10 +139,10 @@ def _yarn(frequencies: Tensor, config: RopeConfig, scaling: YarnScaling) -> Tens
 
 
 class Rotary:
-    """Compute the rotation of a step for one rotary configuration.
+    """Computes the rotations of steps for one rotary configuration.
 
     Has no parameters; frequencies and tables move to the device of the positions.
-    Angles that depend on the position alone are cached, for all positions up to the longest sequence so far.
+    Angles that depend on the position only are cached, for all positions up to the longest sequence so far.
     """
 
     def __init__(self, config: RopeConfig) -> None:
@@ -163,7 +173,11 @@ class Rotary:
         return Rotation(self.config, *self._tables, positions)
 
     def _cos_sin(self, positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the angles, both [positions, 1, dim / 2], float32."""
+        """Cosines and sines of the rotation angles, times the magnitude of the scaling.
+
+        positions: [positions], int64. frequencies: radians per position, [dim / 2] or [positions, 1, dim / 2], float32.
+        Returns two tensors, [positions, 1, dim / 2], float32.
+        """
         angles = positions[:, None, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
         if self._magnitude != 1.0:
@@ -171,7 +185,10 @@ class Rotary:
         return cos, sin
 
     def _frequencies_of(self, lengths: Tensor) -> Tensor:
-        """Radians per position, by sequence length: [tokens, 1, 1], int64 -> [tokens, 1, dim / 2], float32."""
+        """Radians per position, for scalings that depend on the sequence length.
+
+        lengths: [tokens, 1, 1], int64. Returns [tokens, 1, dim / 2], float32.
+        """
         config, scaling = self.config, self.config.scaling
         assert isinstance(scaling, DynamicScaling | LongScaling)
         exponents = torch.arange(0, config.dim, 2, device=lengths.device).float() / config.dim
@@ -186,7 +203,10 @@ class Rotary:
 
 
 def query_scale(config: QueryScale, positions: Tensor) -> Tensor:
-    """Factor of the queries at some positions: [tokens], int64 -> [tokens, 1], float32. See `QueryScale`."""
+    """Factor of the queries at some positions: `1 + rate * log(1 + floor((position + offset) / length))`.
+
+    positions: [tokens], int64. Returns [tokens, 1], float32.
+    """
     chunks = torch.floor((positions.float() + config.offset) / config.length)
     return (1 + config.rate * torch.log1p(chunks))[:, None]
 
@@ -220,7 +240,7 @@ def fairseq_sinusoids(num_positions: int, width: int, first: int) -> Tensor:
 
 
 def bucket_of_distance(distance: Tensor, config: BucketBiasConfig) -> Tensor:
-    """Bucket of each distance, where distance is `key position - query position`. Any shape, int64 -> int64.
+    """Index of the bucket of each distance, which is `key position - query position`. Any shape, int64 -> int64.
 
     Half of the buckets hold one small distance each. The other buckets hold ranges of distances, whose widths grow
     logarithmically up to `max_distance`. In a bidirectional stack, half of all buckets are for keys after the query.
@@ -252,20 +272,26 @@ class BucketBias(nn.Module):
         self.weight = parameter(config.num_buckets, num_heads)
 
     def forward(self, length: int) -> Tensor:
-        """Bias of every distance below `length`: [heads, 2 * length - 1]; distance d has index `d + length - 1`."""
+        """Bias of every distance between tokens of a sequence: [heads, 2 * length - 1].
+
+        Distance d has index `d + length - 1`.
+        """
         distances = torch.arange(1 - length, length, device=self.weight.device)
         return self.weight[bucket_of_distance(distances, self.config)].T
 
 
 class LayerBucketBias(nn.Module):
-    """UMT5's relative position bias: one table per layer of a stack. Source: Chung et al. 2023, arXiv:2304.09151."""
+    """UMT5's relative position bias: each layer of a stack has a table. Source: Chung et al. 2023, arXiv:2304.09151."""
 
     def __init__(self, config: BucketBiasConfig, num_heads: int, num_layers: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(BucketBias(config, num_heads) for _ in range(num_layers))
 
     def forward(self, length: int) -> Tensor:
-        """The bias of `BucketBias` for every layer: [layers, heads, 2 * length - 1], model dtype."""
+        """The biases of all layers by distance: [layers, heads, 2 * length - 1], model dtype.
+
+        The last dimension is indexed as in `BucketBias.forward`.
+        """
         return torch.stack([layer(length) for layer in self.layers])
 
 
@@ -276,9 +302,11 @@ class Alibi:
         self._slopes = torch.tensor(config.slopes, device="cpu")
 
     def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Bias of every distance below `length`, indexed as in `BucketBias`: [heads, 2 * length - 1].
+        """Bias of every distance between tokens of a sequence: [heads, 2 * length - 1].
 
-        dtype, device: of the result; it is computed in float32.
+        Distance d has index `d + length - 1`.
+
+        dtype, device: dtype and device of the result, which is computed in float32.
         """
         if self._slopes.device != device:
             self._slopes = self._slopes.to(device)
@@ -293,9 +321,10 @@ class KeyAlibi:
         self._slopes, self._scale = torch.tensor(config.slopes, device="cpu").bfloat16(), config.scale
 
     def __call__(self, length: int, dtype: torch.dtype, device: torch.device) -> KeyBias:
-        """Bias of every key position below `length`, [heads, length], rounded as the published code rounds it.
+        """Bias of every key position of a sequence: [heads, length], rounded as in the published code.
 
-        dtype, device: of the result. The products of slopes and positions are bfloat16 for every dtype.
+        dtype, device: dtype and device of the result. The products of slopes and positions are bfloat16 for every
+            dtype.
         """
         if self._slopes.device != device:
             self._slopes = self._slopes.to(device)

@@ -10,9 +10,9 @@ from models.layers.embeddings import Embedding, EmbeddingTable
 
 
 class QuestionTypesEmbedding(Embedding):
-    """Embedding with token type 0 up to the first separator of a sequence and 1 after it.
+    """Embedding in which tokens up to the first separator of a sequence have type 0, and later tokens type 1.
 
-    In a sequence without a separator, the first token has type 0 and all others type 1, as in the reference.
+    In a sequence without a separator, the first token has type 0 and all others type 1, as in transformers.
     Without a configured separator, all types are 0.
     """
 
@@ -26,7 +26,10 @@ class QuestionTypesEmbedding(Embedding):
         return super().forward(token_ids, positions, self._types(token_ids, positions))
 
     def _types(self, token_ids: Tensor, positions: Tensor) -> Tensor | None:
-        """Token types: [tokens], int64, or None for all 0. positions: [tokens], int64, 0 at the start of a sequence."""
+        """Compute the token types: [tokens], int64; None if all are 0.
+
+        positions: [tokens], int64, 0 at the start of a sequence.
+        """
         if self.separator_id is None:
             return None
         is_separator = (token_ids == self.separator_id).long()

@@ -1,4 +1,4 @@
-"""Self-attention with projected vectors of distances and two learned query biases (Transformer-XL, Conformer)."""
+"""Self-attention with scores that depend on distances, and two learned query biases (Transformer-XL, Conformer)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from models.layers.positions import PositionEncodings, Rotation
 from models.steps.batch import WholeBatch
 
 BLOCK_QUERIES = 128
-"""Queries whose scores are computed together, so that the memory for scores does not grow with the square of a text."""
+"""Number of queries whose scores are computed together. It bounds the memory for scores, which would otherwise grow
+with the square of the length."""
 _BASE = 10_000.0
 
 
 @dataclass(frozen=True)
 class RelativePlan:
-    """offsets: index of each sequence's first token, then of the end.
+    """Data of a step that all layers share.
 
-    distances: [2 * n - 1, hidden], model dtype: vectors of the distances `query - key` from `n - 1` to `1 - n`. n is
-        the length of the longest sequence.
+    offsets: index of each sequence's first token, and at the end the number of tokens.
+    distances: [2 * n - 1, hidden], model dtype: vectors of the distances `query - key` from `n - 1` to `1 - n`, where n
+        is the length of the longest sequence.
     """
 
     offsets: tuple[int, ...]
@@ -34,7 +36,7 @@ class RelativePlan:
 
 
 class RelativeAttention(FullSequenceAttention[RelativePlan]):
-    """Scores are `(q + content_bias) k + (q + distance_bias) r`, where r is the projected vector of the distance.
+    """Attention with the scores `(q + content_bias) k + (q + distance_bias) r`; r: the distance's projected vector.
 
     distance_key: projection of the vectors of distances. content_bias, distance_bias: [heads, head_dim], model dtype.
     Source: Dai et al. 2019, arXiv:1901.02860, section 3.3.
@@ -73,7 +75,10 @@ class RelativeAttention(FullSequenceAttention[RelativePlan]):
 
 
 def distance_vectors(length: int, width: int) -> Tensor:
-    """Sines and cosines of distances, in turn: [2 * length - 1, width], float32. From `length - 1` to `1 - length`."""
+    """Vectors of the distances from `length - 1` down to `1 - length`: [2 * length - 1, width], float32.
+
+    Sines and cosines alternate in each vector.
+    """
     frequencies = 1.0 / (_BASE ** (torch.arange(0, width, 2, dtype=torch.float, device="cpu") / width))
     angles = torch.arange(length - 1, -length, -1, device="cpu")[:, None].float() * frequencies
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)

@@ -1,8 +1,8 @@
-"""Vectors and classes of the labels of a schema (GLiNER2).
+"""Heads for the labels of a schema: vectors to compare spans with, and logits of classes (GLiNER2).
 
 All computations are in float32, because the parts are small.
 
-Zaratiana et al. 2025, arXiv:2507.18546, and the published code, https://github.com/fastino-ai/GLiNER2.
+Source: Zaratiana et al. 2025, arXiv:2507.18546, and the published code, https://github.com/fastino-ai/GLiNER2.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from models.layers.linear import Linear, parameter
 
 _MAX_COUNT = 20
-"""Number of learned vectors for the instances of a structure. Entities have one instance."""
+"""Number of learned vectors for instances of a structure. Entities use the vector of the first instance."""
 _INNER_WIDTH, _INNER_HEADS, _INNER_LAYERS = 128, 4, 2
 
 
 class SchemaLabels(nn.Module):
-    """Vectors with which spans of words are compared, from the hidden states of labels."""
+    """Computes the vectors of labels, with which spans of words are compared, from the hidden states of the labels."""
 
     def __init__(self, width: int, kind: Literal["projection", "transformer"]) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class SchemaLabels(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, labels: Tensor) -> Tensor:
-        """labels: [labels, width], float32. Returns a tensor like it."""
+        """Compute the vectors of labels. labels: [labels, width], float32. Returns a tensor like it."""
         first = self.instances[:1].expand(len(labels), -1)
         stepped = self.recurrent(first[None].contiguous(), labels[None].contiguous())[0][0]
         if self.transformer is None or self.narrow is None:
@@ -56,13 +56,13 @@ class SchemaLabels(nn.Module):
 
 
 class SchemaClasses(nn.Module):
-    """The logit of each label of a classification, from its hidden state."""
+    """Computes the logit of each label of a text classification from the hidden state of the label."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.up, self.down = Linear(width, 2 * width, bias=True), Linear(2 * width, 1, bias=True)
 
     def forward(self, labels: Tensor) -> Tensor:
-        """labels: [labels, width], float32. Returns [labels]."""
+        """Compute the logits of labels. labels: [labels, width], float32. Returns [labels], float32."""
         logits: Tensor = self.down(self.up(labels, "relu"))
         return logits[:, 0]

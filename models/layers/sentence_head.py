@@ -35,7 +35,7 @@ class Dense(nn.Module):
 
 
 class VectorNorm(nn.Module):
-    """LayerNorm of a vector. forward: [rows, width] -> [rows, width], float32."""
+    """LayerNorm of the vector of a text. forward: [rows, width] -> [rows, width], float32."""
 
     def __init__(self, config: VectorNormConfig) -> None:
         super().__init__()
@@ -47,7 +47,10 @@ class VectorNorm(nn.Module):
 
 
 class SentenceHead(nn.Module):
-    """Concatenated poolings, then dense layers. The dense layers are float32 for every model dtype; they are small."""
+    """Pools hidden states in one or more ways, concatenates the vectors, and applies dense layers.
+
+    The dense layers are float32 for every model dtype; they are small.
+    """
 
     def __init__(self, config: SentenceConfig) -> None:
         super().__init__()
@@ -65,11 +68,17 @@ class SentenceHead(nn.Module):
         return self.project(pooled)
 
     def project(self, pooled: Tensor) -> Tensor:
-        """The layers after the pooling. [rows, pooled width] -> [rows, width], float32."""
+        """Apply the layers after the pooling, and keep the configured dimensions.
+
+        [rows, pooled width] -> [rows, width], float32.
+        """
         vectors: Tensor = self.dense(pooled)
         return vectors[:, : self.config.dimensions]
 
     def output_positions(self, batch: EncoderBatch, skipped: Sequence[int] | None = None) -> tuple[int, ...] | None:
-        """Position of the one token that each vector is computed from, or None if it is computed from several."""
+        """Position of the token from which the vector of each sequence is computed; None if several tokens are used.
+
+        skipped: as for `models.layers.pooling.pool`.
+        """
         modes = self.config.pooling
         return output_positions(batch, modes[0], skipped) if len(modes) == 1 else None

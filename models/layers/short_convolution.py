@@ -15,7 +15,7 @@ from models.layers.mixer import Mixer, Projections
 
 
 class ShortConvolution(Mixer):
-    """`output(multiplier * convolution(gate * x))`, where `gate, multiplier, x = input(hidden)`.
+    """Mixer that computes `output(multiplier * convolution(gate * x))`, where `gate, multiplier, x = input(hidden)`.
 
     Source: Liquid AI 2025, LFM2 technical report, arXiv:2511.23404.
     """

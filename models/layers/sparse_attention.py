@@ -1,7 +1,7 @@
-"""Sparse self-attention over long sequences: time and memory grow with the length, not with its square.
+"""Sparse self-attention over long sequences: time and memory grow linearly with the length.
 
 A sequence is cut into blocks of queries. Each block attends to itself, to its two neighbouring blocks, and to some keys
-that all blocks share. Sequences are computed one by one, so that the other sequences of a batch change no result.
+that all blocks share. Sequences are computed one by one, so a result does not depend on the other sequences of a batch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from models.steps.batch import EncoderBatch, WholeBatch
 
 @dataclass(frozen=True)
 class SequenceSlice:
-    """One sequence of a step.
+    """One sequence of a step, as sparse attention needs it.
 
     tokens: range of the sequence among the tokens of the step.
     token_ids: [seq], int64; None for a recording.
-    score_bias: [heads, 2 * length - 1], model dtype, bias by distance for this length or a longer one; or None.
+    score_bias: [heads, 2 * n - 1], model dtype, bias by distance, where n is at least the length of the sequence; or
+        None.
     dtype, device: dtype and device of the hidden states.
     """
 
@@ -71,7 +72,7 @@ class SparsePlan:
 
 
 class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, SparsePlan]]]):
-    """Base class of sparse attention: plans and computes each sequence by itself."""
+    """Base class of sparse attention. Subclasses plan which keys are attended to, separately for each sequence."""
 
     @abstractmethod
     def plan_sequence(self, sequence: SequenceSlice) -> SparsePlan: ...
@@ -79,7 +80,7 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
     def make_plan(
         self, batch: WholeBatch, encodings: PositionEncodings, dtype: torch.dtype
     ) -> Sequence[tuple[SequenceSlice, SparsePlan]]:
-        """The sequences of the batch, each with its plan."""
+        """Plan the attention of each sequence. Returns each sequence of the batch with its plan."""
         bias, spans = encodings.score_bias, [slice(start, end) for start, end in pairwise(batch.offsets)]
         assert not isinstance(bias, KeyBias), "sparse attention takes a bias by distance, not by key"
         ids, device = batch.token_ids if isinstance(batch, EncoderBatch) else None, batch.positions.device
@@ -115,7 +116,7 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
     def _shared_keys_values(
         self, hidden: Tensor, key: Tensor, value: Tensor, plan: SparsePlan
     ) -> tuple[Tensor, Tensor] | None:
-        """Keys and values that all blocks attend to: two tensors [shared, heads, head_dim], or None."""
+        """Keys and values that all blocks attend to: two tensors [shared, heads, head_dim]; None if there are none."""
         if plan.global_tokens is None or not plan.block_size:
             return None
         return key[plan.global_tokens], value[plan.global_tokens]
@@ -127,9 +128,9 @@ class SparseAttention(FullSequenceAttention[Sequence[tuple[SequenceSlice, Sparse
 
 
 class BandedAttention(SparseAttention):
-    """Attention in which each token attends to tokens at a distance of less than `window`.
+    """Attention of each token to the tokens at a distance of less than `window`.
 
-    With `back_window`, this is the limit for tokens before it, and `window` the limit for tokens after it.
+    If `back_window` is set, it limits the distance of earlier tokens, and `window` the distance of later tokens.
     """
 
     config: BandedAttentionConfig
@@ -156,9 +157,9 @@ class BandedAttention(SparseAttention):
 
 
 class LongformerAttention(BandedAttention):
-    """Sliding window attention with global tokens, which have projections of their own.
+    """Attention within a window and to global tokens, which have separate projections.
 
-    Every token attends to the global tokens, and they attend to every token.
+    Every token attends to the global tokens, and global tokens attend to every token.
     Source: Beltagy et al. 2020, arXiv:2004.05150.
     """
 
@@ -176,7 +177,7 @@ class LongformerAttention(BandedAttention):
         return self._plan_band(sequence, self._global_tokens(sequence))
 
     def _global_tokens(self, sequence: SequenceSlice) -> Tensor | None:
-        """Positions of the global tokens: [n], int64, or None without any."""
+        """Positions of the global tokens: [n], int64; None if there are none."""
         device = sequence.device
         if isinstance(self.config.global_tokens, GlobalFirstToken):
             return torch.zeros(1, dtype=torch.int64, device=device)
@@ -193,10 +194,11 @@ class LongformerAttention(BandedAttention):
 
 
 class TransientGlobalAttention(BandedAttention):
-    """Sliding window attention with summaries: normalised sums of `summary_tokens` consecutive hidden states.
+    """Attention within a window and to summaries: normalised sums of `summary_tokens` consecutive hidden states.
 
     Every token attends to all summaries. The last summary includes the remaining tokens of the sequence; a sequence of
-    fewer than `summary_tokens` tokens has no summary. Every layer holds a copy of the same bias table of summaries.
+    fewer than `summary_tokens` tokens has no summary. Every layer has a copy of the same table of score biases for
+    summaries.
 
     Source: Guo et al. 2022, arXiv:2112.07916, section 3.2.
     """
@@ -236,10 +238,11 @@ class TransientGlobalAttention(BandedAttention):
 
 
 class BlockSparseAttention(SparseAttention):
-    """Attention of each block to its neighbours and to the first and last block, which attend to the whole sequence.
+    """Attention to neighbouring blocks, and to the first and last block, which attend to the whole sequence.
 
-    In the paper, each block also attends to random blocks. The reference draws them in training only. In inference it
-    uses the first block in place of each random block, so the softmax counts that block `1 + num_random_blocks` times.
+    In the paper, each block also attends to random blocks. The reference implementation draws them in training only. In
+    inference, it uses the first block in place of each random block, so the softmax counts that block
+    `1 + num_random_blocks` times. This class does the same.
 
     Source: Zaheer et al. 2020, arXiv:2007.14062, section 2.
     """
@@ -258,7 +261,9 @@ class BlockSparseAttention(SparseAttention):
 
 
 def _bias_at(distance: Tensor, score_bias: Tensor) -> Tensor:
-    """Bias of each distance `key - query`. Distances outside the table, which the mask hides, use its ends.
+    """Look up the bias of each distance `key - query`.
+
+    Distances outside of the table use its first or last column. The mask hides them.
 
     distance: [...], int64.
     score_bias: [heads, 2 * length - 1].
@@ -269,7 +274,7 @@ def _bias_at(distance: Tensor, score_bias: Tensor) -> Tensor:
 
 
 def _block_mask(band: Tensor, length: int, size: int, global_tokens: Tensor | None) -> Tensor:
-    """Mask of a sequence in blocks, with a column of zeros for each global token.
+    """Build the mask of a sequence that is divided into blocks, with a column of zeros for each global token.
 
     A global token is masked inside the band, so that no query attends to it twice.
 
@@ -303,9 +308,10 @@ def _attend_in_blocks(
 
 
 def _with_neighbours(side: Tensor, size: int) -> Tensor:
-    """Each block with the blocks before and after it, as views.
+    """Join each block of keys or values with the blocks before and after it.
 
-    [seq, heads, head_dim] -> [blocks, 3 * size, heads, head_dim].
+    side: [seq, heads, head_dim]. size: number of tokens of a block.
+    Returns [blocks, 3 * size, heads, head_dim], views of one padded copy.
     """
     padded = F.pad(side, (0, 0, 0, 0, size, size + -len(side) % size))
     return padded.unfold(0, 3 * size, size).movedim(-1, 1)

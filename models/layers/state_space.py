@@ -1,4 +1,4 @@
-"""Selective state space behind a short convolution (Mamba-2), the mixer of Granite 4, Nemotron-H and Falcon-H1."""
+"""Short convolution and selective state space (Mamba-2), the mixer of Granite 4, Nemotron-H and Falcon-H1."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from models.layers.mixer import Mixer, Projections
 
 
 class StateSpace(Mixer):
-    """One matrix S per head, which decays and to which each token adds.
+    """Mixer with one matrix S per head. The matrix decays with each token, and each token adds to it.
 
     `S = exp(dt a) S + dt x b^T; result = S c + d x`, with `a = -exp(log_decay)` and
-    `dt = softplus(time_step + time_step_bias)`. The paper's B and C are the keys and queries of attention.
+    `dt = softplus(time_step + time_step_bias)`. The paper's B and C are the keys and queries of attention. If the
+    configuration has multipliers, they scale the layer's input, the parts of the input projection, and the result.
 
     input: projection to the gate, the values x, keys b, queries c and the time step of each head.
-    skip: the factor d of each head.
+    skip: [heads], the factor d of each head.
     Source: Dao and Gu 2024, arXiv:2405.21060.
     """
 
@@ -46,7 +47,7 @@ class StateSpace(Mixer):
 
     @property
     def numbers(self) -> SpaceNumbers:
-        """The parameters of the state space of each head, computed at the first use."""
+        """The parameters of the state space in the form that backend operations take. Computed at the first use."""
         if self._numbers is None:
             factors = -self.log_decay.float().exp()
             self._numbers = SpaceNumbers(

@@ -1,4 +1,4 @@
-"""Heads of a checkpoint besides the head of its architecture: vectors and weights of tokens, entities, answers."""
+"""Additional heads of a checkpoint: vectors and weights of tokens, entities, answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from models.layers.sentence_head import Dense
 
 
 class TokenVectors(nn.Module):
-    """One vector per token, for late interaction. The dense layers are float32 for every model dtype."""
+    """Head that computes one vector per token, for late interaction.
+
+    The dense layers are float32 for every model dtype.
+    """
 
     def __init__(self, config: LateInteractionConfig) -> None:
         super().__init__()
@@ -22,30 +25,35 @@ class TokenVectors(nn.Module):
         self.dense = nn.Sequential(*(Dense(layer) for layer in config.dense))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Vectors of tokens: [tokens, hidden] -> [tokens, width], float32; normalised if the checkpoint asks for it."""
+        """Compute the vectors of tokens: [tokens, hidden] -> [tokens, width], float32.
+
+        Of unit length if `config.normalize` is set.
+        """
         vectors: Tensor = self.dense(hidden.float())
         return normalize(vectors) if self.config.normalize else vectors
 
 
 class TokenWeights(nn.Module):
-    """One weight per token, at least zero (Chen et al. 2024, arXiv:2402.03216, section 3.2)."""
+    """Head that computes one weight per token, at least zero (Chen et al. 2024, arXiv:2402.03216, section 3.2)."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.linear = Linear(hidden_size, 1, bias=True)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[tokens, hidden], model dtype -> [tokens], float32."""
+        """Compute the weights of tokens: [tokens, hidden], model dtype -> [tokens], float32."""
         weights: Tensor = self.linear(hidden.float())
         return weights[:, 0].relu()
 
 
 class TokenHeads(nn.Module):
-    """The heads of one checkpoint; None for those that it does not have.
+    """The heads of one checkpoint for results per token; None for heads that it does not have.
 
-    vectors: one vector per token. weights: one weight per token. spans: entities with labels of the request.
+    vectors: one vector per token.
+    weights: one weight per token.
+    spans: entities with labels from the request.
     vocabulary: how logits over the vocabulary become the weights of a text.
-    tasks: names of the results that these heads compute. With `answers`, the logits of a language model are one.
+    tasks: names of the results that these heads compute. With `answers`, "answer_logits" is one of them.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from models.layers.norms import make_norm
 from models.steps.batch import WaveformBatch
 
 _EPSILON = 1e-5
-"""Of the norms of the convolutions over samples. Checkpoints have no setting for it."""
+"""Epsilon of the norms of the convolutions over samples. Checkpoints have no setting for it."""
 
 
 class SampleConvolution(ConvolutionWeights):
@@ -21,7 +21,7 @@ class SampleConvolution(ConvolutionWeights):
     forward: [1, in, samples] -> [1, out, (samples - size) // stride + 1], model dtype.
     channel_weight, channel_bias: [out], model dtype, or None: each channel is normalised over all samples, then scaled
         and shifted.
-    norm: norm of all channels of each output; None for none.
+    norm: norm over the channels of each output; None for none.
     """
 
     def __init__(self, in_size: int, out_size: int, size: int, stride: int, bias: bool, normed: str | None) -> None:
@@ -59,7 +59,10 @@ class ConvolutionalPositions(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[hidden, hidden / groups, size], model dtype, computed once in float32."""
+        """The scaled weights of the convolution: [hidden, hidden / groups, size], model dtype.
+
+        Computed once, in float32.
+        """
         if self._weight is None:
             direction = self.direction.float()
             length = direction.square().sum((0, 1), keepdim=True).sqrt()
@@ -73,9 +76,9 @@ class ConvolutionalPositions(nn.Module):
 
 
 class WaveformEmbedding(nn.Module):
-    """Convolutions over samples, an optional norm, a projection, positions and an optional norm of the sum.
+    """Convolutions over samples, an optional norm, a projection, then positions, which are added, and an optional norm.
 
-    Each recording is convolved by itself, so that its states do not depend on the batch.
+    Each recording is computed separately, so that its hidden states do not depend on the batch.
     Source: Baevski et al. 2020, arXiv:2006.11477, section 2.
     """
 
@@ -92,7 +95,7 @@ class WaveformEmbedding(nn.Module):
         self.norm = make_norm(config.norm, hidden_size)
 
     def embed(self, batch: WaveformBatch) -> Tensor:
-        """Hidden states that enter the first layer: [tokens, hidden], model dtype."""
+        """Compute the hidden states that enter the first layer: [tokens, hidden], model dtype."""
         samples = batch.samples.to(self.positions.bias.dtype)
         x = torch.cat([self._convolved(part) for part in torch.split(samples, list(batch.sample_lengths))])
         x = self.projection(x if self.input_norm is None else self.input_norm(x))
@@ -101,7 +104,7 @@ class WaveformEmbedding(nn.Module):
         return output
 
     def _convolved(self, samples: Tensor) -> Tensor:
-        """[samples] -> [tokens, width]."""
+        """Convolve one recording: [samples] -> [tokens, width]."""
         x = samples[None, None]
         for convolution in self.convolutions:
             x = convolution(x)

@@ -1,4 +1,4 @@
-"""Feed-forward with the activation xIELU, whose shape is learned."""
+"""Feed-forward network with the activation xIELU, which has learned parameters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from models.layers.linear import Linear, parameter
 
 
 class Xielu(nn.Module):
-    """The activation xIELU, see `Backend.xielu`.
+    """The activation xIELU: `a * x ** 2 + beta * x` above zero, else `b * (expm1(min(x, eps)) - x) + beta * x`.
 
-    alpha_p, alpha_n: [1], model dtype; softplus maps them to the factors of `Backend.xielu`.
+    alpha_p, alpha_n: [1], model dtype: a is `softplus(alpha_p)`, b is `beta + softplus(alpha_n)`.
     beta, eps: [1], model dtype.
     forward: [tokens, width] -> [tokens, width], model dtype.
-    not_captured: see `Mixer`.
+    not_captured: why a decode step with this activation cannot be captured as a CUDA graph.
     Source: Huang and Schlag 2024, arXiv:2411.13010, section 4.
     """
 

@@ -26,18 +26,19 @@ from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear
 
 _TABLES = ("tokens", "token_types")
-"""Tables of an `Embedding` that an adapter may change. The projection of an embedding counts as a linear layer."""
+"""Tables of an `Embedding` that an adapter may change. The projection of an embedding is adapted like a linear
+layer."""
 
 _MERGED = ("query", "key", "value")
-"""Projections that `Attention.merged` computes in one product, in this order."""
+"""Projections that `Attention.merged` computes as one product, in this order."""
 
 
 @dataclass(frozen=True)
 class LowRankUpdate:
-    """An adapter's update of one linear, which adds `x down^T up^T` to its output.
+    """An adapter's update of one linear: it adds `x down^T up^T` to the output of the linear.
 
-    down: [rank, in], any float dtype. For a table, `in` is the number of its rows, and an index selects a column of
-        `down`.
+    down: [rank, in], any float dtype. For an embedding table, `in` is the number of rows, and an index selects a column
+        of `down`.
     up: [out, rank], same dtype, already multiplied by the adapter's scale (alpha / rank).
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
     """
@@ -63,7 +64,7 @@ class AdapterSelection:
 class AdapterRows:
     """Which adapter each row of a forward pass uses.
 
-    names: name of each sequence's adapter, empty for none.
+    names: name of each sequence's adapter; "" for a sequence without an adapter.
     counts: number of rows of each sequence.
     device: device of the row indices.
     """
@@ -77,7 +78,10 @@ class AdapterRows:
         self._selections: dict[frozenset[str], AdapterSelection | None] = {}
 
     def select(self, names: frozenset[str]) -> AdapterSelection | None:
-        """The rows that use one of these adapters; None if there are none. Cached for later linears."""
+        """The rows that use one of the named adapters; None if there are none.
+
+        Cached, because many linears have the same names.
+        """
         if names not in self._selections:
             self._selections[names] = self._select(names)
         return self._selections[names]
@@ -97,13 +101,13 @@ class AdapterRows:
         return AdapterSelection(rows, parts, rest)
 
     def _rows_of(self, names: Iterable[str]) -> Tensor | None:
-        """Row indices of these adapters, one adapter after the other: [n], int64; None if there are none."""
+        """Indices of the rows that use these adapters, adapter by adapter: [n], int64; None if there are none."""
         rows = [np.arange(*span) for name in names for span in self._spans[name]]
         return torch.from_numpy(np.concatenate(rows)).to(self._device, non_blocking=True) if rows else None
 
 
 class AdapterSet:
-    """All LoRA adapters loaded for one model, and which of them each row of a batch uses.
+    """All LoRA adapters that are loaded for one model, and the adapter of each row of a batch.
 
     rows: adapter of each row of the current forward pass; None outside a pass, or if no row uses an adapter.
     """
@@ -113,7 +117,7 @@ class AdapterSet:
         self._device = torch.device("cpu")
 
     def used(self, names: Sequence[str], counts: Sequence[int]) -> AbstractContextManager[None]:
-        """Context manager around a forward pass over the rows of these sequences.
+        """Context manager for a forward pass: inside, each row is computed with the adapter of its sequence.
 
         names, counts: as in `AdapterRows`. No names means no adapters.
         """
@@ -177,9 +181,9 @@ class AdapterSet:
 
 
 class EmbeddingUpdates:
-    """Low-rank updates of the tables of an embedding, added to the rows of the sequences that use them.
+    """Low-rank updates of the tables of an embedding, for the rows of a step that use adapters.
 
-    A row of an adapted table grows by `up @ down[:, index]`.
+    An update adds `up @ down[:, index]` to the table row with this index.
     """
 
     def __init__(self, adapters: AdapterSet) -> None:
@@ -187,16 +191,21 @@ class EmbeddingUpdates:
         self._updates: dict[str, dict[str, tuple[Tensor, LinearWeight]]] = {}
 
     def add(self, name: str, table: str, update: LowRankUpdate, dtype: torch.dtype, memory: TensorMemory) -> int:
-        """Add the update of an adapter to a table, `tokens` or `token_types`. Returns its memory in bytes."""
+        """Add the update of an adapter to the table `tokens` or `token_types`.
+
+        Returns the memory of the update in bytes.
+
+        dtype: dtype in which the update is computed. memory: keeps the packed update.
+        """
         packer = linear_weights.packer(dtype, update.up.device, memory=memory) or DenseWeight
         rows, up = update.down.T.to(dtype).contiguous(), packer(update.up.to(dtype).contiguous(), None)
         self._updates.setdefault(name, {})[table] = rows, up
         return rows.nbytes + up.nbytes
 
     def __call__(self, x: Tensor, token_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """Add the updates of the current forward pass to the sum of the tables' rows, in place.
+        """Add the updates of the current forward pass to the sum of the table rows, in place. Returns x.
 
-        x: [tokens, width], model dtype. token_ids: [tokens], int64. token_type_ids: the same, or None for all 0.
+        x: [tokens, width], model dtype. token_ids: [tokens], int64. token_type_ids: [tokens], int64, or None for all 0.
         """
         rows = self._adapters.rows
         selection = None if rows is None else rows.select(frozenset(self._updates))
@@ -213,10 +222,10 @@ class EmbeddingUpdates:
 
 
 class AdaptedWeight:
-    """A weight with the low-rank updates of several adapters, applied to the rows that use them.
+    """A weight with the low-rank updates of several adapters. An update applies to the rows that use its adapter.
 
-    Each row gives the same bits as in a batch of its own. A row without an adapter gives the bits of the base weight.
-    The product of an adapter is computed for the rows of this adapter only.
+    Each row gives the same bits as in a batch of one row. A row without an adapter gives the bits of the base weight.
+    The product of an adapter is computed only for the rows that use it.
     """
 
     def __init__(self, base: LinearWeight, adapters: AdapterSet) -> None:
@@ -225,7 +234,10 @@ class AdaptedWeight:
         self._names: frozenset[str] = frozenset()
 
     def add(self, name: str, update: LowRankUpdate, dtype: torch.dtype, memory: TensorMemory) -> int:
-        """Add the update of an adapter, computed in `dtype` and kept in `memory`. Returns its memory in bytes."""
+        """Add the update of an adapter. Returns the memory of the update in bytes.
+
+        dtype: dtype in which the update is computed. memory: keeps the packed update.
+        """
         packer = linear_weights.packer(dtype, update.down.device, memory=memory) or DenseWeight
         down, up = (packer(factor.to(dtype).contiguous(), None) for factor in (update.down, update.up))
         self._updates[name] = (dtype, down, up)
@@ -240,7 +252,7 @@ class AdaptedWeight:
         return self._base.rows(index)
 
     def slice(self, first: int, end: int) -> LinearWeight | None:
-        """None, because weights are sliced before adapters are added to them."""
+        """Always None: weights are sliced before adapters are added to them."""
         return None
 
     def multiply(
@@ -250,7 +262,10 @@ class AdaptedWeight:
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """See `LinearWeight`."""
+        """Compute `activation(x W^T + b + updates) * multiplier`.
+
+        Arguments and result as for `LinearWeight.multiply`.
+        """
         rows = self._adapters.rows
         selection = None if rows is None else rows.select(self._names)
         if rows is None or selection is None:
@@ -280,11 +295,12 @@ class AdaptedWeight:
         return y
 
     def _add_updates(self, y: Tensor, x: Tensor, selection: AdapterSelection) -> Tensor:
-        """Add the updates to the base product, in place.
+        """Add the updates to the product of the base weight, in place. Returns y.
 
-        y: [n, out], output of the base weight. It may have another dtype than x: around attention, int8 weights write
-            bfloat16.
+        y: [n, out], product of the base weight. Its dtype may differ from that of x: around attention, int8 weights
+            write bfloat16.
         x: [n, in], input of the base weight.
+        selection: the adapters of the n rows.
         """
         for name, part in selection.parts:
             dtype, down, up = self._updates[name]
@@ -295,7 +311,7 @@ class AdaptedWeight:
 def _merge(attention: Attention, parts: Mapping[str, LowRankUpdate]) -> LowRankUpdate:
     """Merge the updates of queries, keys and values into one update of `attention.merged`.
 
-    parts: updates by projection. A `down` factor that several of them share appears once in the result.
+    parts: updates by the name of the projection. A `down` factor that several updates share appears once in the result.
     """
     config = attention.config
     heads = {"query": config.num_heads, "key": config.num_kv_heads, "value": config.num_kv_heads}

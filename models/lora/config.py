@@ -1,6 +1,6 @@
 """Settings of a LoRA adapter: the modules that it changes, their rank and their scale. Imports no torch.
 
-The settings are those of `adapter_config.json`, as peft writes it. Unsupported settings are refused by name.
+The settings are those of `adapter_config.json`, as peft writes it. Unsupported settings raise ConfigError.
 Source of the scale: Hu et al. 2021, arXiv:2106.09685, section 4.1; with `use_rslora`, Kalajdzievski 2023,
 arXiv:2312.03732.
 """
@@ -35,7 +35,7 @@ _IGNORED = frozenset(
         "task_type",
     }
 )
-"""Settings without effect on outputs: the origin of the adapter, its training, and the memory layout of its base."""
+"""Settings that have no effect on outputs: origin and training of the adapter, and memory layout of the base model."""
 
 _READ = frozenset(
     {
@@ -54,7 +54,8 @@ _READ = frozenset(
     }
 )
 _SUPPORTED_INITS = (True, False, "gaussian", "orthogonal", "eva")
-"""Initialisations that do not change the weights of the base model. Others, such as PiSSA, change them."""
+"""Initialisations that leave the weights of the base model unchanged. Other initialisations, such as PiSSA, change
+them."""
 
 ALL_LINEAR = "all-linear"
 
@@ -63,14 +64,15 @@ ALL_LINEAR = "all-linear"
 class LoraConfig:
     """Settings of one adapter. Modules have their names in transformers, such as `model.layers.0.mlp.up_proj`.
 
-    rank: inner width of the two factors.
+    rank: rank of an update, the inner width of its two factors.
     alpha: numerator of the scale.
-    rslora: divide alpha by the square root of the rank instead of the rank.
-    targets: module names or their last parts; or one regular expression for full names; or `all-linear`.
-    excluded: like `targets`; empty for none.
-    layers: layers whose modules may be targets, by index, if `targets` is a list of names; empty for all layers.
-    layers_pattern: names of the module lists that hold the layers; empty for any.
-    rank_pattern, alpha_pattern: pairs of a pattern and a value, for modules whose names end with the pattern.
+    rslora: whether the scale is alpha divided by the square root of the rank; otherwise alpha divided by the rank.
+    targets: which modules the adapter changes: a tuple of module names or their last parts, one regular expression for
+        full names, or `all-linear`.
+    excluded: modules that are no targets, in the form of `targets`; empty for none.
+    layers: indices of the layers whose modules may be targets, if `targets` is a tuple; empty for all layers.
+    layers_pattern: names of the module lists that contain the layers; empty for any list.
+    rank_pattern, alpha_pattern: pairs of a regular expression and a value, for modules whose names end with a match.
     """
 
     rank: int
@@ -85,7 +87,10 @@ class LoraConfig:
 
     @classmethod
     def read(cls, hf: Mapping[str, Any]) -> LoraConfig:
-        """Read the settings of peft. Raises ConfigError naming the setting that is invalid or not supported."""
+        """Read the settings that peft wrote.
+
+        Raises ConfigError, which names a setting that is invalid or not supported.
+        """
         fields = Fields(hf)
         if hf.get("peft_type") != "LORA":
             raise ConfigError(f"'peft_type': {short(hf.get('peft_type'))} is not supported; only 'LORA' is")
@@ -110,7 +115,7 @@ class LoraConfig:
         )
 
     def is_target(self, module: str) -> bool:
-        """Whether the adapter changes the linear with this name."""
+        """Whether the adapter changes the module with this name."""
         if self.excluded and _matches(self.excluded, module):
             return False
         if isinstance(self.targets, str) and self.targets.lower() == ALL_LINEAR:

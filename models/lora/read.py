@@ -1,6 +1,6 @@
 """Read a low-rank adapter that peft saved, and assign its tensors to the linears of a model.
 
-The names and layouts of the tensors are converted by the weight rules of the model's family.
+The weight rules of the model's family convert the names and layouts of the tensors.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def adaptable(model: Transformer) -> dict[str, tuple[int, int]]:
-    """Shape [out, in] of each linear and table that an adapter may change, by path. Call before the weights are packed.
+    """Shape [out, in] of each linear and table that an adapter may change, by path.
 
-    An adaptable linear is applied to the tokens of a step in their order, or to one row per sequence. Modules list
-    their other children in `unadaptable`. Tables of tokens and token types, [width, rows] here, are adaptable in an
-    encoder without a head, where nothing else reads them.
+    Call this before the weights are packed.
+
+    An adaptable linear is applied to the tokens of a step in their order, or to one row per sequence. Other linears are
+    listed in `unadaptable` of their parent module. Tables of tokens and token types, [width, rows] here, are adaptable
+    in an encoder without a head, where nothing else reads them.
     """
     shapes: dict[str, tuple[int, int]] = {}
     seen: set[nn.Module] = set()
@@ -72,17 +74,18 @@ def read_lora(
     base_names: Iterable[str],
     device: torch.device,
 ) -> dict[str, LowRankUpdate]:
-    """Read the update of each linear, float32, by the path of the linear.
+    """Read the updates of an adapter that peft saved, float32, by the path of the linear or table in the model.
 
     directory: directory of the adapter.
     settings: content of `adapter_config.json`.
     rules: weight rules of the base model's family.
-    linears: see `adaptable`.
-    base_names: names of the tensors in the base model's checkpoint, to find targets that the adapter lacks.
+    linears: result of `adaptable` for the model.
+    base_names: names of the tensors in the base model's checkpoint, to find targets for which the adapter has no
+        tensors.
     device: device of the returned tensors.
 
     Raises ConfigError or WeightsError, with a message of one line, for unsupported settings, and for tensors that are
-    missing, unexpected, or of other shapes than in the base model.
+    missing, unexpected, or have other shapes than the base model needs.
     """
     config = LoraConfig.read(settings)
     updates: dict[str, LowRankUpdate] = {}
@@ -114,9 +117,9 @@ def read_lora(
 
 
 def check_lora(directory: Path, settings: Mapping[str, Any], base_names: Iterable[str]) -> None:
-    """Read the settings of an adapter, and match its patterns with all names that it will be asked about.
+    """Check the settings of an adapter, and match its regular expressions with all names for which they are needed.
 
-    This happens before any weight is read, so that patterns that take too long are found in time.
+    This is done before any weight is read, so that expressions that take too long are found in time.
     Raises ConfigError or WeightsError as `read_lora` does.
     """
     config = LoraConfig.read(settings)
@@ -135,12 +138,12 @@ def read_own_lora(
     linears: Mapping[str, tuple[int, int]],
     device: torch.device,
 ) -> dict[str, LowRankUpdate]:
-    """Read an adapter that a checkpoint holds besides its weights (see `weights.own_adapters`), by path, float32.
+    """Read the updates of an adapter that is part of a model's checkpoint, float32, by the path of the linear or table.
 
     checkpoint: directory of the model. name: name of the adapter. hf: contents of `config.json`.
     rules, linears, device: as in `read_lora`.
 
-    Raises ConfigError or WeightsError for tensors that are missing or of other shapes than in the model.
+    Raises ConfigError or WeightsError for tensors that are missing, have wrong shapes, or contain NaN or infinity.
     """
     index, fields = adapter_names(hf).index(name), Fields({key: hf[key] for key in _OWN_SETTINGS if key in hf})
     rank, scale = fields.integer("lora_rank", 4), fields.number("lora_alpha", 1) / fields.integer("lora_rank", 4)
@@ -172,7 +175,7 @@ def read_own_lora(
 
 
 def _modules(stored: Mapping[str, StoredTensor]) -> dict[str, tuple[StoredTensor, StoredTensor]]:
-    """The two factors, `lora_A` and `lora_B`, of each module in the file."""
+    """The two factors, `lora_A` and `lora_B`, of each module in the file. Raises ConfigError for any other tensor."""
     found: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in stored.items():
         match = _NAME.fullmatch(name)
@@ -197,10 +200,11 @@ def _updates(
     rules: Sequence[Rule],
     device: torch.device,
 ) -> dict[str, LowRankUpdate]:
-    """Convert one module of the file to updates of the model's linears, by their paths.
+    """Convert one module of the file to updates of the model's linears, by path.
 
-    The result has several updates for a module that the model splits, and none for a module that it does not use.
-    The weight rules rearrange `lora_B` like the weight, because it has the rows of the weight.
+    A module that the model splits gives several updates, and a module that it does not use gives none. The weight rules
+    rearrange `lora_B` like the weight, because its rows are the rows of the weight.
+    down, up: `lora_A` and `lora_B` of the module. Raises ConfigError if they have another rank than the settings.
     """
     rank = config.rank_of(module)
     if (down.shape[0], up.shape[1]) != (rank, rank):
@@ -225,11 +229,11 @@ def _refuse_missing(
     layers: set[str],
     updates: Mapping[str, LowRankUpdate],
 ) -> None:
-    """Refuse a file without tensors for modules that its settings target.
+    """Raise ConfigError if the file has no tensors for a module that the settings of the adapter target.
 
     Such a file was truncated, or belongs to other settings.
 
-    layers: paths of the linears that the file must cover where its settings target them.
+    layers: paths of the linears for which the file must have tensors if its settings target them.
     """
     matches = [
         first_match(rules, name)

@@ -29,7 +29,8 @@ from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 class AlignmentStepInputs(RaggedStepInputs):
     """Step inputs for whole texts that also store the cross-attention weights of the last layer.
 
-    weights: for each text, [tokens, source tokens], float32; each row adds up to 1. Set when the last layer has run.
+    weights: for each text, [tokens, source tokens], float32: the mean over the heads; each row adds up to 1. Set when
+        the last layer has run.
     """
 
     kind = None
@@ -56,11 +57,13 @@ class AlignmentStepInputs(RaggedStepInputs):
 
 
 class CachedAlignmentStepInputs(RaggedStepInputs):
-    """Step inputs for one whole text whose source keys and values are in a cache. Stores the weights of selected heads.
+    """Step inputs for one whole text that also store the cross-attention weights of selected heads.
 
+    The keys and values of the source are in a cache.
     slots: [source tokens], int64, slots of the source in the cache.
     heads: (layer, head) of each selected head.
-    weights: by head, [tokens, source tokens], float32; each row adds up to 1. Complete when the last layer has run.
+    weights: [tokens, source tokens], float32, for each selected head; each row adds up to 1. Complete when the last
+        layer has run.
     """
 
     kind = None
@@ -97,7 +100,7 @@ class CachedAlignmentStepInputs(RaggedStepInputs):
 
 
 def _weights(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
-    """Attention weights of all heads: [heads, tokens, source tokens], float32.
+    """Compute the attention weights of all heads: [heads, tokens, source tokens], float32.
 
     query: [tokens, heads, head_dim]. key: [source tokens, kv_heads, head_dim].
     """
@@ -112,7 +115,7 @@ def normalise_alignment(weights: Tensor, median_width: int) -> Tensor:
     """Standardise weights over the tokens, smooth them over time, and average them over the heads.
 
     weights: [heads, tokens, source tokens], float32.
-    median_width: width of the median filter, odd. Shorter sources are not smoothed.
+    median_width: width of the median filter, odd. Sources of at most half this width are not smoothed.
     Returns [tokens, source tokens], float32; NaN where all tokens have the same weight, as for a single token.
     """
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)

@@ -14,14 +14,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class EncoderBatch:
-    """Whole sequences, one after the other.
+    """A batch of whole texts, one after the other.
 
     token_ids: [tokens], int64.
-    lengths: tokens of each sequence, `batch` integers that add up to `tokens`.
+    lengths: number of tokens of each sequence, `batch` integers that add up to `tokens`.
     token_type_ids: [tokens], int64, or None for all zero.
-    adapters: name of each sequence's adapter, "" for none; empty where no sequence has one.
+    adapters: name of each sequence's adapter, "" for none; empty if no sequence has an adapter.
     output_positions: position of the one token of each sequence whose hidden state is computed; None for all tokens.
-    attended: for each sequence, the number of leading tokens to which its tokens attend; None if they attend to all.
+    attended: for each sequence, the number of leading tokens to which its tokens attend; None if they attend to all
+        tokens.
     """
 
     token_ids: Tensor
@@ -33,7 +34,7 @@ class EncoderBatch:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Index of each sequence's first token, then `tokens`: `batch + 1` integers."""
+        """Index of each sequence's first token, and at the end the number of tokens: `batch + 1` integers."""
         return (0, *accumulate(self.lengths))
 
     @cached_property
@@ -42,9 +43,10 @@ class EncoderBatch:
         return None if self.output_positions is None else self._tokens_at(self.output_positions)
 
     def one_of_each(self, hidden: Tensor, positions: Sequence[int]) -> Tensor:
-        """The hidden state of one token of each sequence: [batch, hidden].
+        """Select the hidden state of one token of each sequence: [batch, hidden].
 
-        hidden: output of `encode`: all tokens, or one token of each sequence if the batch has `output_positions`.
+        hidden: [tokens, hidden]; or [batch, hidden] if the batch has `output_positions`, which is returned unchanged.
+        positions: position of the token in each sequence.
         """
         return hidden if self.output_positions is not None else hidden[self._tokens_at(positions)]
 
@@ -60,18 +62,19 @@ class EncoderBatch:
 
     @cached_property
     def rope_lengths(self) -> Tensor:
-        """Length of the sequence of each token: [tokens], int64."""
+        """For each token, the length of its sequence: [tokens], int64."""
         lengths = torch.tensor(self.lengths)
         return lengths.repeat_interleave(lengths).to(self.token_ids.device)
 
 
 @dataclass(frozen=True)
 class AudioBatch:
-    """Whole recordings, one after the other.
+    """A batch of whole recordings as log-mel frames, one recording after the other.
 
     frames: [frames, num_mels], float32: log-mel power, 100 frames a second.
-    frame_lengths: frames of each recording, `batch` integers that add up to `frames`. Two frames become one token.
-    adapters: as in `EncoderBatch`.
+    frame_lengths: number of frames of each recording, `batch` integers that add up to `frames`. Two frames become one
+        token.
+    adapters: name of each recording's adapter, as in `EncoderBatch`.
     """
 
     frames: Tensor
@@ -80,7 +83,7 @@ class AudioBatch:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each recording."""
+        """Number of tokens of each recording: half the number of frames, rounded up."""
         return tuple(-(-length // 2) for length in self.frame_lengths)
 
     @cached_property
@@ -91,12 +94,12 @@ class AudioBatch:
 
 @dataclass(frozen=True)
 class WaveformBatch:
-    """Whole recordings as samples, one after the other.
+    """A batch of whole recordings as samples, one recording after the other.
 
     samples: [samples], float32, 16 kHz.
-    sample_lengths: samples of each recording, `batch` integers that add up to `samples`.
-    lengths: tokens of each recording (`SamplesEmbeddingConfig.num_tokens`), each at least 1.
-    adapters: as in `EncoderBatch`.
+    sample_lengths: number of samples of each recording, `batch` integers that add up to `samples`.
+    lengths: number of tokens of each recording (`SamplesEmbeddingConfig.num_tokens`), each at least 1.
+    adapters: name of each recording's adapter, as in `EncoderBatch`.
     """
 
     samples: Tensor
@@ -106,7 +109,7 @@ class WaveformBatch:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Index of each recording's first token, then `tokens`: `batch + 1` integers."""
+        """Index of each recording's first token, and at the end the number of tokens: `batch + 1` integers."""
         return (0, *accumulate(self.lengths))
 
     @cached_property
@@ -116,9 +119,9 @@ class WaveformBatch:
 
 
 WholeBatch = EncoderBatch | WaveformBatch
-"""Whole texts, or recordings as samples."""
+"""A batch of whole texts, or of whole recordings as samples."""
 SourceBatch = EncoderBatch | AudioBatch | WaveformBatch
-"""Whole texts or recordings."""
+"""A batch of whole texts or whole recordings, which an encoder can read."""
 
 
 @dataclass(frozen=True)
@@ -129,21 +132,22 @@ class DecoderBatch:
     at position `key_lens[i] - query_lens[i]`.
 
     token_ids: [tokens], int64.
-    positions: [tokens], int64, within the row's sequence.
+    positions: [tokens], int64, position of each token in the sequence of its row.
     slot_mapping: [tokens], int64: cache slot (`block * block_size + offset`) of each token's key and value.
     block_tables: [rows, blocks], int64: blocks of each row in order, padded with any valid block.
-    source_lens, source_block_tables: the same for the read-only cross-attention cache; empty and None without encoder.
-    adapters: name of each row's adapter, "" for none; empty where no row has one.
-    rope_lengths: [tokens], int64: text length that each token's rotation uses: the length of the prompt, or the token's
-        position + 1 if that is larger. It depends on request and position only, not on how a prompt is split into
-        steps. None for models whose rotation does not depend on the text length.
-    output_lens: for each row, how many of its last tokens have their hidden states computed; None for all tokens.
+    source_lens, source_block_tables: number of keys and blocks of each row in the read-only cross-attention cache;
+        empty and None without an encoder.
+    adapters: name of each row's adapter, "" for none; empty if no row has an adapter.
+    rope_lengths: [tokens], int64: text length that each token's rotation uses. It is the length of the prompt, or the
+        token's position + 1 if that is larger. It depends on request and position only, not on how a prompt is split
+        into steps. None for models in which rotations do not depend on the text length.
+    output_lens: for each row, number of tokens at its end for which hidden states are computed; None for all tokens.
     state_sources, state_slots: for a model with mixers, the slots of the state memory that each row reads before its
-        first token and writes after its last one; `ZERO_STATE` as source for a row that begins its text. Rows run in
-            their order, so a row may read a state that an earlier row has written. No row overwrites a state that a
-                later row still needs. Empty for other models.
+        first token and writes after its last token. The source is `ZERO_STATE` for a row that begins its text. Rows run
+        in their order, so a row may read a state that an earlier row has written. No row overwrites a state that a
+        later row still needs. Empty for other models.
     chunked_rows: for a model with mixers, whether each row consists of prompt tokens, which run in chunks; its first
-        token is then at a multiple of `CHUNK_TOKENS`. Other rows consist of generated tokens, which run stepwise.
+        token is then at a multiple of `CHUNK_TOKENS`. Other rows consist of generated tokens, which run one by one.
     """
 
     token_ids: Tensor
@@ -171,5 +175,5 @@ class DecoderBatch:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Index of each row's first token, then `tokens`: `rows + 1` integers."""
+        """Index of each row's first token, and at the end the number of tokens: `rows + 1` integers."""
         return (0, *accumulate(self.query_lens))

@@ -1,4 +1,4 @@
-"""Cache tensors for keys and values: write slots, copy and clear blocks. The engine decides who owns a block."""
+"""Cache tensors for keys and values: write and read slots, copy and clear blocks. The engine allocates the blocks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from models.config import AttentionConfig
 class KVCache:
     """Keys and values of all layers of one stack, in blocks of `block_size` token slots.
 
-    Per layer one side for keys and one for values: a tensor [blocks, block_size, kv_heads, head_dim], or `Int8Slots`.
-    Where keys serve as values, both are the same side. A layer that reads the keys and values of an earlier layer has
-    the sides of that layer. Zeroed at the start and again by `clear`, so that no masked slot ever holds a NaN.
+    Each layer has a tensor for keys and one for values, [blocks, block_size, kv_heads, head_dim], or two `Int8Slots`.
+    If the keys are also the values, both are the same tensor. A layer that reads the keys and values of an earlier
+    layer shares the tensors of that layer. Blocks are filled with zeros at the start and by `clear`, so that no masked
+    slot contains NaN.
 
-    dtype: dtype of keys and values; int8 rounds them with a scale for each slot and head.
-    addresses: for each role of the cache, the program inputs: the block size, and the address of each tensor.
+    layers: attention of each layer. dtype: dtype of keys and values; int8 rounds them with a scale for each slot and
+        head.
+    addresses: values of program inputs, for use as self-attention or as cross-attention cache: the block size, and the
+        address of each tensor.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class KVCache:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors of the cache. The first dimension of each is the block."""
+        """All tensors of the cache, including the scales of an int8 cache. Their first dimension is the block."""
         return [
             tensor
             for side in self._sides
@@ -62,7 +65,7 @@ class KVCache:
 
     @staticmethod
     def block_bytes(layers: Sequence[AttentionConfig], block_size: int, dtype: torch.dtype) -> int:
-        """Memory of one block in all layers, keys and values together."""
+        """Bytes of one block: its keys and values in all layers. layers: attention of each layer."""
         scale_bytes = torch.bfloat16.itemsize if dtype == torch.int8 else 0
         own = [layer for layer in layers if layer.key_value_layer is None]
         slot_bytes = sum(
@@ -72,18 +75,24 @@ class KVCache:
         return block_size * slot_bytes
 
     def write(self, layer: int, slot_mapping: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store new keys and values. slot_mapping: [tokens], int64. key, value: [tokens, kv_heads, head_dim]."""
+        """Store new keys and values of a layer.
+
+        slot_mapping: [tokens], int64, slot of each token. key, value: [tokens, kv_heads, head_dim].
+        """
         backend(key).write_slots(self.keys[layer], self.values[layer], slot_mapping, key, value)
 
     def read(self, layer: int, slots: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Copies of the keys and values at `slots`, [tokens], int64: two tensors [tokens, kv_heads, head_dim]."""
+        """Copies of the keys and values in some slots, converted to `dtype`: two tensors [tokens, kv_heads, head_dim].
+
+        slots: [tokens], int64.
+        """
         return _read(self.keys[layer], slots, dtype), _read(self.values[layer], slots, dtype)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
         """Copy slots between blocks in every layer, for a copy on write.
 
-        copies: (source block, destination block, first slot, end). Slots before the first are already equal in both
-            blocks; slots from `end` on are unused.
+        copies: (source block, destination block, first slot, slot after the last). Slots before the first slot are
+            already equal in both blocks; slots after the last slot are unused.
         """
         if not copies or not self._sides:
             return
@@ -97,7 +106,7 @@ class KVCache:
             chosen.copy_blocks(scales, [(source, destination, 0, 1) for source, destination, _, _ in copies])
 
     def clear(self, blocks: Sequence[int]) -> None:
-        """Fill blocks with zeros, because they may hold NaN or infinity."""
+        """Fill blocks with zeros before they are reused, because they may contain NaN or infinity."""
         if not blocks or not self.keys:
             return
         # `non_blocking` keeps the host from waiting for the steps of a device that are under way.

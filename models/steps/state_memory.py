@@ -1,4 +1,4 @@
-"""Memory for the states of mixers: one slot per sequence or snapshot. The engine decides who owns a slot.
+"""Memory for the states of mixers: one slot per sequence or snapshot of a sequence. The engine allocates the slots.
 
 The state of a sequence has a constant size, unlike its keys and values. See docs/decisions/0071-per-sequence-state.md.
 """
@@ -17,14 +17,14 @@ from models.backends.lazy_zeros import lazy_zeros
 from models.config import MixerConfig
 
 ZERO_STATE = -1
-"""Stands in place of the slot to read, for a row that begins its text: its state is all zeros."""
+"""Used in place of a slot to read from, for a row that begins its text: its state is all zeros."""
 
 
 class StateMemory:
-    """States of all mixers of one stack, float32.
+    """Memory for the states of all mixers of one stack, float32.
 
     states: the state tensors of each layer with a mixer, by the layer's index in the stack. Each is [slots, *shape].
-    addresses: program inputs: the memory address of each tensor.
+    addresses: values of program inputs: the address of each tensor.
     """
 
     def __init__(self, mixers: Mapping[int, MixerConfig], num_slots: int, device: torch.device) -> None:
@@ -41,11 +41,14 @@ class StateMemory:
 
     @staticmethod
     def slot_bytes(mixers: Iterable[MixerConfig]) -> int:
-        """Memory of one slot in all layers."""
+        """Bytes of one slot: the states of all layers with a mixer."""
         return sum(prod(shape) * torch.float32.itemsize for mixer in mixers for shape in mixer.state_shapes)
 
     def start(self, layer: int, starts: Iterable[tuple[int, int]]) -> None:
-        """Set the states of slots. starts: (slot to copy or `ZERO_STATE`, slot to set), in order."""
+        """Set the states of slots of one layer: copy another slot, or fill with zeros.
+
+        starts: pairs of the slot to copy, or `ZERO_STATE`, and the slot to set; processed in order.
+        """
         for source, slot in starts:
             for tensor in self.states[layer]:
                 if source == ZERO_STATE:

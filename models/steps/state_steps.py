@@ -1,5 +1,6 @@
-"""Run the mixers of one step: choose for each row whether it runs in chunks or token by token, its first state, and its
-turn.
+"""Run the mixers of one step, in waves of rows that do not depend on each other.
+
+Rows of prompt tokens run in chunks, rows of generated tokens run token by token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from models.steps.state_memory import StateMemory
 
 @dataclass(frozen=True)
 class ChunkedRow:
-    """A row of prompt tokens: tokens start..end-1 of the step. slot: slot of its state."""
+    """A row of prompt tokens: the tokens start..end-1 of the step. slot: slot of the row's state."""
 
     start: int
     end: int
@@ -26,9 +27,9 @@ class ChunkedRow:
 
 @dataclass(frozen=True)
 class SteppedTokens:
-    """One generated token of each of some rows.
+    """One generated token of each of several rows, which a mixer computes in one call.
 
-    tokens: [rows], int64, indices of the tokens. slots: [rows], int64, slots of the rows' states.
+    tokens: [rows], int64, indices of the tokens in the step. slots: [rows], int64, slots of the rows' states.
     """
 
     tokens: Tensor
@@ -37,9 +38,11 @@ class SteppedTokens:
 
 @dataclass(frozen=True)
 class Wave:
-    """Rows that run together, because none of them reads a state that another one of them writes.
+    """Rows that can run together: none of them reads a state that another row of the wave writes.
 
-    starts: (source, slot) of each row that does not continue in the slot that it reads, see `StateMemory.start`.
+    starts: states to set first: pairs (slot to copy or `ZERO_STATE`, slot to set), for rows that read another slot than
+        they write.
+    chunked: rows of prompt tokens. stepped: generated tokens; rows with several tokens are in several entries.
     """
 
     starts: tuple[tuple[int, int], ...]
@@ -48,7 +51,10 @@ class Wave:
 
 
 def plan_waves(batch: DecoderBatch) -> tuple[Wave, ...]:
-    """The waves of a step, in order. A step has one wave, unless a row reads a state that an earlier row writes."""
+    """Divide the rows of a step into waves, in the order in which they must run.
+
+    There is one wave, unless a row reads a state that an earlier row writes.
+    """
     waves = []
     pending = list(range(len(batch.state_slots)))
     while pending:
@@ -81,11 +87,11 @@ def _wave(batch: DecoderBatch, rows: Sequence[int]) -> Wave:
 
 
 def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateMemory, waves: Sequence[Wave]) -> Tensor:
-    """Compute a mixer's outputs for all rows of a step, one wave after another, and update the states of the rows.
+    """Run a mixer for all rows of a step, one wave after another, and update the states of the rows.
 
     layer: index of the mixer's layer.
     projections: results of the mixer's input projections, for all tokens of the step.
-    Returns the inputs of its output projection: [tokens, width], model dtype.
+    Returns the mixer's results before its output projection: [tokens, width], model dtype.
     """
     mixed = projections[0].new_empty(projections[0].shape[0], mixer.width)
     states = memory.states[layer]
@@ -102,7 +108,11 @@ def run_waves(layer: int, mixer: Mixer, projections: Projections, memory: StateM
 
 
 def run_whole(mixer: Mixer, projections: Projections, lengths: Sequence[int]) -> Tensor:
-    """Run whole sequences, one after the other, each from a state of zeros. Returns [tokens, width], model dtype."""
+    """Run a mixer over whole sequences, one after the other. The state of each begins with zeros.
+
+    projections: results of the mixer's input projections for all tokens. lengths: number of tokens of each sequence.
+    Returns [tokens, width], model dtype.
+    """
     parts = []
     for rows in zip(*(torch.split(each, list(lengths)) for each in projections), strict=True):
         zeros = [projections[0].new_zeros(shape, dtype=torch.float32) for shape in mixer.config.state_shapes]

@@ -15,26 +15,28 @@ from models.backends.cpu.programs.inputs import AttentionFields
 from models.backends.cpu.programs.trace import SymbolicMetadata
 
 MAX_TILE_QUERIES = 256
-"""Maximum number of queries of a tile. They share each load of a key."""
+"""Maximum number of queries of a tile. The queries of a tile share each load of a key from memory."""
 
 MIN_TILE_QUERIES = 64
-"""Lower limit of the maximum in a causal step. The last tile of a row may have fewer queries."""
+"""The smallest limit that `_causal_tile_queries` sets for the queries of a tile. The last tile of a row may have
+fewer."""
 
 TILES_PER_THREAD = 2
-"""Desired number of causal tiles per thread. With fewer, threads finish far apart, because later tiles have more
-visible keys: one tile can take several times as long as another."""
+"""Desired number of causal tiles per thread. Later tiles have more visible keys, and one can take several times as long
+as another. With fewer tiles per thread, the threads would therefore finish far apart."""
 
 ENDLESS = 1 << 40
-"""Block size of ragged keys, which the kernels read as a cache of one block."""
+"""Block size for ragged keys. The kernels read ragged keys as a cache that has a single block of this size."""
 
 _ONE_BLOCK = torch.zeros(1, 1, dtype=torch.int64)
-"""Block table of ragged keys."""
+"""Block table for ragged keys: one row, with the index of the single block, 0."""
 
 
 class CpuAttentionView:
     """Fields of `struct Attention` (`kernels/kernels.h`) that are equal for all layers of a step.
 
-    fields: addresses and numbers. The memory of the addresses lives as long as the view.
+    fields: the values of these fields, which are addresses and numbers. The memory at the addresses lives as long as
+        the view.
     """
 
     reads_bias: ClassVar[bool] = False
@@ -66,12 +68,19 @@ class CpuAttentionView:
 
     @property
     def tiles(self) -> Tensor:
-        """[tiles, 3], int32: first query, number of queries, first key of their row."""
+        """The tiles of queries: [tiles, 3], int32.
+
+        Each tile has the index of its first query, its number of queries, and the index of the first key of its row (0
+        for a paged cache).
+        """
         return self._numbers[4 * self._num_queries :].view(-1, 3)
 
     @staticmethod
     def fields_of(metadata: AttentionMetadata | SymbolicMetadata) -> dict[str, Any]:
-        """All fields of `struct Attention` that come from the metadata; for symbolic metadata, program inputs."""
+        """All fields of `struct Attention` that come from the metadata, by name.
+
+        For symbolic metadata the values are program inputs.
+        """
         if isinstance(metadata, SymbolicMetadata):
             fields = inputs.attention(metadata.pattern)._asdict() | {"bias": metadata.bias}
             return fields if metadata.bias is not None else fields | {"bias_stride": 0, "bias_zero": 0}
@@ -83,8 +92,8 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
 
     Each column has one integer per query: the index of the row whose blocks the query reads (0 for ragged keys); the
     index of its first visible key; the index after its last visible key; and its origin, the index of the key whose
-    bias has the index `bias_zero`. Indices of ragged keys count from the first key of the step. The tiles are
-    [tiles, 3].
+    bias has the index `bias_zero`. Indices of ragged keys count from the first key of the step. Tiles are as in
+    `CpuAttentionView.tiles`.
     """
     count = len(metadata.query_lens)
     if metadata.block_tables is not None and metadata.query_lens.count(1) == count:
@@ -115,7 +124,10 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
 
 
 def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
-    """The array of `_columns` for one query per row. For so few numbers, lists are faster than arrays."""
+    """The array that `_columns` returns, for paged keys and one query per row.
+
+    For so few numbers, lists are faster than arrays.
+    """
     ends, count, window, chunk = metadata.key_lens, len(metadata.key_lens), metadata.window, metadata.chunk
     starts = [0] * count if window is None else [max(end - window, 0) for end in ends]
     if chunk is not None:
@@ -137,11 +149,11 @@ def _causal_tile_queries(queries: int) -> int:
 
 
 def _tiles(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Cut rows into tiles.
+    """Cut the queries of each row into tiles.
 
     counts: number of queries of each row.
     most: maximum number of queries of a tile.
-    Returns [tiles, 3]: first query, number of queries, and 0.
+    Returns [tiles, 3]: index of the first query, number of queries, and 0, which the caller replaces for ragged keys.
     """
     tiles = -(-counts // most)
     within = _within(tiles) * most

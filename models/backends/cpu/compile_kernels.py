@@ -61,8 +61,8 @@ class BuildError(Exception):
 class Compiler(NamedTuple):
     """An installed C++ compiler.
 
-    command: words that start it.
-    kind: key of MIN_VERSIONS.
+    command: the words of the command that runs it, for example ["g++"].
+    kind: "g++" or "clang", a key of MIN_VERSIONS.
     version: major and minor version, for example (12, 2).
     """
 
@@ -77,7 +77,7 @@ class Compiler(NamedTuple):
 def find_compiler(environment: Mapping[str, str] = os.environ) -> Compiler:
     """The compiler of $CXX, or else the first installed one that is new enough.
 
-    Raises BuildError if no compiler is installed or all are too old.
+    Raises BuildError if no compiler is installed, $CXX is neither g++ nor clang, or all compilers are too old.
     """
     if environment.get("CXX"):
         commands = [shlex.split(environment["CXX"])]
@@ -131,20 +131,27 @@ def run(compiler: Compiler, arguments: Sequence[object]) -> None:
 
 
 def report(line: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Write a line of progress to the file of $KERNELS_PROGRESS, if it can be written."""
+    """Append a line of progress to the file that $KERNELS_PROGRESS names.
+
+    Does nothing if the file cannot be written.
+    """
     with contextlib.suppress(OSError, KeyError), open(environment["KERNELS_PROGRESS"], "a") as file:
         file.write(f"{line}\n")
 
 
 def build(library: Path) -> None:
-    """Compile the kernels and link them into `library`. Raises BuildError."""
+    """Compile the kernels and link them into the file `library`. Raises BuildError if this fails."""
     compiler, objects = compile_sources()
     library.parent.mkdir(parents=True, exist_ok=True)
     run(compiler, [*objects, *LINK_FLAGS, *shlex.split(os.environ.get("LDFLAGS", "")), "-o", library])
 
 
 def compile_sources(directory: Path = OBJECTS) -> tuple[Compiler, list[Path]]:
-    """Compile all sources that have changed. Returns the compiler and the object files. Raises BuildError."""
+    """Compile all sources that have changed. Returns the compiler and the paths of the object files.
+
+    directory: where the object files are kept from one build to the next.
+    Raises BuildError if the system is not Linux, no compiler is found, or a source does not compile.
+    """
     if sys.platform != "linux":
         raise BuildError("the kernels are written for Linux.")
     compiler = find_compiler()
@@ -170,7 +177,7 @@ def compile_sources(directory: Path = OBJECTS) -> tuple[Compiler, list[Path]]:
 
 
 def flags_of(compiler: Compiler) -> list[str]:
-    """Options of a compiler for the kernels."""
+    """The options for compiling the kernels: common options, options for this kind of compiler, and $CXXFLAGS."""
     return [*FLAGS, *FLAGS_OF[compiler.kind], *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
@@ -183,7 +190,7 @@ def object_file(compiler: Compiler, source: Path, directory: Path = OBJECTS) -> 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock, so that two processes do not compile the same source."""
+    """Context manager that holds a lock on a file, so that two processes do not compile the same source."""
     import fcntl  # not on Windows, where an installation compiles nothing
 
     with path.open("w") as file:

@@ -1,4 +1,4 @@
-"""Sort the tokens of a step by their experts (`kernels/experts.h`)."""
+"""Sort the (token, expert) pairs of a step by expert, with a compiled kernel (`kernels/experts.h`)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class ExpertGroups(NamedTuple):
 
 
 def group_by_expert(experts: Tensor, num_experts: int) -> ExpertGroups:
-    """Sort pairs by expert, those of one expert by token, and divide them into tasks of at most 96 pairs.
+    """Sort the (token, expert) pairs by expert, and by token within an expert, and divide them into tasks.
 
-    experts: [tokens, choices], int64.
+    A task has pairs of one expert only.
+    experts: [tokens, choices], int64: the chosen experts of each token.
     """
     tokens, choices = experts.shape
     groups = ExpertGroups(

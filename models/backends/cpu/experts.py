@@ -1,7 +1,7 @@
 """Mixtures of experts by compiled kernels (`kernels/experts.h`): all experts of a layer in one weight per product.
 
-The result of a token has the same bits in a batch of any size. The number of tokens of each expert is read by the
-kernels alone, not by Python.
+The result of a token has the same bits in a batch of any size. The number of tokens per expert is known to the kernels
+only, not to Python.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from models.config import MixtureOfExpertsConfig
 def sum_of_experts(
     x: Tensor, groups: ExpertGroups, shares: Tensor, shared: Tensor | None, shared_gate: Tensor | None
 ) -> Tensor:
-    """Sum of the results of each token's experts, each times its share, in float32.
+    """Add up the outputs of each token's experts, each multiplied by its share. Sums are in float32.
 
-    x: [tokens, choices, width], in the sorted order of `groups`, contiguous.
-    shares: [tokens, choices], float32.
-    shared: [tokens, width], contiguous, added to the sum, or None.
-    shared_gate: [tokens, 1]; `shared` is first multiplied by its sigmoid. None for a factor of one.
+    x: [tokens, choices, width], contiguous: outputs of the experts, in the sorted order of `groups`.
+    shares: [tokens, choices], float32: weight of each expert.
+    shared: [tokens, width], contiguous: output of the shared expert, which is added to the sum; None without one.
+    shared_gate: [tokens, 1]: `shared` is first multiplied by `sigmoid(shared_gate)`. None for a factor of one.
     Returns [tokens, width].
     """
     tokens, choices, width = x.shape
@@ -49,11 +49,11 @@ def sum_of_experts(
 
 
 class PackedExperts:
-    """The experts of one layer.
+    """The weights of all experts of one layer, packed for the compiled kernels.
 
-    inner: weight of the first products of all experts, [experts * columns, hidden]. The columns of an expert are padded
-        to whole panels of `PANEL`; each panel of a gate is followed by the panel of `up` that it multiplies.
-    outer: weight of the last products, [experts * columns, intermediate], padded likewise.
+    inner: the first matrices of all experts as one weight, [experts * columns, hidden]. The columns of an expert are
+        padded to whole panels of `PANEL`; each panel of a gate is followed by the panel of `up` that it multiplies.
+    outer: the last matrices of all experts as one weight, [experts * columns, intermediate], padded likewise.
     """
 
     def __init__(self, inner: CpuWeight, outer: CpuWeight, config: MixtureOfExpertsConfig) -> None:

@@ -23,7 +23,7 @@ _ROUNDED_BYTES = 8
 """Bytes of a `RoundedBlock` of `kernels/rounded_blocks.h`."""
 
 _PACKED_TOGETHER = 1 << 18
-"""Numbers packed at a time, so that intermediate results stay in the processor's cache."""
+"""Number of weights packed at a time, so that intermediate results stay in the processor's cache."""
 
 _MAX_GROUPS = 16
 """Largest number of groups of a block, `MAX_GROUPS` of `kernels/group_layout.h`."""
@@ -32,10 +32,11 @@ _STORAGES = header.read_codes(header.PATH.read_text(), "ScaleStorage")
 
 
 def fits(matrix: QuantizedMatrix) -> bool:
-    """Whether the kernels have a layout for a matrix: groups of 16 or a multiple of 32 inputs.
+    """Whether the kernels have a layout for a matrix.
 
-    A matrix whose codes are indices of a table must have a table of 16 int8 values, groups other than 16, and no
-    minimums.
+    A group must be a whole row, have a multiple of 32 inputs, or have 16 inputs with codes of at most 6 bits.
+    A matrix whose codes are indices of a table needs 4-bit codes, int8 values in the table, groups other than 16, and
+    no minimums.
     """
     whole = matrix.group >= matrix.shape[1] or matrix.group % 32 == 0
     if matrix.table is not None:
@@ -47,9 +48,12 @@ def fits(matrix: QuantizedMatrix) -> bool:
 class _Layout:
     """Sizes of a packed matrix.
 
-    storage: name of a ScaleStorage. bits: bits of a stored code. group: inputs that share a scale.
-    block: inputs that share a header. padded: inputs, padded to whole blocks. has_table: the values of codes are in a
-        table.
+    storage: name of a ScaleStorage: how scales and minimums are stored.
+    bits: bits of a stored code.
+    group: number of inputs that share a scale.
+    block: number of inputs that share a header.
+    padded: number of inputs of a row, padded to whole blocks.
+    has_table: whether codes are indices of a table of values.
     """
 
     storage: str
@@ -65,9 +69,9 @@ class _Layout:
 
     @property
     def rounded(self) -> int:
-        """Number of activations that share a scale.
+        """Number of activations that are rounded with one scale: 32, or up to 128 for 4-bit codes without a table.
 
-        Up to 128 for 4-bit codes, whose integer sums of 128 products do not overflow.
+        Integer sums of 128 products with 4-bit codes do not overflow.
         """
         whole = (size for size in (128, 64) if self.bits == 4 and self.group % size == 0 and not self.has_table)
         return next(whole, _ROUNDED)
@@ -87,15 +91,16 @@ class _Layout:
 
     @property
     def channel_bytes(self) -> int:
-        """Bytes of one channel."""
+        """Bytes of one output channel: its codes, and its part of the headers."""
         return self.padded // self.block * (self.header_bytes // PANEL + self.block * self.bits // 8)
 
 
 class GroupWeight(CpuWeight):
-    """A quantised matrix that keeps its number of bits. Activations are rounded to int8 in blocks of 32, 64 or 128.
+    """A weight of 4, 6 or 8 bits. Products round the activations to int8, with one scale per 32, 64 or 128 activations.
 
-    matrix: a matrix that `fits`. bias: [out] or None.
-    dtype: dtype of the embeddings that `rows` gives. out_dtype: float32 or bfloat16; None for `dtype`.
+    matrix: a matrix for which `fits` is true. bias: [out] or None.
+    dtype: dtype of the embeddings that `rows` returns.
+    out_dtype: dtype of products, float32 or bfloat16; None for `dtype`.
     memory: keeps the packed weight and the bias.
     """
 
@@ -167,7 +172,12 @@ class GroupWeight(CpuWeight):
         run("group_experts", x.dtype, x, **fields)
 
     def _quantize(self, x: Tensor) -> Tensor:
-        """Round x to int8. Returns [rows, row_bytes], uint8: the values and the blocks of each row."""
+        """Round x to int8.
+
+        Returns [rows, row_bytes], uint8: the rounded values of each row, and a `RoundedBlock` per scale.
+
+        x: [rows, in], numbers of a row contiguous.
+        """
         rows = x.shape[0]
         rounded = x.new_empty((rows, self._row_bytes), dtype=torch.uint8)
         run(
@@ -201,7 +211,10 @@ def _storage(matrix: QuantizedMatrix) -> str:
 
 
 def _storage_of_rounded(matrix: QuantizedMatrix) -> str:
-    """Name of the storage of a matrix that has shapes only, if it is one that `models.backends.torch` rounds."""
+    """Name of the storage for a matrix on the meta device, whose values are unknown.
+
+    Assumes that the matrix comes from a rounding function of `models.backends.torch`.
+    """
     if matrix.units is not None:
         return "UNIT" if matrix.minimums is None else "UNIT_MINIMUM"
     return "HALF" if matrix.minimums is None else "HALF_ZERO"
@@ -222,7 +235,10 @@ def _stored_bits(matrix: QuantizedMatrix) -> int:
 
 
 def _units(matrix: QuantizedMatrix) -> Tensor | None:
-    """Units of the scales and of the minimums, [out, blocks, 1 or 2]; None if a header cannot store them."""
+    """The units of the scales and of the minimums, [out, blocks, 1 or 2]; None if a header cannot store them.
+
+    The scales and minimums of a block are integer multiples of its units.
+    """
     units, signed = matrix.units, matrix.codes.dtype == torch.int8 or matrix.table is not None
     if units is None or units.shape[2] != (1 if signed else 2) or signed is not (matrix.minimums is None):
         return None
@@ -232,9 +248,7 @@ def _units(matrix: QuantizedMatrix) -> Tensor | None:
 
 
 def _is_centred(matrix: QuantizedMatrix) -> bool:
-    """Whether each weight is its scale times a value of a table, or its scale times the difference of its code and the
-    middle of the code range.
-    """
+    """Whether each weight is `scale * table value` or `scale * (code - middle of the code range)`; no minimums."""
     if matrix.table is not None:
         return True
     if matrix.codes.dtype == torch.int8:
@@ -248,18 +262,18 @@ def _middle(matrix: QuantizedMatrix) -> int:
 
 
 def _minimums(matrix: QuantizedMatrix) -> Tensor:
-    """Minimums of the stored codes."""
+    """Minimums for the stored codes, which are unsigned: [out, groups]. A weight is `scale * code - minimum`."""
     minimums = torch.zeros_like(matrix.scales) if matrix.minimums is None else matrix.minimums
     return minimums if matrix.codes.dtype == torch.uint8 else minimums + matrix.scales * _middle(matrix)
 
 
 def _zeros(scales: Tensor, minimums: Tensor) -> Tensor:
-    """Zero points: the multiples of the scales nearest to the minimums, in the range of uint8."""
+    """Zero points: the minimums divided by the scales, rounded to integers in the range of uint8."""
     return (minimums / torch.where(scales == 0, 1.0, scales)).nan_to_num().round().clamp(0, 255)
 
 
 def _is_int8(numbers: Tensor) -> bool:
-    """Whether all numbers are integers of eight bits."""
+    """Whether all numbers are integers that int8 can represent."""
     return torch.equal(numbers.to(torch.int8).float(), numbers)
 
 
@@ -269,7 +283,7 @@ def _is_half(numbers: Tensor) -> bool:
 
 
 def _pack(matrix: QuantizedMatrix, layout: _Layout, out: Tensor) -> None:
-    """Write a matrix in its layout. out: [panels, blocks, bytes of a block], uint8."""
+    """Write a matrix to `out` in the given layout. out: [panels, blocks, bytes of a block], uint8."""
     # Pack as many panels at a time as fit in the processor's cache.
     panels = max(1, _PACKED_TOGETHER // (PANEL * layout.padded))
     for first in range(0, len(out), panels):
@@ -286,7 +300,7 @@ def _pack(matrix: QuantizedMatrix, layout: _Layout, out: Tensor) -> None:
 
 
 def _fields(matrix: QuantizedMatrix, storage: str) -> list[Tensor]:
-    """Fields of the headers in their order: [out, blocks, numbers per block] each."""
+    """The numbers in the headers, one tensor per field, in order: [out, blocks, numbers per block] each."""
     scales, units, minimums = matrix.scales, _units(matrix), _minimums(matrix)
     if units is None:
         kind = torch.float32 if "SINGLE" in storage else torch.float16
@@ -302,7 +316,11 @@ def _fields(matrix: QuantizedMatrix, storage: str) -> list[Tensor]:
 
 
 def _multiples(numbers: Tensor, units: Tensor) -> Tensor:
-    """Numbers, [out, groups], as multiples of the units of their blocks, [out, blocks]: [out, blocks, groups], int8."""
+    """Convert numbers to multiples of the units of their blocks.
+
+    numbers: [out, groups]. units: [out, blocks].
+    Returns [out, blocks, groups per block], int8.
+    """
     by_block = torch.unflatten(numbers, 1, (units.shape[1], -1))
     multiples = by_block / torch.where(units == 0, 1.0, units)[:, :, None]
     return multiples.nan_to_num().round().to(torch.int8)
@@ -315,7 +333,7 @@ def _lines(field: Tensor, panels: int, blocks: int) -> Tensor:
 
 
 def _packed_codes(codes: Tensor, layout: _Layout, panels: int) -> Tensor:
-    """Pack the codes of panels: [out, in] -> [panels, blocks, bytes]. Units of four codes are handled as int32."""
+    """Pack the codes of panels: [out, in] -> [panels, blocks, bytes]. Four codes at a time are handled as one int32."""
     unsigned = codes if codes.dtype == torch.uint8 else (codes + (1 << (layout.bits - 1))).view(torch.uint8)
     units = _padded(unsigned, panels * PANEL, layout.padded).view(torch.int32).view(panels, 2, PANEL // 2, -1)
     if layout.bits == 8:
@@ -332,7 +350,7 @@ def _packed_codes(codes: Tensor, layout: _Layout, panels: int) -> Tensor:
 
 
 def _padded(field: Tensor, rows: int, width: int) -> Tensor:
-    """Pad the first two dimensions with zeros."""
+    """Pad the first two dimensions with zeros, to `rows` and `width`. Returns a contiguous tensor."""
     if field.shape[:2] == (rows, width):
         return field.contiguous()
     padded = field.new_zeros((rows, width, *field.shape[2:]))

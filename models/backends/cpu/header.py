@@ -24,14 +24,14 @@ _ROW = re.compile(r"X\((\w+), (\w+),")
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One row of the operation list.
+    """One operation of the list `TRIPTYCH_OPERATIONS` in `kernels/kernels.h`.
 
     code: integer that stands for the operation in a program, its index in the list.
-    fields: names of the parameters in memory order. Fields of a nested struct follow without a prefix, those of an
-        array of structs with the suffix `_0`, `_1`...
+    fields: names of the parameters in memory order. Fields of a nested struct have no prefix; fields of an array of
+        structs have the suffixes `_0`, `_1`...
     pack: one value per field -> bytes of the struct.
-    values_of: values by name -> values in the order of `fields`. Raises KeyError.
-    traits: properties for fusion, memory and reports, see `Traits`.
+    values_of: values by name -> values in the order of `fields`. Raises KeyError if a field has no value.
+    traits: properties that matter for fusion, memory and reports.
     """
 
     name: str
@@ -48,7 +48,10 @@ def interface_hash() -> str:
 
 
 def read_operations(text: str) -> dict[str, Operation]:
-    """All operations by name. Raises ValueError for a header outside the subset of C++ that this file understands."""
+    """The operations that a header declares, by name. text: the contents of the header.
+
+    Raises ValueError for a header outside the subset of C++ that this file understands.
+    """
     structs: dict[str, list[tuple[str, str]]] = {}
     for name, body in _STRUCT.findall(text):
         if name not in ("bfloat16", "Kernels"):
@@ -67,7 +70,10 @@ def read_operations(text: str) -> dict[str, Operation]:
 
 
 def read_codes(text: str, enumeration: str) -> Mapping[str, int]:
-    """The constants of an enumeration by name. Raises ValueError."""
+    """The values of an enumeration in the header, by the names of its constants. text: the contents of the header.
+
+    Raises ValueError if the header has no such enumeration.
+    """
     found = re.search(_ENUM.format(enumeration), text, re.MULTILINE)
     if found is None:
         raise ValueError(f"{PATH.name} has no enumeration {enumeration}")
@@ -75,7 +81,11 @@ def read_codes(text: str, enumeration: str) -> Mapping[str, int]:
 
 
 def _fields(name: str, body: str, structs: Mapping[str, list[tuple[str, str]]]) -> list[tuple[str, str]]:
-    """Names and `struct` codes of the fields of one struct. structs: the structs that are defined before it."""
+    """Names of the fields of one struct, and their format codes for Python's module `struct`.
+
+    structs: the structs that are defined before it.
+    Raises ValueError for a field that this file cannot read.
+    """
     found: list[tuple[str, str]] = []
     for statement in re.sub(r"//.*", "", body).split(";")[:-1]:
         field = _FIELD.match(statement.strip())

@@ -53,7 +53,7 @@ ACTIVATION_CODES: Mapping[Activation | None, int] = {
 ROUTER_SCORE_CODES: Mapping[str, int] = {
     name.lower().removesuffix("_score"): code for name, code in header.read_codes(_TEXT, "RouterScore").items()
 }
-"""Codes of `RouterConfig.score`."""
+"""Code of each value of `RouterConfig.score`, the function that turns the logits of a router into scores."""
 
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
@@ -78,7 +78,7 @@ class StaleKernels(RuntimeError):
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The library, or None where none was built for this processor.
+    """The library of compiled kernels; None if there is no library file that this machine can load.
 
     Raises StaleKernels for a library of another version.
     """
@@ -91,7 +91,10 @@ def load() -> ctypes.CDLL | None:
 
 
 def open_library(path: Path) -> ctypes.CDLL:
-    """Load one library file and check its version. Raises OSError, StaleKernels."""
+    """Load one library file and check its version.
+
+    Raises OSError if the file cannot be loaded, and StaleKernels if it was built from another `kernels.h`.
+    """
     share_runtime_of_torch()
     library = ctypes.CDLL(str(path))
     try:
@@ -110,7 +113,7 @@ def open_library(path: Path) -> ctypes.CDLL:
 
 
 def loaded() -> ctypes.CDLL:
-    """The library. The caller has checked that it exists."""
+    """The library of compiled kernels. The caller has checked that `load` does not return None."""
     library = load()
     assert library is not None
     return library

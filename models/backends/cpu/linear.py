@@ -57,7 +57,7 @@ class CpuWeight(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Memory of the weight, the bias and the scales."""
+        """Bytes of the weight, the bias and the scales."""
         return sum(part.nbytes for part in vars(self).values() if isinstance(part, Tensor))
 
     def multiply(
@@ -67,7 +67,10 @@ class CpuWeight(ABC):
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """See `LinearWeight`."""
+        """Compute `activation(x W^T + b) * multiplier` by a kernel.
+
+        Arguments and result as for `LinearWeight.multiply`.
+        """
         if x.stride(1) != 1:
             x = x.contiguous()
         if multiplier is not None and multiplier.stride(1) != 1:
@@ -89,7 +92,7 @@ class CpuWeight(ABC):
 
     @cached_property
     def _constant_fields(self) -> dict[str, Any]:
-        """Fields of the product's struct that are the same in every call, and the defaults of the optional ones."""
+        """Fields of the product's struct that are the same in every call, and default values for optional fields."""
         return {
             "weight": self._weight,
             "bias": self._bias,
@@ -152,7 +155,7 @@ class CpuWeight(ABC):
         return out
 
     def slice(self, first: int, end: int) -> Self | None:
-        """See `LinearWeight`. None where `first` is inside a panel."""
+        """The output features first..end-1 as a weight in the same memory. None where `first` is inside a panel."""
         if first % PANEL:
             return None
         found = copy(self)
@@ -180,26 +183,29 @@ class CpuWeight(ABC):
 
     @abstractmethod
     def _layout_fields(self) -> dict[str, Any]:
-        """The constant fields of this layout."""
+        """The fields of the product's struct that only this layout has and that are the same in every call."""
 
     @abstractmethod
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
         """Run the product of `x` and this weight. x: [rows, in], numbers of a row contiguous.
 
-        fields: the fields of the kernel's struct, except those that describe `x`.
+        fields: the fields of the kernel's struct, except the fields that describe `x`.
         """
 
     @abstractmethod
     def _multiply_experts(self, x: Tensor, fields: dict[str, Any]) -> None:
         """Run the products of experts.
 
-        x: rows of the operation. fields: fields of the operation's struct that all layouts share. The subclass adds the
-            fields of its own layout.
+        x: as for `multiply_experts`.
+        fields: fields of the operation's struct that all layouts share. The subclass adds the fields of its layout.
         """
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
-        """See `LinearWeight`."""
+        """Rows of the weight as floats, for an embedding that is tied to it. index: [n], int64 -> [n, in].
+
+        Raises IndexError for an index outside the weight.
+        """
 
 
 class FloatWeight(CpuWeight):
@@ -208,7 +214,7 @@ class FloatWeight(CpuWeight):
     In torch's layout it shares the memory of `weight` if that is contiguous.
 
     weight: [out, in], float32 or bfloat16. bias: [out] or None. is_packed: False keeps torch's layout.
-    out_dtype: float32 for unrounded sums; None for the dtype of the weight. Both layouts give the same bits.
+    out_dtype: dtype of products: float32, or None for the dtype of the weight. Both layouts give the same bits.
     memory: keeps the packed weight and the bias.
     """
 
@@ -263,12 +269,14 @@ def is_int8(matrix: QuantizedMatrix) -> bool:
 
 
 class Int8Weight(CpuWeight):
-    """int8 weights with a scale per output channel; each row of x is rounded with its own scale. Sums are exact.
+    """int8 weights with a scale per output channel.
 
-    weight: [out, in], any float dtype, or a matrix that `is_int8`. bias: [out] or None.
-    out_dtype: float32 or bfloat16; None for the dtype of the weight.
+    Products round each row of x to int8 with one scale; integer sums are exact.
+
+    weight: [out, in], any float dtype, or a quantised matrix for which `is_int8` is true. bias: [out] or None.
+    out_dtype: dtype of products, float32 or bfloat16; None for `dtype`.
     memory: keeps the packed weight, the bias, the scales and the offsets.
-    dtype: dtype of the rows of a quantised matrix; None for the dtype of the weight.
+    dtype: dtype of the rows that `rows` returns; None for the dtype of the weight. A quantised matrix needs it.
     Source: Dettmers et al. 2022, arXiv:2208.07339, section 2 (vector-wise quantisation).
     """
 

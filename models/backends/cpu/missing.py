@@ -6,7 +6,7 @@ import ctypes
 from pathlib import Path
 
 REPORT = "_kernels_missing.txt"
-"""File in this directory. `setup.py` writes to it why it could not build the kernels, and what to install."""
+"""Name of a file in this directory. `setup.py` writes to it why it could not build the kernels, and what to install."""
 
 
 def why_kernels_are_missing(directory: Path = Path(__file__).parent) -> str:

@@ -1,4 +1,4 @@
-"""The steps of mixers by compiled kernels, see `models.backends.cpu.operations`."""
+"""Mixer operations of a decode step (convolutions, gated delta rule, state space, gated norm), by compiled kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_HEAD_DIM = 512
 
 
 class CpuMixers(TorchMixers):
-    """The steps of mixers: one token of each row."""
+    """Mixer operations for one token of each row, by compiled kernels. They update the state of each row in place."""
 
     def convolution_step(
         self,
@@ -142,7 +142,13 @@ def _convolve(
     windows: Tensor,
     slots: Tensor,
 ) -> None:
-    """Run the kernel. x, gate and multiplier: parts of one tensor."""
+    """Run the convolution kernel for some channels.
+
+    x, gate, multiplier: [rows, features], all with the row stride of x. Without a multiplier, the kernel applies SiLU
+        to the result.
+    scale: factor of x. first: index of the first of these channels in `convolution`.
+    out: [rows, features], memory for the result.
+    """
     taps, channels = convolution.weights.shape
     run(
         "convolution_step",

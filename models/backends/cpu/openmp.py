@@ -1,6 +1,6 @@
 """Give the compiled kernels the OpenMP runtime of torch, so that both use one pool of threads.
 
-A wheel of torch brings a runtime of its own, under the name `libgomp.so.1` or one with a hash. The kernels therefore
+A wheel of torch contains an OpenMP runtime, under the name `libgomp.so.1` or a name with a hash. The kernels therefore
 name no runtime: they refer to its functions only, which the loader finds among the global symbols of the process.
 """
 
@@ -14,7 +14,7 @@ import torch
 
 
 class _SymbolInfo(ctypes.Structure):
-    """`Dl_info` of dlfcn.h."""
+    """The C struct `Dl_info` of dlfcn.h, which `dladdr` fills with facts about a function."""
 
     _fields_ = (
         ("path", ctypes.c_char_p),
@@ -25,7 +25,7 @@ class _SymbolInfo(ctypes.Structure):
 
 
 def runtime_of_torch() -> Path:
-    """The file of the OpenMP runtime that torch has loaded. Raises OSError for a torch without one."""
+    """Path of the OpenMP runtime that torch has loaded. Raises OSError if torch was built without one."""
     for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.so*")):
         try:
             function = ctypes.CDLL(str(library)).omp_get_max_threads
@@ -38,5 +38,8 @@ def runtime_of_torch() -> Path:
 
 
 def share_runtime_of_torch() -> None:
-    """Make the functions of torch's runtime global symbols, before the kernels are loaded. Raises OSError."""
+    """Make the functions of torch's OpenMP runtime global symbols. Must be called before the kernels are loaded.
+
+    Raises OSError if torch has no such runtime.
+    """
     ctypes.CDLL(str(runtime_of_torch()), mode=os.RTLD_GLOBAL | os.RTLD_NOLOAD)

@@ -43,7 +43,7 @@ def available() -> bool:
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernels compute with such a tensor."""
+    """Whether the kernels compute with tensors of the device and dtype of `x`."""
     return x.is_cpu and x.dtype in DTYPE_CODES
 
 
@@ -51,9 +51,9 @@ def run(name: str, dtype: torch.dtype, like: Tensor, /, **fields: Any) -> None:
     """Run one operation of `kernels.h`, or record it where `like` is symbolic.
 
     dtype: dtype in which the kernel computes.
-    like: any tensor argument.
+    like: any tensor argument of the operation, which tells whether the arguments are symbolic.
     fields: fields of the operation's struct: a number, a tensor, which is passed as its address, or None for null.
-    Raises IndexError for an index outside its table.
+    Raises IndexError if an argument is an index outside its table.
     """
     operation = OPERATIONS[name]
     if isinstance(like, SymbolicTensor):
@@ -106,7 +106,8 @@ def _attend(
     """Attend to ragged or paged keys.
 
     keys, values: [tokens, kv_heads, head_dim], or [blocks, block_size, kv_heads, head_dim] with block tables.
-    scales: scales of an int8 cache by field name, or None.
+    scales: the scales of an int8 cache by field name; None if keys and values are floats.
+    Other arguments and result as for `TorchAttention.ragged_attention`.
     """
     query = query if has_dense_rows(query) else query.contiguous()
     out = query.new_empty(tuple(query.shape))
@@ -139,7 +140,7 @@ def has_dense_rows(x: Tensor) -> bool:
 
 
 class CpuOperations(TorchOperations):
-    """Norms, rows, routing, rotary embedding and cache writes."""
+    """Norms, sums of table rows, expert routing, rotary embedding and cache writes, by compiled kernels."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return _norm("rms_norm", x, weight, None, eps)
@@ -324,7 +325,10 @@ class CpuOperations(TorchOperations):
         )
 
     def copy_blocks(self, caches: Sequence[Tensor], copies: Sequence[tuple[int, int, int, int]]) -> None:
-        """Copies exactly the given slots, not whole blocks."""
+        """Copy slots between blocks in each cache: exactly the given slots, not whole blocks.
+
+        Arguments as for `TorchOperations.copy_blocks`.
+        """
         pointers = np.array([cache.data_ptr() for cache in caches], dtype=np.int64)
         slot_bytes = np.array([cache.stride(1) * cache.element_size() for cache in caches], dtype=np.int64)
         table = np.array(copies, dtype=np.int64)
@@ -339,7 +343,7 @@ class CpuOperations(TorchOperations):
 
 
 class CpuAttention(TorchAttention):
-    """Attention of ragged sequences and of pages."""
+    """Attention over ragged keys and over the blocks of a paged cache, by compiled kernels."""
 
     def ragged_attention(
         self,

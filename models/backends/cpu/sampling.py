@@ -17,9 +17,11 @@ from models.backends.torch.sampling import Drawn, Filters, TorchSampling, temper
 
 
 def write_top_k(logits: Tensor, k: int | ProgramInput, result: Mapping[str, Any]) -> None:
-    """Write the top k of `logits`. If logits are symbolic, k and the results are program inputs.
+    """Compute the top k of `logits` and write them to `result`.
 
-    result: memory for the results, by the fields of `LogitsTopK`.
+    If logits are symbolic, k and the results are program inputs.
+
+    result: memory for the results, by the field names of `LogitsTopK`.
     """
     if logits.stride(1) != 1:
         logits = logits.contiguous()
@@ -37,7 +39,7 @@ def write_top_k(logits: Tensor, k: int | ProgramInput, result: Mapping[str, Any]
 
 
 class CpuSampling(TorchSampling):
-    """Choice of tokens from logits."""
+    """Top-k logits and random choice of tokens by compiled kernels."""
 
     def logits_top_k(self, logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
         result = LogitsTopK.empty(logits.shape[0], k, with_logsumexp)

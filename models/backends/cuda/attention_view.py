@@ -20,7 +20,9 @@ INTERPRETED_PROCESSORS = 4
 
 
 class CudaAttentionView:
-    """The rows of a step. All layers with the same attention pattern share one view.
+    """Attention metadata of a step as the Triton kernels read it.
+
+    All layers with the same attention pattern share one view.
 
     decode: the rows for decode attention, if each row has one query and the keys are in a paged cache; else None.
     tiles: the rows for tile attention; None if `decode` is set.
@@ -66,8 +68,8 @@ class CudaAttentionView:
 
         rows: tensors in the memory of the graph.
         max_key_len, num_partials: upper bounds for all replays.
-        partials: memory that all captured steps share. The method `partials` allocates it during the first capture. The
-            step with the most rows is captured first.
+        partials: memory for partial results, which all captured steps share. The method `partials` allocates it during
+            the first capture, that of the step with the most rows.
         """
         view = cls.__new__(cls)
         view.decode, view.tiles = rows, None
@@ -85,20 +87,23 @@ class CudaAttentionView:
         return self._partials[key]
 
     def splits(self, num_kv_heads: int) -> int:
-        """Number of programs per row and key-value head of decode attention. The result is the same for any number."""
+        """Number of programs that share a row and key-value head in decode attention.
+
+        The results are the same for any number.
+        """
         assert self.decode is not None
         rows = self.decode.key_lens.shape[0]
         return num_splits(rows, num_kv_heads, self.max_key_len, _num_processors(self._device))
 
     def _upload(self, *columns: tuple[int, ...] | list[int]) -> list[Tensor]:
-        """Copy columns of int32 numbers to the device, all in one copy."""
+        """Copy columns of int32 numbers to the device, all in one copy. Returns one tensor per column."""
         numbers = torch.from_numpy(np.concatenate([np.array(column, dtype=np.int32) for column in columns]))
         on_device = numbers.to(self._device, non_blocking=True)
         return list(torch.split(on_device, [len(column) for column in columns]))
 
 
 def scores_of(metadata: AttentionMetadata, scale: float, cap: float | None, sinks: Tensor | None) -> Scores:
-    """The settings with which the kernels compute the scores of a layer."""
+    """How the kernels compute the attention scores of one layer."""
     values = metadata.bias_float32
     bias = None if values is None else ScoreBias(values, isinstance(metadata.score_bias, KeyBias))
     return Scores(scale, metadata.causal, metadata.window, metadata.chunk, cap, sinks, bias)

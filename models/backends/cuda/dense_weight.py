@@ -30,7 +30,7 @@ class CudaDenseWeight:
 
     @property
     def nbytes(self) -> int:
-        """Memory of weight and bias."""
+        """Bytes of weight and bias."""
         return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
 
     def multiply(
@@ -40,23 +40,23 @@ class CudaDenseWeight:
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """See `LinearWeight`."""
+        """Compute `activation(x W^T + b) * multiplier`. Arguments and result as for `LinearWeight.multiply`."""
         y = self._product(x, None if out is None else out[: x.shape[0]])
         product = y if activation is None else activate(y, activation)
         product = product if multiplier is None else product * multiplier
         return product if out is None or product.data_ptr() == out.data_ptr() else out[: x.shape[0]].copy_(product)
 
     def rows(self, index: Tensor) -> Tensor:
-        """See `LinearWeight`."""
+        """Rows of the weight, for an embedding that is tied to it. index: [n], int64 -> [n, in]."""
         return TORCH.sum_of_rows([(index, self._weight)])
 
     def slice(self, first: int, end: int) -> CudaDenseWeight:
-        """See `LinearWeight`."""
+        """The output features first..end-1 as a weight in the same memory."""
         bias = None if self._bias is None else self._bias[first:end]
         return CudaDenseWeight(self._weight[first:end], bias, self._out_dtype)
 
     def _product(self, x: Tensor, out: Tensor | None) -> Tensor:
-        """`x W^T + b`. out: [rows, out], memory that the result may use or not; None for new memory."""
+        """`x W^T + b`. out: [rows, out], memory that the result may use, but need not; None for new memory."""
         if x.shape[0] == 1:
             y = x.new_empty(1, self._weight.shape[0], dtype=self._out_dtype) if out is None else out
             return dense_row(x.contiguous(), self._weight, self._bias, y)

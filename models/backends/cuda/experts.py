@@ -1,4 +1,4 @@
-"""The experts of one layer, computed together by the Triton kernels. No number of tokens is copied to the host."""
+"""The experts of one layer, computed together by Triton kernels. The host never reads how many tokens an expert has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class StackedExperts:
     """The experts of one layer. Implements `ExpertWeights`.
 
     inner: [experts, columns, hidden], model dtype: weights of the first products. Without a gate, `columns` is
-        `intermediate`. With a gate it is twice as many: the columns of the gate matrix, then those of the up matrix.
+        `intermediate`. With a gate it is twice as many: the columns of the gate matrix, then the columns of the up
+        matrix.
     outer: [experts, hidden, intermediate], model dtype: weights of the last products.
     inner_bias, outer_bias: [experts, columns] and [experts, hidden], or None.
     """
@@ -31,7 +32,10 @@ class StackedExperts:
     def mix(
         self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
     ) -> Tensor:
-        """See `ExpertWeights`."""
+        """For each token, the sum of its experts' outputs, weighted by their shares, plus the shared expert's output.
+
+        Arguments and result as for `ExpertWeights.mix`.
+        """
         if x.shape[0] == 0:
             return x
         expert, tiles = self._config.expert, group_by_expert(experts, self._config.num_experts)

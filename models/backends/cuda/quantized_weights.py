@@ -21,15 +21,16 @@ from models.config import Activation
 from weights.quantized_matrix import QuantizedMatrix
 
 RUN = 2 * HALF_RUN
-"""The number of inputs of a 4-bit matrix is padded to a multiple of this, see `pack_int4`."""
+"""The number of inputs of a 4-bit matrix is padded to a multiple of this, because codes are packed in runs of 64
+inputs."""
 _MIDDLE = 8
 """Code of a 4-bit matrix that stands for zero, before minimums are subtracted."""
 
 
 class DequantizedInTiles(ABC):
-    """Base class of the weights that a kernel dequantises. Implements `LinearWeight`.
+    """Base class of the weights that a kernel dequantises tile by tile. Implements `LinearWeight`.
 
-    shape: output and input features.
+    shape: numbers of output and of input features.
     bias: [out] or None.
     dtype: dtype of the result of `rows`.
     out_dtype: dtype of the products.
@@ -41,7 +42,7 @@ class DequantizedInTiles(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Memory of codes, scales and bias."""
+        """Bytes of codes, scales, minimums and bias."""
         return sum(part.nbytes for part in (*self._parts(), self._bias) if part is not None)
 
     def multiply(
@@ -51,7 +52,7 @@ class DequantizedInTiles(ABC):
         multiplier: Tensor | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        """See `LinearWeight`."""
+        """Compute `activation(x W^T + b) * multiplier`. Arguments and result as for `LinearWeight.multiply`."""
         y = x.new_empty((len(x), self._columns), dtype=self._out_dtype) if out is None else out[: len(x)]
         product = self._product(x if x.stride(-1) == 1 else x.contiguous(), y)
         if activation is None and multiplier is None:
@@ -61,7 +62,7 @@ class DequantizedInTiles(ABC):
         return product if out is None else y.copy_(product)
 
     def slice(self, first: int, end: int) -> Self:
-        """See `LinearWeight`."""
+        """The output features first..end-1 as a weight in the same memory."""
         found = copy(self)
         found._columns, found._bias = end - first, None if self._bias is None else self._bias[first:end]
         found._cut(first, end)
@@ -69,15 +70,15 @@ class DequantizedInTiles(ABC):
 
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
-        """See `LinearWeight`."""
+        """Rows of the weight, dequantised, for an embedding that is tied to it. index: [n], int64 -> [n, in]."""
 
     @abstractmethod
     def _parts(self) -> tuple[Tensor | None, ...]:
-        """Tensors of the matrix."""
+        """The tensors of the matrix: codes, scales, and minimums, which may be None."""
 
     @abstractmethod
     def _cut(self, first: int, end: int) -> None:
-        """Keep output features first..end-1 of the matrix."""
+        """Keep only the output features first..end-1 of the matrix."""
 
     @abstractmethod
     def _product(self, x: Tensor, out: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ class Int8InTiles(DequantizedInTiles):
 
     codes: [out, in], int8.
     scales: [out], float32.
-    The other arguments are those of the base class.
+    bias, dtype, out_dtype: as for the base class.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class Int8InTiles(DequantizedInTiles):
 class Int4InTiles(DequantizedInTiles):
     """A weight of 4 bits with a scale for each group of inputs.
 
-    matrix: a matrix for which `fits` is true. The other arguments are those of the base class.
+    matrix: a matrix for which `fits` is true.
+    bias, dtype, out_dtype: as for the base class.
     """
 
     def __init__(

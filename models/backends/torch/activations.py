@@ -1,4 +1,4 @@
-"""Activation functions, by their names in the configurations."""
+"""Activation functions, by the names that configurations use."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 
 
 _VECTOR_WIDTH = 64
-"""A multiple of the number of elements that torch's CPU vector loops process at once. In a tensor of another
-size, torch computes the last elements with scalar code, whose results can differ in the last bit."""
+"""A multiple of the number of elements that torch's CPU vector loops process at once. If the size of a tensor is not a
+multiple of it, torch computes the last elements with scalar code, whose results can differ in the last bit."""
 
 
 def activate(x: Tensor, name: Activation) -> Tensor:
@@ -47,7 +47,10 @@ def activate(x: Tensor, name: Activation) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply an elementwise function so that the bits of a row do not depend on the other rows. x: see `activate`."""
+    """Apply an elementwise function so that the bits of a row do not depend on the other rows.
+
+    x: [rows, ...], any float dtype.
+    """
     padding = -x.shape[-1] % _VECTOR_WIDTH
     if padding == 0 or not x.is_cpu:
         return function(x)

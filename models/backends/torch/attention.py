@@ -13,7 +13,7 @@ from models.backends.torch.disentangled_attention import disentangled_attention
 
 
 class TorchAttention:
-    """Attention of ragged sequences, of pages, of blocks, and with distances."""
+    """Attention over ragged keys, over a paged cache, and in blocks of queries; disentangled attention."""
 
     def ragged_attention(
         self,
@@ -25,7 +25,7 @@ class TorchAttention:
         cap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Attention over keys and values that lie one sequence after the other, as the queries do.
+        """Attention over ragged keys and values, which lie one sequence after the other, like the queries.
 
         query: [tokens, heads, head_dim]. key, value: [key tokens, kv_heads, head_dim]. kv_heads divides heads.
         scale: factor of the scores. cap: scaled scores become `cap * tanh(score / cap)` before masks; None for no cap.
@@ -48,7 +48,7 @@ class TorchAttention:
         cap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Attention over keys and values in the blocks of a cache, those of the current step included.
+        """Attention over the keys and values in the blocks of a cache, which already has those of the current step.
 
         query: [tokens, heads, head_dim].
         key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8. Every slot of a row's blocks
@@ -70,10 +70,10 @@ class TorchAttention:
     def attention_with_logsumexp(
         self, query: Tensor, key: CacheSide, value: CacheSide, metadata: AttentionMetadata, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """Ragged or paged attention, as `metadata` says, with the logarithm of each query's sum of exponentials.
+        """Ragged or paged attention that also returns the log-sum-exp of each query's scores.
 
-        query, key, value: as for `ragged_attention` or `paged_attention`.
-        Returns [tokens, heads, head_dim], and [tokens, heads], float32.
+        query, key, value: as for `paged_attention` if `metadata` has block tables, else as for `ragged_attention`.
+        Returns the attention output, [tokens, heads, head_dim], and the log-sum-exp, [tokens, heads], float32.
         """
         output, sums = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
         view = metadata.view(TorchAttentionView, query.device, query.dtype)
@@ -94,11 +94,11 @@ class TorchAttention:
         return output, sums
 
     def block_attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        """Attention of blocks of queries, each over its own keys.
+        """Attention of blocks of queries. Each block has separate keys and values.
 
         query: [blocks, size, heads, head_dim]. key, value: [blocks, key_len, kv_heads, head_dim].
-        mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. It leaves at least one key
-            visible to each query.
+        mask: added to the scores, broadcastable to [blocks, heads, size, key_len], or None. Each query must see at
+            least one key.
         Returns a tensor like the query.
         """
         attended = F.scaled_dot_product_attention(
@@ -127,14 +127,15 @@ class TorchAttention:
         scaled, where d is the row of distance `i - j`.
 
         query, key, value: [tokens, heads, head_dim].
-        position_key, position_query: [rows, heads, head_dim], of the rows of `metadata.distances`, or None.
+        position_key, position_query: [rows, heads, head_dim]: projections of `metadata.distances.vectors`. None leaves
+            out the term.
         Returns [tokens, heads, head_dim]. Source: He et al. 2021, arXiv:2006.03654, section 3.1.
         """
         return disentangled_attention(query, key, value, position_key, position_query, metadata, scale)
 
 
 def _gather(cache: Tensor, group: RowGroup, memory: Tensor) -> Tensor:
-    """Copy the blocks of a group to `memory`. Returns [rows, key_len, kv_heads, head_dim]."""
+    """Copy the cache blocks of a group's rows to `memory`. Returns [rows, key_len, kv_heads, head_dim]."""
     assert isinstance(group.keys, Tensor)
     blocks = group.keys.flatten()
     gathered = memory[: len(blocks)]
@@ -143,14 +144,17 @@ def _gather(cache: Tensor, group: RowGroup, memory: Tensor) -> Tensor:
 
 
 def _gather_int8(cache: CacheSide, group: RowGroup, dtype: torch.dtype) -> Tensor:
-    """Keys or values of the blocks of a group, dequantised to `dtype`: [rows, key_len, kv_heads, head_dim]."""
+    """Keys or values of a group's rows from an int8 cache, dequantised to `dtype`.
+
+    Returns [rows, key_len, kv_heads, head_dim].
+    """
     assert isinstance(group.keys, Tensor) and isinstance(cache, Int8Slots)
     blocks = cache.blocks(group.keys.flatten(), dtype)
     return blocks.view(group.rows, -1, *blocks.shape[2:])[:, : group.key_len]
 
 
 def _by_row(x: Tensor, rows: int) -> Tensor:
-    """[rows * length, ...] -> [rows, length, ...]."""
+    """Separate the rows of a group: [rows * length, ...] -> [rows, length, ...]."""
     return x.view(rows, -1, *x.shape[1:])
 
 
@@ -222,7 +226,11 @@ def _scores(queries: Tensor, keys: Tensor, group: RowGroup, scale: float, cap: f
 
 
 def _weighted(probabilities: Tensor, values: Tensor) -> Tensor:
-    """Sums of values: [rows, heads, query_len, key_len], [rows, kv_heads, key_len, dim] -> [rows, heads, .., dim]."""
+    """Sums of values, weighted by probabilities.
+
+    probabilities: [rows, heads, query_len, key_len]. values: [rows, kv_heads, key_len, dim].
+    Returns [rows, heads, query_len, dim].
+    """
     rows, kv_heads, key_len, _ = values.shape
     shared = probabilities.to(values.dtype).reshape(rows, kv_heads, -1, probabilities.shape[2], key_len)
     return (shared @ values[:, :, None]).flatten(1, 2)

@@ -14,12 +14,13 @@ from torch import Tensor
 from models.backends.attention_metadata import AttentionMetadata, KeyBias
 
 FEW_QUERIES = 8
-"""Rows with at most this many queries are computed together with padded keys; longer rows one by one."""
+"""With a paged cache, rows with at most this many queries are computed together, with padded keys. Longer rows are
+computed one by one."""
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows of one shape, for one call of scaled dot-product attention.
+    """Rows that one call of scaled dot-product attention computes, with equally many queries.
 
     queries: indices of the `rows * query_len` query tokens, row by row.
     keys: indices of ragged keys; or blocks of a paged cache, [rows, blocks], int64, of which `key_len` keys are used.
@@ -37,7 +38,10 @@ class RowGroup:
 
 
 class TorchAttentionView:
-    """Groups of rows for queries of one device and dtype. device, dtype: device and dtype of the masks."""
+    """Groups of rows for scaled dot-product attention, and their masks.
+
+    device, dtype: device and dtype of the queries and the masks.
+    """
 
     reads_bias: ClassVar[bool] = True
 
@@ -69,9 +73,9 @@ class TorchAttentionView:
     def _rows_of_one_shape(self, rows: Sequence[int]) -> Iterator[list[int]]:
         """Divide rows into groups that are computed together.
 
-        Ragged keys: a group has rows of equal lengths. Paged keys: rows with more than FEW_QUERIES queries are computed
-        one by one. Shorter rows form a group if they have equally many queries, and block counts with the same number
-        of binary digits. Less than half of the gathered keys is then padding.
+        With ragged keys, the rows of a group have equal lengths. With paged keys, rows with more than FEW_QUERIES
+        queries are computed one by one. Shorter rows form a group if they have equally many queries, and their numbers
+        of blocks have equally many binary digits. Less than half of the gathered keys is then padding.
         """
         shapes: dict[tuple[int, int, int], list[int]] = {}
         for row in rows:
@@ -87,7 +91,7 @@ class TorchAttentionView:
         yield from shapes.values()
 
     def _visible_blocks(self, row: int) -> tuple[int, int]:
-        """First block that a query of the row sees, and the end of the row's blocks."""
+        """Index of the first block that a query of the row sees, and index after the row's last block."""
         key_len, first = self._facts.key_lens[row], 0
         if self._facts.window is not None:
             first = max(0, key_len - self._facts.query_lens[row] - self._facts.window + 1) // self._facts.block_size
@@ -135,7 +139,9 @@ class TorchAttentionView:
     def _tokens(
         self, rows: Sequence[int], lens: Sequence[int], starts_of: Sequence[int] | None = None
     ) -> slice | Tensor:
-        """Indices of the rows' tokens; a slice, which copies nothing, where the rows are adjacent.
+        """Indices of the rows' tokens. Adjacent rows give a slice, so that indexing copies nothing.
+
+        rows: indices of rows. lens: number of tokens of every row of the step.
 
         starts_of: index of each row's first token; None where the tokens of a row follow those of the row before it.
         """
@@ -146,7 +152,10 @@ class TorchAttentionView:
         return (starts[:, None] + torch.arange(lens[rows[0]], device=self._device)).flatten()
 
     def _mask(self, first_key: Tensor, key_len: int, query_len: int, rows: Sequence[int]) -> tuple[Tensor | None, bool]:
-        """The mask of a group, and its `is_causal`. first_key: [rows, 1], position of each row's first gathered key."""
+        """The mask of a group, and whether the group is causal without further restrictions, so that it needs no mask.
+
+        first_key: [rows, 1], position of each row's first gathered key. rows: indices of the group's rows.
+        """
         ends = [self._facts.key_lens[row] for row in rows]
         # A single row has no padded keys; several rows may have some.
         exact = len(rows) == 1

@@ -19,7 +19,10 @@ def disentangled_attention(
     metadata: AttentionMetadata,
     scale: float,
 ) -> Tensor:
-    """See `Backend.disentangled_attention`."""
+    """Self-attention with scores that depend on distances, text by text.
+
+    Documented at `TorchAttention.disentangled_attention`.
+    """
     assert metadata.distances is not None
     row_of = metadata.distances.row_of
     output = torch.empty_like(query)
@@ -54,8 +57,11 @@ def _attend(
     mask: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Attention of one text. query, key, value: [heads, length, head_dim]. rows: [heads, length, length], rows of the
-    position tables."""
+    """Attention of one text.
+
+    query, key, value: [heads, length, head_dim]. rows: [heads, length, length], row of each distance in `position_key`
+        and `position_query`.
+    """
     scores = torch.zeros((), dtype=query.dtype, device=query.device)
     if position_key is not None:
         scores = scores + ((query * scale) @ position_key.permute(1, 2, 0)).gather(-1, rows)

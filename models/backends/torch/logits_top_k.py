@@ -9,7 +9,12 @@ from models.backends.logits import LogitsTopK
 
 
 def logits_top_k(logits: Tensor, k: int, with_logsumexp: bool) -> LogitsTopK:
-    """See `Backend.logits_top_k`."""
+    """The k largest logits of each row. logits: [rows, vocab], float32; 1 <= k <= vocab.
+
+    Of equal logits, the lower id is first.
+
+    with_logsumexp: whether the result also has the log-sum-exp of each row.
+    """
     ids = logits.argmax(dim=-1, keepdim=True) if k == 1 else _sort_keys(logits).topk(k, dim=-1).indices
     values = logits.gather(1, ids).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     logsumexp = (logits - values[:, :1]).double().logsumexp(dim=-1).float() if with_logsumexp else None

@@ -1,7 +1,7 @@
-"""Mixers over consecutive tokens of one text, in chunks, whose tokens are computed together.
+"""Mixers over consecutive tokens of one text. The text is divided into chunks, whose tokens are computed together.
 
-A chunk has `CHUNK_TOKENS` tokens, counted from the first token given; the last one may be shorter. Chunks are computed
-one after the other, so that running them one by one gives the same bits.
+A chunk has `CHUNK_TOKENS` tokens, counted from the first token given; the last chunk may be shorter. Chunks are
+computed one after the other. A separate call for each chunk therefore gives the same bits as one call.
 """
 
 from __future__ import annotations
@@ -18,26 +18,42 @@ from models.config import CHUNK_TOKENS
 
 
 class TorchMixerChunks:
-    """Mixers over consecutive tokens of one text."""
+    """Mixer operations over consecutive tokens of one text, in plain torch.
+
+    They update the state of the text in place.
+    """
 
     def convolution_chunk(
         self, parts: Sequence[Tensor], scales: Sequence[float], convolution: ConvolutionNumbers, window: Tensor
     ) -> Tensor:
-        """`convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+        """Convolve consecutive tokens of one text and apply SiLU.
+
+        Arguments as for `convolution_step`, with a row per token.
+
+        window: [taps - 1, channels], the earlier inputs, updated in place.
+        """
         x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
         return activate(_convolve(x, convolution, window), "silu")
 
     def gated_convolution_chunk(
         self, x: Tensor, gate: Tensor, multiplier: Tensor, convolution: ConvolutionNumbers, window: Tensor
     ) -> Tensor:
-        """`gated_convolution_step` for consecutive tokens of one text. window: [taps - 1, channels]."""
+        """Convolve `x * gate` over consecutive tokens of one text.
+
+        Arguments as for `gated_convolution_step`, with a row per token.
+
+        window: [taps - 1, channels], the earlier inputs, updated in place.
+        """
         return _convolve((x * gate).float(), convolution, window).to(x.dtype) * multiplier
 
     def gated_delta_chunks(
         self, inputs: Tensor, beta: Tensor, decay: Tensor, numbers: DeltaNumbers, memory: Tensor
     ) -> Tensor:
-        """`gated_delta_step` for consecutive tokens of one text, in chunks. memory: [heads, key_dim, value_dim].
+        """Gated delta rule over consecutive tokens of one text.
 
+        Arguments as for `gated_delta_step`, with a row per token.
+
+        memory: [heads, key_dim, value_dim], updated in place.
         Source: Yang et al. 2024, arXiv:2412.06464, section 3.3.
         """
         heads, key_dim, _ = memory.shape
@@ -50,8 +66,12 @@ class TorchMixerChunks:
         return torch.cat(results).to(beta.dtype)
 
     def state_space_chunks(self, inputs: Tensor, time_step: Tensor, numbers: SpaceNumbers, memory: Tensor) -> Tensor:
-        """`state_space_step` for consecutive tokens of one text, in chunks. memory: [heads, head_dim, state_size].
+        """Selective state space over consecutive tokens of one text.
 
+        Arguments as for `state_space_step`, with a row per token.
+
+        Time steps are limited to `numbers.chunk_time_steps`.
+        memory: [heads, head_dim, state_size], updated in place.
         Source: Dao and Gu 2024, arXiv:2405.21060, section 6.
         """
         heads, head_dim, _ = memory.shape
@@ -72,7 +92,7 @@ def _convolve(x: Tensor, convolution: ConvolutionNumbers, window: Tensor) -> Ten
 def _delta_chunk(
     query: Tensor, key: Tensor, value: Tensor, strength: Tensor, log_decay: Tensor, memory: Tensor
 ) -> Tensor:
-    """Results of one chunk.
+    """Gated delta rule for one chunk of tokens.
 
     The correction of a token depends on the corrections of the tokens before it. All corrections of a chunk together
     are the solution of a triangular system of equations.
@@ -97,7 +117,7 @@ def _delta_chunk(
 
 
 def _space_chunk(values: Tensor, keys: Tensor, queries: Tensor, log_decay: Tensor, memory: Tensor) -> Tensor:
-    """Results of one chunk.
+    """Selective state space for one chunk of tokens.
 
     values: [tokens, heads, head_dim], times the time step. keys, queries: [tokens, groups, state_size].
     log_decay: [tokens, heads].
@@ -119,8 +139,8 @@ def _space_chunk(values: Tensor, keys: Tensor, queries: Tensor, log_decay: Tenso
 def _segment_sums(x: Tensor) -> Tensor:
     """Sums of the values after token j up to token i, and minus infinity where j is after i.
 
-    Added up separately for each j. A difference of two sums from the start of the chunk would lose digits where both
-    are large.
+    The values are added up separately for each j. The difference of two sums from the start of the chunk would lose
+    digits where both sums are large.
 
     x: [heads, tokens], float32.
     Returns [heads, tokens (i), tokens (j)], float32.

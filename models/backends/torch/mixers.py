@@ -1,4 +1,7 @@
-"""The steps of mixers in plain torch. Each row of a result has the same bits for every number of rows."""
+"""Mixer operations of a decode step, in plain torch.
+
+Each row of a result has the same bits for every number of rows.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from models.backends.operands import ConvolutionNumbers, DeltaNumbers, GatedNorm
 from models.backends.torch.activations import activate, by_rows
 
 _NORM_EPS = 1e-6
-"""Epsilon of the length of a query or key of the gated delta rule."""
+"""Epsilon for scaling the queries and keys of the gated delta rule to unit length."""
 
 
 class TorchMixers:
-    """The steps of mixers: one token of each row."""
+    """Mixer operations for one token of each row. They update the state of each row in place."""
 
     def convolution_step(
         self,
@@ -29,7 +32,8 @@ class TorchMixers:
         """Convolve one token of each row with the tokens before it, then apply SiLU, in float32.
 
         parts: [rows, features] each, model dtype, with all channels in order. scales: factor of each part.
-        windows: [slots, taps - 1, channels], the earlier inputs.
+        windows: [slots, taps - 1, channels], the earlier inputs of each slot, updated in place.
+        slots: [rows], int64: slot of each row.
         Returns [rows, channels], float32.
         """
         x = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], dim=-1)
@@ -44,10 +48,10 @@ class TorchMixers:
         windows: Tensor,
         slots: Tensor,
     ) -> Tensor:
-        """Convolve `x * gate` of each row with the tokens before it, times `multiplier`.
+        """Convolve `x * gate` of each row with the tokens before it, and multiply the result by `multiplier`.
 
         x, gate, multiplier: [rows, channels], model dtype, all with the same row stride.
-        windows: as for `convolution_step`.
+        windows, slots: as for `convolution_step`.
         Returns [rows, channels], model dtype.
         """
         return _convolve((x * gate).float(), convolution, windows, slots).to(x.dtype) * multiplier
@@ -57,9 +61,9 @@ class TorchMixers:
     ) -> Tensor:
         """Gated delta rule for one token of each row.
 
-        inputs: [rows, features], float32, contiguous: queries, keys, values.
+        inputs: [rows, features], float32, contiguous: the queries, keys and values of a row, concatenated.
         beta, decay: [rows, heads], model dtype, before sigmoid and softplus.
-        memory: [slots, heads, key_dim, value_dim].
+        memory: [slots, heads, key_dim, value_dim], updated in place. slots: [rows], int64: slot of each row.
         Returns [rows, heads * value_dim], model dtype. Source: Yang et al. 2024, arXiv:2412.06464, equation 10.
         """
         _, heads, key_dim, _ = memory.shape
@@ -76,9 +80,9 @@ class TorchMixers:
     ) -> Tensor:
         """Selective state space for one token of each row.
 
-        inputs: [rows, features], float32, contiguous: values, keys, queries.
+        inputs: [rows, features], float32, contiguous: the values, keys and queries of a row, concatenated.
         time_step: [rows, heads], model dtype, before softplus.
-        memory: [slots, heads, head_dim, state_size].
+        memory: [slots, heads, head_dim, state_size], updated in place. slots: [rows], int64: slot of each row.
         Returns [rows, heads * head_dim], model dtype. Source: Dao and Gu 2024, arXiv:2405.21060, section 2.1.
         """
         _, heads, head_dim, _ = memory.shape
@@ -93,11 +97,11 @@ class TorchMixers:
         return ((states * queries).sum(-1) + values * numbers.skip[:, None]).flatten(1).to(time_step.dtype)
 
     def gated_norm(self, x: Tensor, gate: Tensor, weight: Tensor | None, shape: GatedNormShape) -> Tensor:
-        """RMS norm of each group of features, with the factor `silu(gate_scale * gate)`, in float32 until the result.
+        """RMS norm of each group of features, multiplied by `silu(gate_scale * gate)`. Computed in float32.
 
         x, gate: [rows, groups * width], model dtype.
-        weight: [groups * width], or [width] if `is_shared`; None: no norm.
-        gate_first: the factor is applied before the norm.
+        weight: [groups * width], or [width] if `shape.is_shared`. None leaves out the norm.
+        shape: with `gate_first`, the gate is applied before the norm.
         Returns a new tensor like x.
         """
         y, factor = x.float(), activate(gate.float() * shape.gate_scale, "silu")
@@ -119,7 +123,10 @@ def _convolve(x: Tensor, convolution: ConvolutionNumbers, windows: Tensor, slots
 
 
 def weighted_sum(taps: Sequence[Tensor], convolution: ConvolutionNumbers) -> Tensor:
-    """Result of a convolution: each input times the weights of its distance, summed, plus the bias."""
+    """Result of a convolution: the sum of the bias and of each input times the weights of its tap.
+
+    taps: [rows, channels] each, one tensor per tap, the earliest token first.
+    """
     total = taps[0] * convolution.weights[0]
     for tap, weight in zip(taps[1:], convolution.weights[1:], strict=True):
         total = total + tap * weight
@@ -127,9 +134,11 @@ def weighted_sum(taps: Sequence[Tensor], convolution: ConvolutionNumbers) -> Ten
 
 
 def delta_heads(inputs: Tensor, heads: int, key_heads: int, key_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys of unit length, [rows, heads, key_dim], and values, [rows, heads, value_dim].
+    """Split the inputs of a gated delta rule into queries, keys and values.
 
-    inputs: [rows, features], float32: queries and keys of `key_heads` heads, and values of `heads` heads.
+    inputs: [rows, features], float32: queries and keys of `key_heads` heads, and values of `heads` heads, concatenated.
+    Returns queries, [rows, heads, key_dim], of length `1 / sqrt(key_dim)`; keys of the same shape, of length 1; and
+    values, [rows, heads, value_dim].
     """
     query, key, value = inputs.tensor_split([key_heads * key_dim, 2 * key_heads * key_dim], dim=-1)
     query, key = (
@@ -144,15 +153,19 @@ def _unit_length(x: Tensor) -> Tensor:
 
 
 def delta_gates(beta: Tensor, decay: Tensor, numbers: DeltaNumbers) -> tuple[Tensor, Tensor]:
-    """Strength of the correction and logarithm of the decay, both [rows, heads], float32."""
+    """Strength of the correction and logarithm of the decay of each row and head, both [rows, heads], float32.
+
+    beta, decay: [rows, heads], model dtype, before sigmoid and softplus.
+    """
     step = by_rows(F.softplus, decay.float() + numbers.decay_bias)
     return by_rows(torch.sigmoid, beta.float()) * numbers.strength, step * numbers.decay_factors
 
 
 def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, [rows, heads, head_dim], and keys and queries, [rows, groups, state_size].
+    """Split the inputs of a state space into values, keys and queries.
 
     inputs: [rows, features], float32: the values, keys and queries of a row, concatenated.
+    Returns values, [rows, heads, head_dim], then keys and queries, [rows, groups, state_size].
     """
     width = heads * head_dim
     values, keys, queries = inputs.tensor_split([width, width + (inputs.shape[-1] - width) // 2], dim=-1)
@@ -161,5 +174,5 @@ def space_heads(inputs: Tensor, heads: int, head_dim: int, groups: int) -> tuple
 
 
 def time_steps(time_step: Tensor, numbers: SpaceNumbers) -> Tensor:
-    """Time step of each row and head: [rows, heads], float32."""
+    """Time step of each row and head: `softplus(time_step * time_scale + time_step_bias)`, [rows, heads], float32."""
     return by_rows(F.softplus, time_step.float() * numbers.time_scale + numbers.time_step_bias)

@@ -15,12 +15,12 @@ from models.config import Activation, RouterConfig
 
 
 class TorchOperations:
-    """Norms, rows, routing, rotary embedding and cache writes."""
+    """Products, norms, sums of table rows, expert routing, activations, rotary embedding and cache writes."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Multiply rows by a dense weight: `x W^T + b`.
 
-        x: [..., in]. weight: [out, in]. bias: [out] or None. One dtype.
+        x: [..., in]. weight: [out, in]. bias: [out] or None. All have the same dtype.
         Returns [..., out].
         """
         return F.linear(x, weight, bias)
@@ -28,7 +28,7 @@ class TorchOperations:
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         """Layer norm over the last dimension, computed in float32.
 
-        x: [..., hidden]. weight: [hidden]. bias: [hidden] or None. One dtype.
+        x: [..., hidden]. weight: [hidden]. bias: [hidden] or None. All have the same dtype.
         Returns a tensor like x. Source: Ba et al. 2016, arXiv:1607.06450.
         """
         return F.layer_norm(x, weight.shape, weight, bias, eps)
@@ -36,7 +36,7 @@ class TorchOperations:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMS norm over the last dimension: normalised in float32, scaled in the dtype of x.
 
-        x: [..., hidden]. weight: [hidden]. One dtype.
+        x: [..., hidden]. weight: [hidden]. Both have the same dtype.
         Returns a tensor like x. Source: Zhang and Sennrich 2019, arXiv:1910.07467.
         """
         wide = x.float()
@@ -45,7 +45,7 @@ class TorchOperations:
     def rms_norm_from_one(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMS norm with the weight `1 + weight`, computed entirely in float32.
 
-        Arguments as for `rms_norm`. Source: Gemma Team 2024, arXiv:2403.08295, by its published code.
+        Arguments as for `rms_norm`. Source: Gemma Team 2024, arXiv:2403.08295, and its published code.
         """
         return self.rms_norm(x.float(), 1.0 + weight.float(), eps).to(x.dtype)
 
@@ -74,8 +74,8 @@ class TorchOperations:
     ) -> Tensor:
         """Sum of table rows: the embedding of tokens, positions and token types.
 
-        lookups: one to three pairs of an index [rows], int64, and a table [count, width], one dtype; summed in order.
-            An index of None uses row 0 of its table for all rows.
+        lookups: one to three pairs of an index [rows], int64, and a table [count, width], summed in this order. All
+            tables have the same dtype. An index of None uses row 0 of its table for all rows.
         scale: factor of the first table's rows, where `onto` is None.
         onto: [rows, width], initial value of the sum, or None. Without it the first lookup must have an index.
         Returns [rows, width]. Raises IndexError for an index outside its table.
@@ -91,7 +91,7 @@ class TorchOperations:
     def means_of_spans(self, x: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
         """Mean of each span of rows, for pooling.
 
-        x: [rows, width]. spans: first row and end, at least one row each.
+        x: [rows, width]. spans: pairs of first row and row after the last; each has at least one row.
         Returns [spans, width], float32.
         """
         return torch.stack([x[first:end].float().mean(0) for first, end in spans])
@@ -112,9 +112,9 @@ class TorchOperations:
     ) -> tuple[Tensor, Tensor]:
         """Choose the experts of each token: those with the best scores. Among equal scores, the first expert is chosen.
 
-        logits: [tokens, experts]. One that is not finite makes all shares of its token NaN.
-        choices: experts of a token.
-        config: how scores, choice and shares are computed, in float32.
+        logits: [tokens, experts]. A logit that is not finite makes all shares of its token NaN.
+        choices: number of experts per token.
+        config: how scores, choice and shares are computed. All are computed in float32.
         correction: [experts], float32, added to the scores for the choice only; or None.
         Returns shares, [tokens, choices], float32, and expert indices, [tokens, choices], int64, the best expert first.
         """
@@ -155,8 +155,8 @@ class TorchOperations:
         """Rotate query or key heads by their positions (rotary position embedding), in float32.
 
         x: [tokens, heads, head_dim], model dtype.
-        angles: angles of `dim / 2` pairs, dim <= head_dim. Dimensions from `dim` on do not change.
-        interleaved: pairs are (0, 1), (2, 3)..., else (0, dim / 2), (1, dim / 2 + 1)...
+        angles: angles for `dim / 2` pairs of dimensions, dim <= head_dim. Dimensions from `dim` on do not change.
+        interleaved: whether pairs are (0, 1), (2, 3)...; otherwise they are (0, dim / 2), (1, dim / 2 + 1)...
         Returns a new tensor like x. Source: Su et al. 2021, arXiv:2104.09864, section 3.4.2.
         """
         cos, sin = angles.cos, angles.sin
@@ -170,9 +170,10 @@ class TorchOperations:
     def rotate_and_store(
         self, x: Tensor, value: Tensor, angles: RotaryAngles, interleaved: bool, store: CacheSlots
     ) -> Tensor:
-        """Rotate queries and keys, as `rotate`, and store the keys and the values in a paged cache, as `write_slots`.
+        """Rotate queries and keys, and store the keys and the values in a paged cache.
 
         x: [tokens, heads + kv_heads, head_dim], queries, then keys. value: [tokens, kv_heads, value_dim]. Model dtype.
+        angles, interleaved: as for `rotate`. store: the cache, and the slot of each token, as for `write_slots`.
         Returns the rotated queries, [tokens, heads, head_dim].
         """
         heads, rotated = x.shape[1] - value.shape[1], self.rotate(x, angles, interleaved)
@@ -193,7 +194,7 @@ class TorchOperations:
         """Store new keys and values in a paged cache.
 
         key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8.
-        slots: [tokens], int64: `block * block_size + offset`.
+        slots: [tokens], int64: slot of each token, `block * block_size + offset`.
         key, value: [tokens, kv_heads, head_dim].
         """
         for cache, side in ((key_cache, key), (value_cache, value)):
@@ -206,8 +207,8 @@ class TorchOperations:
         """Copy slots between blocks in each cache, for a copy on write.
 
         caches: [blocks, block_size, kv_heads, head_dim] each, with equally many blocks.
-        copies: (source block, destination block, first slot, end). A backend may copy further slots of the block. A
-            block is never both a source and a destination.
+        copies: (source block, destination block, first slot, slot after the last). A backend may copy further slots of
+            the block; this reference copies whole blocks. A block is never both a source and a destination.
         """
         source, destination = torch.tensor(copies)[:, :2].to(caches[0].device, non_blocking=True).unbind(1)
         for cache in caches:
@@ -220,7 +221,10 @@ def _best(keys: Tensor, count: int) -> Tensor:
 
 
 def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
-    """Set the selection scores of experts outside the best groups to -inf. keys: [tokens, experts], like the result."""
+    """Set the selection scores of experts outside the best groups to -inf. keys: [tokens, experts], the scores.
+
+    The result has the same shape.
+    """
     by_group = keys.view(len(keys), config.groups, -1)
     group_keys = by_group.sort(dim=-1, descending=True).values[..., : config.group_members].sum(-1)
     hidden = torch.ones_like(group_keys, dtype=torch.bool)
@@ -229,7 +233,12 @@ def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
 
 
 def _mix_sparsely(logits: Tensor, choices: int, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Shares and experts of a sparse mixer, see `RouterConfig`. logits: [tokens, experts], float32."""
+    """Shares and experts of each token by the sparse mixer of PhiMoE, [tokens, choices] each.
+
+    `RouterConfig` explains the rule.
+
+    logits: [tokens, experts], float32. tolerance: `RouterConfig.tolerance`.
+    """
     left, experts, shares = logits, _best(logits, choices), []
     for expert in torch.split(experts, 1, dim=1):
         largest = logits.gather(1, expert)

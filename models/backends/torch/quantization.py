@@ -9,12 +9,13 @@ from models.backends.torch.rounding import GROUP, TORCH, Rounding
 from weights.quantized_matrix import QuantizedMatrix
 
 _MOST_FP8 = 448.0
-"""Largest number of fp8 E4M3."""
+"""Largest number that fp8 E4M3 can represent."""
 
 ROUNDED_TOGETHER = 1 << 17
-"""Numbers rounded at a time on a CPU, so that intermediate results stay in the processor's cache."""
+"""How many numbers are rounded at a time on a CPU, so that intermediate results stay in the processor's cache."""
 _ROUNDED_ON_DEVICES = 1 << 24
-"""The same on other devices, where each operation on many numbers takes as long as on few."""
+"""How many numbers are rounded at a time on other devices, where an operation on many numbers takes as long as on
+few."""
 
 
 def quantize_int8(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,7 +48,8 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 def quantize_int8_groups(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
     """Round groups of each row to integers from -127 to 127, with one step size per group, a float16 number.
 
-    x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
+    x: [rows, width], any float dtype. Returns codes and step sizes as a matrix. A group with NaN or infinity has a step
+        size that is not finite.
     """
     rows, width = x.shape
     groups = -(-width // GROUP)
@@ -67,7 +69,8 @@ def quantize_int8_groups(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatr
 def quantize_int6(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
     """Round groups of each row to integers from -32 to 31, with one step size per group, a float16 number.
 
-    x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
+    x: [rows, width], any float dtype. Returns codes and step sizes as a matrix. A group with NaN or infinity has a step
+        size that is not finite.
     """
     rows, width = x.shape
     groups = -(-width // GROUP)
@@ -84,7 +87,7 @@ def quantize_int6(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
 
 
 def _half_at_least(x: Tensor) -> Tensor:
-    """The float16 number next to each positive number that is not smaller, as float32."""
+    """For each positive number, the smallest float16 number that is at least as large, as float32."""
     half = x.half()
     # The bits of positive numbers, read as integers, have the order of the numbers.
     return torch.where(half.float() < x, (half.view(torch.int16) + 1).view(torch.float16), half).float()
@@ -112,10 +115,12 @@ def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
 def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) -> QuantizedMatrix:
     """Round groups of each row to 4 bits, with one step size per group, a float16 number.
 
-    The largest number of a group becomes -8 or 8; with zero points, the smallest becomes about 0 and the largest 15.
-    One least-squares step then improves the step size.
-    x: [rows, width], any float dtype. A group with NaN or infinity has a step size that is not finite.
-    with_zero_points: whether a group has an integer from 0 to 15 that stands for zero, instead of the middle.
+    The largest number of a group becomes -8 or 8; with zero points, the smallest becomes about 0 and the largest 15. A
+    least-squares fit then improves the step size.
+    x: [rows, width], any float dtype. Returns codes and step sizes as a matrix. A group with NaN or infinity has a step
+        size that is not finite.
+    with_zero_points: whether each group has a zero point, the code from 0 to 15 that stands for zero. Otherwise the
+        middle code does.
     """
     rows, width = x.shape
     groups = -(-width // group)
@@ -144,8 +149,8 @@ def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) ->
 
 
 def _rounded_to_4_bits(x: Tensor, steps: Tensor, zeros: Tensor) -> Tensor:
-    """Round x to multiples of the steps, as integers.
+    """Divide x by the steps and round to integers.
 
-    With the zero point added, each integer is a code from 0 to 15.
+    The results are limited so that, with the zero point added, each is a code from 0 to 15.
     """
     return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(-zeros, 15 - zeros)

@@ -1,4 +1,4 @@
-"""The numeric part of rounding weights in groups of 32: searches for scales, and codes. In operations of torch.
+"""The numeric part of rounding weights in groups of 32, by torch operations: the search for scales, and the codes.
 
 `models.backends.cpu.rounding` has the same functions in compiled kernels.
 """
@@ -9,24 +9,28 @@ import torch
 from torch import Tensor
 
 GROUP = 32
-"""Numbers that share a scale. Larger groups are further from the unquantised model than the formats of llama.cpp. See
+"""How many numbers share a scale. Larger groups change a model's results more than the formats of llama.cpp do. See
 docs/decisions/0132-int8-in-groups.md."""
 LARGEST_4_BIT_CODE = 15
 _CANDIDATES = 5
-"""Step sizes that are tried for each group with a minimum: those that divide its range by 14 to 16. The error of 21
-candidates is 1% smaller, and takes three times as long."""
+"""Number of step sizes that are tried for each group with a minimum: the range of the group divided by 14 to 16. With
+21 candidates the error is 1% smaller, and the search takes three times as long."""
 _LARGEST_6_BIT_CODES = (32, 31.625, 31.25, 30.875, 30.5)
-"""What the largest number of a group is divided by to get the step sizes that are tried."""
+"""The step sizes that are tried are the largest number of a group divided by these."""
 
 
 class Rounding:
-    """Functions of float32 numbers in groups, [rows, groups, GROUP]."""
+    """Computes scales and codes for weights in groups, by torch operations. Subclasses use faster code.
+
+    x: in all methods, [rows, groups, GROUP], float32.
+    """
 
     def two_levels(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Scale and minimum of each group, for codes from 0 to 15: two [rows, groups]. A minimum is subtracted.
+        """Scale and minimum of each group, for codes from 0 to 15: two tensors, [rows, groups].
 
-        They have the least weighted squared error of several candidates. A number weighs as much as its magnitude plus
-        the root mean square of its group. A group with NaN or infinity has a scale or a minimum that is not finite.
+        A number is about `scale * code - minimum`. Scale and minimum have the least weighted squared error of several
+        candidates. A number weighs as much as its magnitude plus the root mean square of its group. A group with NaN or
+        infinity has a scale or a minimum that is not finite.
         Source: `make_qkx2_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
         """
         weights = x.square().mean(2, keepdim=True).sqrt() + x.abs()
@@ -56,8 +60,8 @@ class Rounding:
     def six_bits(self, x: Tensor) -> Tensor:
         """Scale of each group, for codes from -32 to 31: [rows, groups].
 
-        It has the least squared error of several candidates, where a number weighs as much as its square. A group with
-        NaN or infinity has a scale that is not finite.
+        The scale has the least weighted squared error of several candidates. A number weighs as much as its square. A
+        group with NaN or infinity has a scale that is not finite.
         Source: `make_qx_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
         """
         largest, weights = x.gather(2, x.abs().argmax(2, keepdim=True)), x.square()
@@ -73,9 +77,9 @@ class Rounding:
         return found[..., 0]
 
     def codes(self, x: Tensor, scales: Tensor, minimums: Tensor | None, least: int, most: int) -> Tensor:
-        """The multiple of the scale of its group that is next to each number, ties to even: int8.
+        """Divide numbers by the scale of their group and round to integers, ties to even. Returns int8 codes like x.
 
-        scales: [rows, groups]; zero counts as one. minimums: [rows, groups], added to the numbers first.
+        scales: [rows, groups]; a scale of zero counts as one. minimums: [rows, groups], added to the numbers first.
         least, most: limits of the codes. NaN becomes 0.
         """
         raised = x if minimums is None else x + minimums[:, :, None]

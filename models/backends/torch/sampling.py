@@ -25,15 +25,17 @@ from models.backends.logits import LogitsTopK
 from models.backends.torch.logits_top_k import logits_top_k
 
 _NUCLEUS_GUESS = 1024
-"""Number of largest logits that are sorted first for a row with top_p alone. If they have less probability than top_p,
-all logits are sorted."""
+"""How many of the largest logits are sorted first for a row with top_p alone. If their probability is below top_p, all
+logits are sorted."""
 _TYPICAL_GUESS = 1024
-"""Number of most typical tokens that are sorted first for a row with typical_p. If they have less probability than
+"""How many of the most typical tokens are sorted first for a row with typical_p. If their probability is below
 typical_p, all tokens are counted in bins (`_BINS`)."""
 _BINS = 4096
-"""Bins of a flat distribution with typical_p. Only the tokens of one bin are sorted."""
+"""Number of bins into which the tokens of a flat distribution are counted, for typical_p. Only the tokens of one bin
+are sorted."""
 _MIN_TEMPERATURE = 1e-30
-"""Lower temperatures give the same tokens, but logits divided by them would overflow."""
+"""Smallest temperature used. Lower temperatures would give the same tokens, but logits divided by them would
+overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +62,23 @@ class Drawn(NamedTuple):
 
 
 class TorchSampling:
-    """Choice of tokens from logits."""
+    """Top-k logits and random choice of tokens."""
 
     def logits_top_k(self, logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
-        """The k largest logits of each row. logits: [rows, vocab], float32; 1 <= k <= vocab."""
+        """The k largest logits of each row, the lower id first among equal logits.
+
+        logits: [rows, vocab], float32; 1 <= k <= vocab.
+        """
         return logits_top_k(logits, k, with_logsumexp)
 
     def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
-        """Draw a token of each row from its filtered distribution. A row of -inf alone gives an arbitrary token.
+        """Draw a token of each row from its filtered distribution.
+
+        A row in which all logits are -inf gives an arbitrary token.
 
         logits: [rows, vocab], float32, not modified.
-        uniforms: [rows], in [0, 1): share of the distribution before the drawn token.
+        rows: settings of each row.
+        uniforms: [rows], float64, in [0, 1): cumulative probability at which the token is drawn.
         """
         scaled = logits / temperatures(rows)[:, None].to(logits.device)
         lowest = thresholds(scaled, rows)
@@ -90,7 +98,10 @@ def temperatures(rows: Sequence[Filters]) -> Tensor:
 
 
 def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
-    """The smallest kept logit of each row, [rows]. scaled: [rows, vocab], float32, divided by the temperature."""
+    """The smallest logit of each row that top_k, top_p and min_p keep, [rows].
+
+    scaled: [rows, vocab], float32, divided by the temperature.
+    """
     vocab = scaled.shape[1]
     lowest = torch.full_like(scaled[:, 0], -torch.inf)
     with_top_k = [i for i, row in enumerate(rows) if 0 < row.top_k < vocab]
@@ -121,7 +132,7 @@ def thresholds(scaled: Tensor, rows: Sequence[Filters]) -> Tensor:
 
 
 def _largest(scaled: Tensor, indices: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
-    """Returns the indices of some rows as a tensor, and the `count` largest logits of each, in descending order."""
+    """The given row indices as a tensor, and the `count` largest logits of each of these rows, in descending order."""
     where = torch.tensor(indices, device=scaled.device)
     return where, scaled[where].topk(count, dim=-1).values
 
@@ -181,7 +192,10 @@ def _typical_few(distances: Tensor, probabilities: Tensor, typical_p: Tensor) ->
 
 
 def _typical_many(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -> Tensor:
-    """Like `_typical_few`, for flat distributions. Sums over bins of distance select the one bin to sort."""
+    """The distance up to which tokens reach probability typical_p, for flat distributions: [rows, 1].
+
+    Distances are divided into bins. Sums over the bins select the one bin whose tokens are sorted.
+    """
     alive = probabilities > 0
     near = distances.amin(dim=-1, keepdim=True)
     span = distances.masked_fill(~alive, 0.0).amax(dim=-1, keepdim=True) - near
@@ -202,8 +216,8 @@ def _typical_many(distances: Tensor, probabilities: Tensor, typical_p: Tensor) -
 def invert(scaled: Tensor, outside: Tensor, uniforms: Tensor) -> Tensor:
     """Draw one kept token per row: invert the cumulative distribution of the kept tokens at `uniforms`.
 
-    Returns the tokens, [rows], int64.
     scaled: [rows, vocab], float32. outside: [rows, vocab], bool, dropped tokens. uniforms: [rows], float64, in [0, 1).
+    Returns the tokens, [rows], int64.
     """
     weights = (scaled - scaled.amax(dim=-1, keepdim=True)).exp().masked_fill_(outside, 0.0)
     cumulative = weights.double().cumsum(dim=-1)

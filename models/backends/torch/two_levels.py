@@ -1,4 +1,4 @@
-"""Quantise groups of numbers to 4 bits with a scale and a minimum each, found by a search."""
+"""Quantise groups of numbers to 4 bits. Each group has a scale and a minimum, which are found by a search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from models.backends.torch.rounding import GROUP, LARGEST_4_BIT_CODE, TORCH, Rou
 from weights.quantized_matrix import QuantizedMatrix
 
 MAX_GROUPS = 16
-"""Largest number of groups that share the units of their scales and minimums, that of the kernels."""
+"""Largest number of groups that share the units of their scales and minimums. It is the limit of the compiled
+kernels."""
 _MIN_GROUPS = 4
 _LARGEST_MULTIPLE = 127
 """Scales and minimums are at most this number of times their unit, because the kernels read them as int8."""
@@ -17,7 +18,10 @@ _ROUNDED_TOGETHER = 1 << 18
 
 
 def fits(width: int) -> bool:
-    """Whether rows of this width have groups that share units. Otherwise units would take more than they save."""
+    """Whether the groups of a row of this width can share units.
+
+    With fewer groups, units would take more memory than they save.
+    """
     return width % GROUP == 0 and _groups_of_block(width // GROUP) >= _MIN_GROUPS
 
 
@@ -28,8 +32,8 @@ def quantize_two_levels(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatri
     codes, and these give scale and minimum by least squares. Scales and minimums are then multiples of units that
     several groups share, so that they take a byte each.
 
-    x: [rows, width], any float dtype, a width that `fits`. A group with NaN or infinity has a scale or a minimum
-        that is not finite.
+    x: [rows, width], any float dtype, a width for which `fits` is true. A group with NaN or infinity has a scale or a
+        minimum that is not finite.
     Source: `make_qkx2_quants` and `quantize_row_q4_K_ref` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
     """
     rows, width = x.shape
@@ -53,5 +57,5 @@ def quantize_two_levels(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatri
 
 
 def _groups_of_block(groups: int) -> int:
-    """Number of groups that share units: the largest that divides the groups of a row."""
+    """Number of groups that share units: the largest divisor of the number of groups of a row, up to `MAX_GROUPS`."""
     return next(count for count in range(MAX_GROUPS, 0, -1) if groups % count == 0)

@@ -2,8 +2,8 @@
 
 | file             | content                                                                     |
 |------------------|-----------------------------------------------------------------------------|
-| `schemes`        | the scheme of each matrix, by the precision that is asked for               |
+| `schemes`        | the scheme of each matrix, for the requested precision                      |
 | `scale_search`   | steps of groups, by the weighted error of several candidates                |
-| `error_feedback` | rounds a matrix so that later inputs correct the errors of earlier ones     |
+| `error_feedback` | rounds a matrix so that later inputs correct the errors of earlier inputs   |
 | `calibration`    | runs texts through a model, layer by layer, and rounds its matrices         |
 """

@@ -1,8 +1,8 @@
-"""Round the matrices of a checkpoint with the inputs that they have in some texts, one layer after the other.
+"""Round the matrices of a model by the inputs that they get when the model reads some texts, one layer after the other.
 
-A layer is read, computes all texts, is rounded, and computes them again with the rounded weights, so that the layers
-after it see its errors. Memory: the hidden states of all texts, one layer in float32, and for each of its matrices the
-square of the number of its inputs.
+A layer is read and computes all texts, which gives the inputs of its matrices. Then it is rounded and computes the
+texts again, so that the inputs of later layers contain its errors. Memory: the hidden states of all texts, one layer in
+float32, and an [in, in] matrix for each matrix of the layer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOKENS_TOGETHER = 2048
 
 
 class _ObservedWeight:
-    """A weight that adds up the products of its inputs. Implements `LinearWeight`.
+    """A dense weight that also sums the products of its inputs. Implements `LinearWeight`.
 
     moment: [in, in], float32: sum over tokens of the products of all pairs of inputs.
     tokens: number of tokens so far.
@@ -66,15 +66,18 @@ class _ObservedWeight:
 
 
 class Calibration:
-    """Rounds the matrices of one model with the inputs that they have in some texts.
+    """Rounds the matrices of one model by the inputs that they get from some texts.
 
     transformer: on the meta device; it is filled and emptied layer by layer.
-    sources: source of each parameter that the checkpoint has, by its name. expected: see `expected_tensors`.
-    stored: tensors of the open checkpoint. schemes: scheme of each matrix to round, by its name in the checkpoint.
-    precision: of the schemes. texts: token ids of each text.
+    sources: where each parameter of the checkpoint is read from, by its name in the model.
+    expected: which parameters the checkpoint has, and which are zero or tied.
+    stored: tensors of the open checkpoint.
+    schemes: scheme of each matrix to round, by its name in the checkpoint.
+    precision: precision that the schemes belong to.
+    texts: token ids of each text.
 
-    calibrated: number of matrices that were rounded with their inputs so far. The others belong to experts that no
-        token chose.
+    calibrated: number of matrices that were rounded by their inputs so far. The other matrices belong to experts that
+        no token chose.
     Raises ConfigError for a model that is not one stack of layers that read text.
     """
 
@@ -96,7 +99,10 @@ class Calibration:
 
     @torch.no_grad()
     def run(self) -> Iterator[tuple[str, QuantizedMatrix]]:
-        """Yield the name and the rounded matrix of each matrix of the layers."""
+        """Yield the name in the checkpoint and the rounded matrix, for each matrix of the layers that has a scheme.
+
+        Raises ConfigError for weights with NaN or infinity.
+        """
         transformer, prefix = self._transformer, f"{self._name}.layers."
         transformer.attention_dtype = torch.float32
         names = [*self._sources, *self._expected.zero, *self._expected.tied]
@@ -117,7 +123,10 @@ class Calibration:
             self._stack.layers[index] = nn.Identity()
 
     def _fill(self, names: Collection[str] | Iterator[str]) -> None:
-        """Read parameters from the checkpoint."""
+        """Fill parameters of the model: with values from the checkpoint, with zeros, or with a tied parameter.
+
+        names: names of the parameters. Raises ConfigError for NaN or infinity.
+        """
         assign = partial(set_parameter, self._transformer)
         for name in names:
             if name in self._expected.tied:
@@ -134,7 +143,11 @@ class Calibration:
             assign(name, value.float().contiguous())
 
     def _observe(self, layer: nn.Module, prefix: str) -> Mapping[str, tuple[Linear, _ObservedWeight]]:
-        """Replace the weights to round of a layer by observed ones. Returns them by the name of the parameter."""
+        """Replace the weights of a layer that will be rounded by observed weights.
+
+        prefix: beginning of the layer's parameter names.
+        Returns each linear and its observed weight, by the name of the parameter.
+        """
         found = {}
         for path, module in layer.named_modules():
             name = f"{prefix}{path}.weight"
@@ -148,7 +161,7 @@ class Calibration:
         return found
 
     def _rounded(self, stored_name: str, observed: Mapping[str, tuple[Linear, _ObservedWeight]]) -> QuantizedMatrix:
-        """Round a matrix of the checkpoint, and put it into the model in place of the observed weights."""
+        """Round a matrix of the checkpoint, and replace the observed weights of the model by the rounded ones."""
         parts = {name: part for name, part in observed.items() if self._sources[name].name == stored_name}
         scheme, weight = self._schemes[stored_name], self._stored[stored_name].read()
         # All parts of a matrix, such as queries, keys and values, have the same inputs.

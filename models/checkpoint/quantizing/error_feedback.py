@@ -1,7 +1,7 @@
-"""Round a matrix input by input, and correct the weights that are still to be rounded by the errors so far.
+"""Round a matrix input by input. The errors so far correct the weights of the inputs that are not rounded yet.
 
-Source: Frantar et al. 2022, arXiv:2210.17323 (GPTQ). The steps of a group are searched with the error weighted by the
-size of each input, as in Lin et al. 2023, arXiv:2306.00978 (AWQ), but no scale moves to the operation before.
+Source: Frantar et al. 2022, arXiv:2210.17323 (GPTQ). The search for the step of a group weights errors by the size of
+each input, as in Lin et al. 2023, arXiv:2306.00978 (AWQ), but no scale is moved to the operation before.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from weights.quantized.write_compressed_tensors import Scheme
 from weights.quantized_matrix import QuantizedMatrix
 
 _DAMPING = 0.01
-"""Part of the mean square of all inputs that is added to the square of each: inputs that the texts hardly have are then
-rounded almost as without data."""
+"""The mean square of all inputs, times this, is added to the mean square of each input. Inputs that are rare in the
+texts are therefore rounded almost as they would be without texts."""
 _COLUMNS_TOGETHER = 128
-"""Inputs whose errors are collected before they correct the weights of all later inputs."""
+"""Number of inputs whose errors are collected before they correct the weights of all later inputs."""
 
 
 def round_with_feedback(weight: Tensor, moment: Tensor, scheme: Scheme) -> QuantizedMatrix:
-    """Round a matrix so that its products with the inputs of some texts change little.
+    """Round a matrix so that its products with typical inputs change little.
 
     weight: [out, in], any float dtype, finite.
-    moment: [in, in], float32: sum of the products of all pairs of inputs over some tokens.
-    scheme: its group divides `in`, and is a divisor or a multiple of 128.
+    moment: [in, in], float32: products of all pairs of inputs, summed over the tokens of some texts.
+    scheme: number of bits, and size of a group, which divides `in` and is a divisor or a multiple of 128.
     """
     assert scheme.group is not None
     rows, width = weight.shape
@@ -57,7 +57,10 @@ def _damped(moment: Tensor) -> Tensor:
 
 
 def _factor_of_inverse(moment: Tensor) -> Tensor:
-    """The upper Cholesky factor of the inverse: [in, in]. Damps more where rounding makes the matrix indefinite."""
+    """The upper Cholesky factor of the inverse of `moment`: [in, in].
+
+    If rounding errors make the matrix indefinite, larger numbers are added to its diagonal.
+    """
     for _ in range(4):
         lower, failed = torch.linalg.cholesky_ex(moment)
         if not failed:

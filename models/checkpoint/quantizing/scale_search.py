@@ -1,4 +1,4 @@
-"""Steps of groups of weights: the best of several candidates by weighted squared error."""
+"""Search for the step size of each group of weights: the candidate with the smallest weighted squared error."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _RANGES = {
     6: (1.0, 0.988, 0.976, 0.965, 0.953, 0.93),
     8: (1.0, 0.996, 0.992),
 }
-"""For each number of bits, the parts of the range of a group that codes are spread over. Numbers outside become the
-largest or the smallest code. With more bits, less is gained by leaving large numbers out."""
+"""Candidates for each number of bits: the part of a group's range that the codes cover. Numbers outside become the
+largest or the smallest code. With more bits, leaving out large numbers gains less."""
 _ROUNDED_TOGETHER = 1 << 20
 
 
 def find_steps(x: Tensor, importance: Tensor, bits: int) -> Tensor:
-    """Search for the step of each group. A weight is the step times an integer from `-2 ** (bits - 1)` on.
+    """Search for the step of each group. Weights are represented as `step * code`, with signed codes of `bits` bits.
 
     x: [groups, numbers], float32. A group with NaN or infinity has a step that is not finite.
     importance: weight of the squared error of each number, [numbers] or [groups, numbers], positive.
@@ -41,16 +41,18 @@ def find_steps(x: Tensor, importance: Tensor, bits: int) -> Tensor:
 
 
 def codes_of(x: Tensor, steps: Tensor, bits: int) -> Tensor:
-    """The code of each number: the integer that, times the step, is nearest to it. Returns float32, like x.
+    """The code of each number: `x / steps`, rounded and limited to signed integers of `bits` bits.
 
-    steps: of a shape that x can be divided by.
+    Returns float32, like x.
+
+    steps: shape that broadcasts with x. A step of zero counts as one. NaN becomes 0.
     """
     middle = 1 << (bits - 1)
     return (x / torch.where(steps == 0, 1.0, steps)).round().nan_to_num().clamp(-middle, middle - 1)
 
 
 def round_groups(weight: Tensor, scheme: Scheme) -> QuantizedMatrix:
-    """Round a matrix in groups without data. Errors of numbers that are large, or in a group of large ones, count more.
+    """Round a matrix in groups, without texts. Errors count more for large numbers and in groups of large numbers.
 
     weight: [out, in], any float dtype; the group of the scheme divides `in`.
     """

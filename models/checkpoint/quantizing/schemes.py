@@ -1,4 +1,4 @@
-"""The scheme of each matrix of a checkpoint that is written, by the precision that is asked for."""
+"""The scheme of each matrix of a quantised checkpoint (bits, group, float or integer), for the requested precision."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _LARGEST_GROUP = 128
 
 
 def scheme_of(precision: Precision, width: int, is_sensitive: bool) -> Scheme:
-    """The scheme of a matrix. width: its inputs. is_sensitive: whether it is one of `sensitive_linears`."""
+    """The scheme of a matrix.
+
+    width: number of inputs. is_sensitive: whether the matrix is one of `sensitive_linears`.
+    """
     match precision:
         case "int8":
             return Scheme(8, GROUP)
@@ -50,7 +53,10 @@ def scheme_of(precision: Precision, width: int, is_sensitive: bool) -> Scheme:
 
 
 def rounded(weight: Tensor, precision: Precision, scheme: Scheme) -> QuantizedMatrix:
-    """Round a matrix without data. weight: [out, in], any float dtype."""
+    """Round a matrix without texts.
+
+    weight: [out, in], any float dtype. scheme: the scheme that `scheme_of` gives for the precision.
+    """
     if scheme.group is None:
         codes, scales = quantize_fp8(weight) if scheme.is_float else quantize_int8(weight)
         return QuantizedMatrix(codes, 8, weight.shape[1], scales[:, None], table=TABLE if scheme.is_float else None)
@@ -61,7 +67,7 @@ def rounded(weight: Tensor, precision: Precision, scheme: Scheme) -> QuantizedMa
 
 
 def sensitive_linears(transformer: Transformer) -> Collection[str]:
-    """Names of the weights that have 6 bits in `int4`, those to which `--quantize int4` gives 6 bits.
+    """Names of the weights that get 6 bits with the precision `int4`. These are the same as with `--quantize int4`.
 
     transformer: not packed yet; may be on the meta device.
     """

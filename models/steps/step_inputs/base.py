@@ -31,17 +31,18 @@ StepKind = Literal["ragged", "paged"]
 
 
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of tokens: [tokens, kv_heads, head_dim] each."""
+"""Keys and values of some tokens: [tokens, kv_heads, head_dim] each."""
 
 
 class AttentionPattern(NamedTuple):
     """Which keys each query attends to.
 
-    causal: queries see no later keys.
-    window: number of most recent keys a query sees, or None for all.
-    cross: keys come from the encoder output.
-    output_rows_only: queries are restricted to the rows whose outputs the caller needs.
-    chunk: number of positions in a chunk. Queries see the keys of their own chunk only. None for no chunks.
+    causal: whether queries see no later keys.
+    window: a query sees its own position and the `window - 1` before it; if not causal, also the `window - 1` after it.
+        None for no limit.
+    cross: whether keys come from the encoder output.
+    output_rows_only: whether queries are restricted to the rows whose outputs the caller needs.
+    chunk: number of positions in a chunk. Queries see only the keys of their chunk. None for no chunks.
     """
 
     causal: bool = False
@@ -56,19 +57,20 @@ class StepInputs(ABC):
 
     Only some rows of the last layer may be needed (the last token of each sequence, or a pooled token). The last layer
     then computes keys and values for all rows, and all later operations for the needed rows only. In a step with
-    adapters all layers compute all rows, because an adapter finds its rows by their index in the whole step. Rows that
-    are not needed are then dropped after the last layer. `StackConfig.needs_all_rows` has the same effect.
+    adapters, all layers compute all rows, because the rows of an adapter are indexed in the whole step. Rows that are
+    not needed are then dropped after the last layer. This is also done if `StackConfig.needs_all_rows` is true.
 
     encodings: position encodings of the tokens.
     output_rows: [n], int64, rows whose outputs the caller needs, or None for all.
-    adapters: name of each sequence's adapter; empty for none.
-    layer_inputs: [tokens, layers, width], model dtype, a vector of each token for each layer; None for none.
+    adapters: name of each sequence's adapter; empty if no sequence has an adapter.
+    layer_inputs: [tokens, layers, width], model dtype, a vector per token and layer; None if layers have no such
+        inputs.
     final_positions: [tokens, hidden], model dtype, added to the final hidden states; or None.
     global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
 
-    kind: which program runs such steps, or None where they run eagerly.
+    kind: "ragged" or "paged" for steps that can run as a program; None for steps that run eagerly.
     has_int8_cache: whether keys and values are cached in int8.
-    static_inputs: program inputs that do not change between steps; `dynamic_inputs` returns the others.
+    static_inputs: values of program inputs that do not change between steps; `dynamic_inputs` returns the other values.
     """
 
     kind: StepKind | None = None
@@ -95,7 +97,7 @@ class StepInputs(ABC):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Number of tokens of each sequence, in a step of whole sequences."""
+        """Number of tokens of each sequence. Only steps of whole sequences have it."""
         raise AssertionError("only a step of whole sequences has their lengths")
 
     def select_rows(self, layer: int, x: Tensor) -> Tensor:
@@ -109,9 +111,9 @@ class StepInputs(ABC):
         return backend(x).take_rows(x, self.output_rows)
 
     def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[ProgramInput, int]:
-        """Program inputs of this step: addresses and numbers.
+        """Values of the program inputs that differ from step to step: addresses and numbers.
 
-        patterns: the attention patterns of the program.
+        patterns: the attention patterns that the program uses.
         """
         values: dict[ProgramInput, int] = {}
         for rope, rotation in self.rotations.items():
@@ -137,17 +139,20 @@ class StepInputs(ABC):
 
     @cached_property
     def _output_rotations(self) -> Mapping[RopeConfig, Rotation]:
-        """The rotations of the output rows."""
+        """The rotations of queries and keys for the output rows, by configuration."""
         assert self.output_rows is not None
         return {rope: rotation.select(self.output_rows) for rope, rotation in self.rotations.items()}
 
     @cached_property
     def _bias(self) -> Tensor | None:
-        """The score bias, kept for as long as a program reads it."""
+        """The score bias as float32, or None. It is kept in this object, because a program reads it by its address."""
         return bias_float32(self._score_bias)
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """Attend within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
+        """Compute the self-attention of a layer, including its projections, within each sequence.
+
+        hidden: [tokens, hidden]. Returns [n, hidden], the rows that `select_rows` selects.
+        """
         config = attention.config
         pattern = self._pattern(layer, causal=config.causal, window=config.window, chunk=config.chunk)
         own: KeysValues | None = None
@@ -170,13 +175,19 @@ class StepInputs(ABC):
         return attention.project_output(attended, None if attention.gate is None else self.select_rows(layer, hidden))
 
     def cross_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
-        """Attend to the encoder output. hidden: [n, hidden], see `select_rows`. Returns [n, hidden]."""
+        """Compute the attention of a layer to the encoder output, including its projections.
+
+        hidden: [n, hidden], the rows that `select_rows` selects. Returns [n, hidden].
+        """
         metadata = self._metadata_of(self._pattern(layer, cross=True))
         query = attention.queries(hidden, {})
         return attention.project_output(self._attend_source(layer, attention, query, metadata))
 
     def mix(self, layer: int, mixer: Mixer, hidden: Tensor) -> Tensor:
-        """Run a mixer within each sequence. hidden: [tokens, hidden]. Returns [n, hidden], see `select_rows`."""
+        """Run the mixer of a layer, including its projections, within each sequence.
+
+        hidden: [tokens, hidden]. Returns [n, hidden], the rows that `select_rows` selects.
+        """
         projections = mixer.project(hidden)
         mixed = self.select_rows(layer, self._mix(layer, mixer, projections))
         return mixer.finish(mixed, tuple(self.select_rows(layer, each) for each in projections))
@@ -201,7 +212,7 @@ class StepInputs(ABC):
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata: ...
 
     def _store_of(self, layer: int, hidden: Tensor) -> CacheSlots | None:
-        """Where a kernel stores the keys and values of a layer as it computes them; None where `_attend` stores them.
+        """Where a kernel that computes keys and values also stores them; None if `_attend` stores them.
 
         hidden: [tokens, hidden], input of the layer's attention.
         """
@@ -211,10 +222,10 @@ class StepInputs(ABC):
     def _attend(
         self, layer: int, attention: Attention, query: Tensor, own: KeysValues | None, metadata: AttentionMetadata
     ) -> Tensor:
-        """Attend to the keys and values of this step and of earlier ones.
+        """Attend to the keys and values of this step and of earlier steps. Returns [n, heads, head_dim].
 
-        own: keys and values of this step. None if they are stored already, or if the layer has none and attends to the
-            keys and values of another layer.
+        own: keys and values of this step. None if they are stored already, or if the layer attends to the keys and
+            values of another layer.
         """
 
     @abstractmethod
@@ -224,13 +235,18 @@ class StepInputs(ABC):
 
     @abstractmethod
     def _mix(self, layer: int, mixer: Mixer, projections: Projections) -> Tensor:
-        """Run the part of a mixer between its projections, for each sequence. Returns [tokens, width], model dtype."""
+        """Run the part of a mixer that reads and updates the state. Returns [tokens, width], model dtype.
+
+        projections: results of the mixer's input projections for all tokens.
+        """
 
 
 class PagedStepInputs(StepInputs):
-    """Inputs for the next tokens of rows. Their keys and values are written to the cache, then all queries attend.
+    """Step inputs for the next tokens of rows with a paged cache.
 
-    cross_cache: keys and values of the encoder output of each row, already written; or None.
+    Each layer first writes the new keys and values to the cache.
+
+    cross_cache: cache with the keys and values of the encoder output, already written; None without an encoder.
     state_memory: states of the mixers; None for a stack without mixers.
     config: configuration of the stack.
     """
@@ -330,7 +346,7 @@ class PagedStepInputs(StepInputs):
 
     @cached_property
     def _single_steps(self) -> SteppedTokens | None:
-        """The tokens of a step whose rows have one generated token each, in the order of the rows; None for others."""
+        """The tokens of a step that has one generated token per row, in the order of the rows; None for other steps."""
         if len(self._waves) != 1 or self._waves[0].chunked or len(self._waves[0].stepped) != 1:
             return None
         return self._waves[0].stepped[0]

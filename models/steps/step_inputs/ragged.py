@@ -22,18 +22,19 @@ from models.steps.step_inputs.shared_keys import SharedKeys
 
 
 class SourceStates(NamedTuple):
-    """Encoder output of each sequence. hidden: [source tokens, hidden]. lengths: tokens of each sequence."""
+    """Encoder output of a batch. hidden: [source tokens, hidden]. lengths: number of source tokens of each sequence."""
 
     hidden: Tensor
     lengths: tuple[int, ...]
 
 
 class RaggedStepInputs(StepInputs):
-    """Inputs for whole sequences that lie one after the other.
+    """Step inputs for whole sequences that lie one after the other. No cache is used.
 
     dtype: dtype of the hidden states.
     source: encoder output for cross-attention, or None.
-    key_value_layers, needs_all_rows: see `StackConfig`.
+    key_value_layers: indices of layers whose keys and values later layers read.
+    needs_all_rows: whether the last layer must compute all rows even if few outputs are needed.
     """
 
     kind: StepKind | None = "ragged"

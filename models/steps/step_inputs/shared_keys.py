@@ -7,14 +7,22 @@ from models.steps.step_inputs.base import KeysValues
 
 
 class SharedKeys:
-    """Keys and values that later layers of the same step read. layers: indices of the layers that they read from."""
+    """Keeps the keys and values that later layers of the same step read.
+
+    layers: indices of the layers that compute them.
+    """
 
     def __init__(self, layers: frozenset[int]) -> None:
         self._layers = layers
         self._kept: dict[int, KeysValues] = {}
 
     def of(self, layer: int, attention: Attention, own: KeysValues | None) -> KeysValues:
-        """The keys and values that a layer attends to: its own, which may be kept, or those of an earlier layer."""
+        """The keys and values that a layer attends to.
+
+        These are the keys and values that it computed, which are kept if a later layer reads them, or those of an
+        earlier layer.
+        own: keys and values that the layer computed; None if it reads those of an earlier layer.
+        """
         if attention.config.key_value_layer is not None:
             return self._kept[attention.config.key_value_layer]
         assert own is not None

@@ -1,8 +1,8 @@
 """All inputs of programs: the values that a run sets, each declared once with its dtype and shape.
 
 The symbolic step inputs name an input while a program is traced; the real step inputs, caches and the executor give its
-value in each run. Both get the same object from here. Functions keep their results, so that an input is compared and
-hashed by identity, which costs a step less than a name would.
+value in each run. Both get the same object from here: the functions keep their results. Inputs are therefore compared
+and hashed by identity, which is faster than by name.
 """
 
 from __future__ import annotations
@@ -38,44 +38,46 @@ class TensorInput(ProgramInput):
 
 
 InputValues: TypeAlias = Mapping[ProgramInput, int]
-"""Numbers and addresses of one run, or those that are equal in many runs."""
+"""Values of program inputs, which are numbers and addresses. They are for one run, or for all runs with the same static
+inputs."""
 
 OUT = ProgramInput("out")
-"""The output of the program."""
+"""Address of the memory to which the program writes its output."""
 
 TOKEN_IDS = TensorInput("token ids", torch.int64)
 TOKEN_POSITIONS = TensorInput("positions of the tokens", torch.int64)
 
 OUTPUT_ROWS = TensorInput("output rows", torch.int64)
-"""Rows whose outputs the caller needs. Its own rows are `NUM_OUTPUT_ROWS`."""
+"""Indices of the rows whose outputs the caller needs. There are `NUM_OUTPUT_ROWS` of them."""
 NUM_OUTPUT_ROWS = ProgramInput("number of output rows")
 
 CACHE_SLOTS = TensorInput("cache slots", torch.int64)
-"""Slots of the tokens in the cache for self-attention."""
+"""For each token, the slot of the self-attention cache that its keys and values are stored in."""
 STATE_SLOTS = TensorInput("state slots", torch.int64)
 """The slot of each row in the state memory, which mixers read and write."""
 
 NUM_TOP_K = ProgramInput("number of top logits")
 TOP_K: Mapping[str, ProgramInput] = {name: ProgramInput(f"top {name}") for name in LogitsTopK._fields}
-"""The results of `LogitsTopK`, by the name of their field. An address of 0 for a result that is not needed."""
+"""Addresses to which a run writes the fields of `LogitsTopK`, by field name. 0 for a field that is not needed."""
 
 
 @cache
 def hidden(dtype: torch.dtype, width: int) -> TensorInput:
-    """Hidden states that enter the first layer, in a program without embedding."""
+    """Program input: hidden states that enter the first layer, in a program without embedding."""
     return TensorInput("hidden states", dtype, (width,))
 
 
 @cache
 def logits(vocab_size: int) -> TensorInput:
-    """Memory for the logits of the output rows."""
+    """Program input: memory for the logits of the output rows."""
     return TensorInput("logits", torch.float32, (vocab_size,))
 
 
 class RotationInputs(NamedTuple):
-    """Inputs of one rotary configuration.
+    """Program inputs with the angles of one rotary configuration.
 
-    cos, sin: tables by position. positions, output_positions: table row of each token, and of each output row.
+    cos, sin: tables with one row per position.
+    positions, output_positions: the table row of each token, and of each output row.
     """
 
     cos: TensorInput
@@ -86,7 +88,7 @@ class RotationInputs(NamedTuple):
 
 @cache
 def rotation(rope: RopeConfig) -> RotationInputs:
-    """The inputs of a rotary configuration."""
+    """The program inputs of a rotary configuration. Equal configurations give the same objects."""
     tables = (TensorInput(f"{name} of {rope}", torch.float32, (rope.dim // 2,)) for name in ("cos", "sin"))
     rows = (TensorInput(f"{name} of {rope}", torch.int64) for name in ("positions", "output positions"))
     return RotationInputs(*tables, *rows)
@@ -94,13 +96,13 @@ def rotation(rope: RopeConfig) -> RotationInputs:
 
 @cache
 def query_scale(config: QueryScale) -> TensorInput:
-    """Factors of the queries."""
+    """Program input: the factor by which the queries of each token are multiplied, [tokens, 1]."""
     return TensorInput(f"factors of {config}", torch.float32, (1,))
 
 
 @cache
 def score_bias(layer: int | None) -> ProgramInput:
-    """The bias of attention scores. layer: None where all layers share it."""
+    """Program input: the bias of attention scores. layer: index of the layer; None where all layers share one bias."""
     return ProgramInput("score bias" if layer is None else f"score bias of layer {layer}")
 
 
@@ -125,12 +127,12 @@ class AttentionFields(NamedTuple, Generic[Value]):
 
 @cache
 def attention(pattern: Hashable) -> AttentionFields[ProgramInput]:
-    """The metadata of an `AttentionPattern`."""
+    """Program inputs that describe the attention of one pattern, one for each field. pattern: an `AttentionPattern`."""
     return AttentionFields(*(ProgramInput(f"{name} of {pattern}") for name in AttentionFields._fields))
 
 
 class CacheSideInputs(NamedTuple):
-    """Keys or values of one layer in a cache. scales: those of an int8 cache."""
+    """Program inputs: the keys, or the values, of one layer in a cache. scales: used for an int8 cache only."""
 
     numbers: TensorInput
     scales: TensorInput
@@ -138,7 +140,11 @@ class CacheSideInputs(NamedTuple):
 
 @cache
 def cache_side(role: CacheRole, side: Side, layer: int, heads: int, head_dim: int, is_int8: bool) -> CacheSideInputs:
-    """Keys or values of a layer of a cache. The kernels read numbers that are not int8 in the dtype of the query."""
+    """Program inputs: the keys, or the values, of one layer in a cache.
+
+    If the cache is not int8, the dtype of the input has no effect: the kernels read the numbers in the dtype of the
+    query.
+    """
     name = f"{side} of layer {layer} in the {role} cache"
     numbers = TensorInput(name, torch.int8 if is_int8 else torch.float32, (heads, head_dim))
     return CacheSideInputs(numbers, TensorInput(f"scales of the {name}", torch.bfloat16))
@@ -146,7 +152,7 @@ def cache_side(role: CacheRole, side: Side, layer: int, heads: int, head_dim: in
 
 @cache
 def block_size(role: CacheRole) -> ProgramInput:
-    """Slots of a block of a cache."""
+    """Program input: number of slots in a block of the self-attention or cross-attention cache."""
     return ProgramInput(f"block size of the {role} cache")
 
 

@@ -26,7 +26,11 @@ HEADER_WORDS = 3
 
 
 def lower(output: SymbolicTensor) -> Program:
-    """Turn the trace that computes `output` into a program that returns `output`. Raises NotTraceable."""
+    """Turn the trace that computes `output` into a program that returns `output`.
+
+    Raises NotTraceable if `output` is part of another tensor, or if its memory holds a sum that was fused into the
+    product.
+    """
     address = output.address
     if not isinstance(address, ScratchAddress) or address.offset or output.shape[1:] != (output.row_stride,):
         output.trace.refuse("an output that is part of another tensor")
@@ -120,7 +124,8 @@ class _Words:
 def _name(traced: TracedOperation) -> str:
     """Name of an operation in reports.
 
-    A product is named by its size, except that of the head, which is named "output head".
+    A matrix product is named by its numbers of inputs and outputs; the product of the output head is named "output
+    head".
     """
     fields, traits = traced.fields, traced.operation.traits
     if traits.product_width is None:
@@ -156,9 +161,11 @@ class _Reuse(NamedTuple):
 
 
 class _ScratchLayout(NamedTuple):
-    """Where a tensor lies in scratch memory. offset, row_stride: see `ScratchAddress` and `SymbolicTensor`.
+    """Where a tensor lies in scratch memory.
 
-    rows: the program input with the number of rows, see `RowCount`.
+    offset: bytes from the start of the buffer, within the first row.
+    row_stride: elements from one row to the next.
+    rows: the program input with the number of rows; None for the number of input rows.
     """
 
     buffer: Buffer
@@ -169,10 +176,12 @@ class _ScratchLayout(NamedTuple):
 
 
 def _reuses(traced: TracedOperation, index: int) -> Iterator[_Reuse]:
-    """Find the multiplier or residual of a product whose memory its result can take if no later operation reads it.
+    """Find the operands over which a product may write its result if no later operation reads them.
 
-    The operand has the layout of the result, and no other field of the product uses the operand's buffer. A product
-    reads each value of its multiplier and residual just before it writes the result at the same index.
+    Such an operand is the multiplier or the residual. It has the layout of the result, and no other field of the
+    product uses its buffer. A product reads each value of its multiplier and residual just before it writes the result
+    at the same index.
+    index: index of the operation in the program.
     """
     fields, overwritten = traced.fields, traced.operation.traits.overwritten
     out = _scratch_layout(fields["out"]) if overwritten else None
@@ -196,9 +205,10 @@ def _scratch_layout(value: Any) -> _ScratchLayout | None:
 def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer, Buffer]:
     """Let results take the memory of operands that no later operation reads.
 
-    The operand's buffer then is in use until the last operation that reads the result: its `last` becomes the result's.
+    The shared memory is in use until the last operation that reads the result. This function updates `last`
+    accordingly.
     buffers: the buffers in scratch memory.
-    Returns, for each buffer that needs no memory of its own, the buffer whose memory it takes.
+    Returns, for each buffer that needs no separate memory, the buffer whose memory it takes.
     """
     shared: dict[Buffer, Buffer] = {}
     for operation, operand, out in reuses:

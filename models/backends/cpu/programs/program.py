@@ -23,7 +23,10 @@ from models.backends.huge_pages import bytes_in_huge_pages
 
 @dataclass(frozen=True)
 class Fill:
-    """A word to fill in before a run. index: index of the word. offset: bytes added to the value."""
+    """A word of a program that is filled in before a run.
+
+    index: index of the word. offset: bytes added to the value.
+    """
 
     index: int
     offset: int = 0
@@ -31,10 +34,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class Work:
-    """The least work of an operation, from which its shortest possible time is computed.
+    """The smallest amount of work of an operation. Reports compute the shortest possible time from it.
 
     bytes: bytes of the weights that the operation reads.
-    operations_per_row: additions and multiplications of one row.
+    operations_per_row: number of additions and multiplications per row.
     all_rows: whether the operation computes all input rows; otherwise it computes the output rows.
     """
 
@@ -44,14 +47,14 @@ class Work:
 
 
 class Program:
-    """Computes [rows, width] outputs, for any number of input rows.
+    """A recorded list of operations that computes [rows, width] outputs, for any number of input rows.
 
-    words: all operations.
+    words: the operations as 64-bit words.
     names, works: name and work of each operation, for reports.
     row_counts: indices of words that hold the number of rows.
-    inputs: words that hold program inputs, by input.
-    scratch: words that hold scratch addresses, by the offset of their buffer in a run of one row. In a run of n rows
-        the offset is n times as large.
+    inputs: for each program input, the words that hold its value.
+    scratch: for each buffer in scratch memory, the words that hold its address. The key is the offset of the buffer in
+        a run of one row; in a run of n rows the offset is n times as large.
     scratch_bytes: scratch memory of one row.
     width, dtype: width and dtype of the output.
     output_rows: the input with the number of output rows; None if all input rows are output rows.
@@ -93,9 +96,9 @@ class Program:
         """Run all operations of the program on a batch of `rows` rows. Returns [rows or inputs[output_rows], width].
 
         inputs: addresses and numbers by input. This method adds `OUT`.
-        static_inputs: further inputs, which are equal in most runs.
+        static_inputs: further inputs, whose values are equal in most runs.
         The caller keeps the memory of all addresses alive during the call.
-        Raises IndexError for an index outside its table.
+        Raises IndexError for a token id or position outside its table.
         """
         out = torch.empty(
             rows if self._output_rows is None else inputs[self._output_rows], self._width, dtype=self._dtype
@@ -118,7 +121,7 @@ class Program:
         return out
 
     def _set_static(self, static_inputs: tuple[InputValues, ...]) -> None:
-        """Store the values of static inputs. Later runs look up the other inputs only."""
+        """Store the values of the static inputs, so that later runs look up only the other inputs."""
         known = {key: value for part in static_inputs for key, value in part.items()}
         dynamic = [(index, key) for index, key in enumerate(self.inputs) if key not in known]
         self._static_inputs = static_inputs
@@ -135,14 +138,17 @@ class Measurement:
         self._rows: dict[Program, list[tuple[int, int]]] = defaultdict(list)
 
     def seconds_of(self, program: Program, rows: int, output_rows: int) -> np.ndarray:
-        """Register a run of `rows` input rows. Returns the seconds so far, [operations], float64, to add to."""
+        """Register a run of `rows` input rows. Returns the seconds per operation so far, [operations], float64.
+
+        The run adds its times to the returned array.
+        """
         self._rows[program].append((output_rows, rows))
         return self._seconds.setdefault(program, np.zeros(len(program.names)))
 
     def by_name(self, bytes_per_second: float, operations_per_second: float) -> dict[str, tuple[float, float]]:
-        """By operation name: measured seconds, and the shortest possible seconds on a machine with these rates.
+        """Measured seconds, and the shortest possible seconds on a machine with these rates, by operation name.
 
-        The shortest time of one run is the time to read its weights or the time of its arithmetic, if that is longer.
+        The shortest time of one run is the time to read the weights or the time of the arithmetic, whichever is longer.
         """
         found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
         for program, seconds in self._seconds.items():
@@ -171,21 +177,25 @@ def measuring() -> Iterator[Measurement]:
 
 
 def _columns(fills: Mapping[int, Sequence[Fill]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each word: its index, the key of its value, and the offset added to the value."""
+    """Three arrays with one element per word: its index, the key of its value in `fills`, and the offset to add."""
     flat = [(fill.index, key, fill.offset) for key, found in fills.items() for fill in found]
     columns = np.array(flat, dtype=np.int64).reshape(-1, 3)
     return columns[:, 0].copy(), columns[:, 1].copy(), columns[:, 2].copy()
 
 
 _MAX_HUGE_BYTES = 32 << 20
-"""Larger scratch memory is in small pages. A huge page takes memory from its first write on, and a step does not write
-all of the scratch memory: with huge pages the worker of a LLaMA of 1.07B needs 4 MB more."""
+"""Largest scratch memory in huge pages; larger memory is in small pages. A huge page takes memory from its first write
+on, and a step does not write all of the scratch memory: with huge pages the worker of a LLaMA of 1.07B needs 4 MB
+more."""
 
 _memory: Tensor = torch.empty(0, dtype=torch.uint8)
 
 
 def _scratch(size: int) -> int:
-    """Address of `size` bytes, aligned to a cache line. Programs share this memory, because only one runs at a time."""
+    """Address of `size` bytes, aligned to a cache line.
+
+    All programs share this memory, because only one runs at a time.
+    """
     global _memory
     if _memory.nbytes < size + LINE_BYTES:
         _memory = torch.empty(0, dtype=torch.uint8)  # gives the old memory back before the new is taken

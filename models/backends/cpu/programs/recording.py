@@ -25,6 +25,7 @@ Without memory (None) it allocates its result."""
 class ProgramKey(NamedTuple):
     """Key of a program: steps with equal keys run the same program.
 
+    kind: "paged" if keys and values are in a cache, "ragged" if the step contains whole sequences.
     reads_tokens: whether the program's input is token ids; otherwise it is hidden states.
     all_rows: whether all rows are output rows.
     dtype: dtype of the hidden states.
@@ -48,11 +49,12 @@ class Recorded(NamedTuple):
 
 
 def record(stack: Stack, head: Head | None, vocab_size: int, key: ProgramKey, width: int) -> Recorded | str:
-    """Record the steps of a kind. Returns the reason instead where they cannot be a program.
+    """Record the steps with the given key as a program. Returns the reason, a text, if they cannot be a program.
 
-    head, vocab_size: of the language model; None for a stack without a head.
+    head: computes logits from hidden states; None for a stack without a language model head.
+    vocab_size: number of logits.
     width: width of the hidden states, if they are the input.
-    Raises every error that is not the use of a symbolic tensor.
+    Raises the errors of the model, except those that come from the use of a symbolic tensor.
     """
     trace = Trace()
     try:

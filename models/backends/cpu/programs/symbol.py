@@ -17,7 +17,7 @@ class NotTraceable(Exception):
 
 
 class Refusing(Protocol):
-    """The trace of a symbol, see `Trace.refuse`."""
+    """Protocol of the trace that a symbol belongs to: `refuse` raises NotTraceable with the use as the reason."""
 
     def refuse(self, use: str) -> NoReturn: ...
 
@@ -31,7 +31,7 @@ class Symbol:
     trace: Refusing
 
     def refuse(self, use: str) -> NoReturn:
-        """Raise NotTraceable."""
+        """Raise NotTraceable. use: what the model did with the symbol, for the message."""
         trace: Refusing | None = vars(self).get("trace")
         if trace is None:
             raise NotTraceable(use)
@@ -47,7 +47,7 @@ class Symbol:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: object, args: object = (), kwargs: object = None) -> NoReturn:
-        """Called by torch in place of its functions, if one of their arguments is symbolic."""
+        """Raise NotTraceable. torch calls this in place of its functions, if one of their arguments is symbolic."""
         name = f"torch.{getattr(function, '__name__', function)}"
         for symbol in _symbols((args, kwargs)):
             symbol.refuse(name)
@@ -55,7 +55,7 @@ class Symbol:
 
 
 def _symbols(value: object) -> Iterator[Symbol]:
-    """The symbols in nested arguments of a function."""
+    """All symbols in the arguments of a function, including those in nested containers."""
     if isinstance(value, Symbol):
         yield value
     elif isinstance(value, tuple | list):
@@ -89,11 +89,11 @@ for _name in _SPECIAL_METHODS.difference(vars(Symbol)):
 
 
 _MODEL_CODE = ("models.layers.", "models.lora.", "models.stack")
-"""Modules whose methods a reason names."""
+"""Prefixes of the modules that count as model code. The reason of a refusal names their methods."""
 
 
 def model_method() -> str:
-    """` in CLASS.METHOD` of the model's code that is running, or an empty text outside of a model."""
+    """` in CLASS.METHOD` for the model's method that is running, for a message. Empty if no model code is running."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")

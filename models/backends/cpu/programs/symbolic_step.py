@@ -1,4 +1,4 @@
-"""Step inputs that take the place of others while a program is traced."""
+"""Step inputs for tracing a program: program inputs stand in place of the tensors of one step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SymbolicStepInputs(StepInputs):
     """Step inputs for tracing a program, which then runs all steps of one kind. Its tensors are program inputs.
 
     all_rows: whether the steps return all rows; otherwise they return their output rows.
-    has_int8_cache: see `StepInputs`.
+    has_int8_cache: whether the cache holds int8 keys and values.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class SymbolicStepInputs(StepInputs):
 
     @property
     def layer_inputs(self) -> Tensor | None:
-        """The vectors per token and layer, see `PerLayerEmbedding`. The stack sets them while it is traced.
+        """The vectors per token and layer of `PerLayerEmbedding`. The stack sets them while it is traced.
 
-        They cannot be traced for a program that begins with hidden states, because they are set outside of it.
+        Raises NotTraceable in a program that begins with hidden states, because the vectors are computed outside of it.
         """
         if self._layer_inputs is None:
             self._trace.refuse("vectors of tokens that are not an input of the program")
@@ -72,9 +72,9 @@ class SymbolicStepInputs(StepInputs):
         return self._symbolic_rotations(of_output_rows=True)
 
     def _symbolic_rotations(self, of_output_rows: bool) -> dict[RopeConfig, Rotation]:
-        """Rotations as program inputs, by their configuration.
+        """The rotations as program inputs, by rotary configuration.
 
-        of_output_rows: whether they have the positions of the output rows only, or of all rows.
+        of_output_rows: True for the positions of the output rows only, False for the positions of all rows.
         """
         rotations = {}
         for rope in self._config.ropes:
@@ -131,7 +131,7 @@ class SymbolicStepInputs(StepInputs):
         return mixer.step(projections, states, cast(Tensor, self._trace.input(inputs.STATE_SLOTS)))
 
     def _caches(self, role: CacheRole, layer: int, attention: Attention) -> tuple[CacheSide, CacheSide]:
-        """Keys and values of a layer in a cache."""
+        """Keys and values of a layer in a cache, as program inputs."""
         return self._cache_side(role, "keys", layer, attention), self._cache_side(role, "values", layer, attention)
 
     def _cache_side(self, role: CacheRole, side: Side, layer: int, attention: Attention) -> CacheSide:

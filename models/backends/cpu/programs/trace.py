@@ -46,7 +46,7 @@ class ScratchAddress:
     """An address in scratch memory.
 
     offset: bytes within the first row.
-    is_sum: whether the tensor at this address is the sum of a product and its residual. See `Buffer`.
+    is_sum: whether the tensor at this address is the sum of a product and its residual.
     """
 
     buffer: Buffer
@@ -56,7 +56,7 @@ class ScratchAddress:
 
 @dataclass(frozen=True)
 class InputAddress:
-    """An address that the caller sets before each run. offset: bytes added to it."""
+    """An address that the caller sets before each run. offset: bytes added to the address."""
 
     input: ProgramInput
     offset: int = 0
@@ -86,7 +86,10 @@ class TracedOperation:
     fields: dict[str, Any]
 
     def takes_residual(self, result: SymbolicTensor) -> bool:
-        """Whether a sum with the result can become a part of this operation."""
+        """Whether an addition to `result` can be fused into this operation.
+
+        The operation must write `result` to scratch memory, support a residual, and have none yet.
+        """
         if not self.operation.traits.adds_residual or self.fields["out"] is not result:
             return False
         return self.fields["residual"] is None and isinstance(result.address, ScratchAddress)
@@ -107,12 +110,12 @@ class Trace:
         self._made: dict[Hashable, Any] = {}
 
     def input(self, input: TensorInput, count: RowCount | None = None) -> SymbolicTensor:
-        """A tensor that the caller provides. count: number of its rows; None for `rows`."""
+        """A symbolic tensor for a program input. count: number of its rows; None for `rows`."""
         shape, rows = input.row_shape, self.rows if count is None else count
         return SymbolicTensor(self, InputAddress(input), input.dtype, shape, prod(shape), rows)
 
     def count(self, input: ProgramInput) -> RowCount:
-        """A number of rows that the caller provides."""
+        """A symbolic number of rows, whose value is a program input."""
         return RowCount(self, input)
 
     def append(self, operation: Operation, dtype: torch.dtype, fields: dict[str, Any]) -> None:
@@ -130,7 +133,10 @@ class Trace:
         return self._made[key]  # type: ignore[no-any-return]
 
     def refuse(self, use: str) -> NoReturn:
-        """Raise NotTraceable. use: what a program cannot contain. The reason also names the code of the model."""
+        """Raise NotTraceable. use: what a program cannot contain.
+
+        The message also names the running method of the model.
+        """
         reason = f"{use}{model_method()}"
         self.refusal = self.refusal or reason
         raise NotTraceable(reason)
@@ -139,7 +145,7 @@ class Trace:
 def _supported(
     method: Callable[Concatenate[SymbolicTensor, Arguments], Made],
 ) -> Callable[Concatenate[SymbolicTensor, Arguments], Made]:
-    """A method that raises NotTraceable for arguments that torch takes and this method does not."""
+    """Decorator for tensor methods: raise NotTraceable for arguments that torch accepts and the method does not."""
 
     def call(self: SymbolicTensor, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
         try:
@@ -290,7 +296,7 @@ class SymbolicTensor(Symbol):
         return fields["out"]  # type: ignore[no-any-return]
 
     def check_unchanged(self) -> None:
-        """Raises NotTraceable for a product whose memory has a sum instead, because a residual was fused into it."""
+        """Raise NotTraceable if a later addition was fused into this product: its memory then holds the sum instead."""
         if isinstance(self.address, ScratchAddress) and self.address.is_sum != self.address.buffer.is_sum:
             self.refuse("a product that is read after its sum")
 
@@ -299,7 +305,7 @@ class SymbolicTensor(Symbol):
 
 
 def _are_sizes(sizes: tuple[object, ...], most_unknown: int = 0) -> bool:
-    """Whether all sizes of a shape are integers. most_unknown: how many of them may be -1, a size to be derived."""
+    """Whether all sizes of a shape are integers, and at most `most_unknown` of them are -1, a size to be derived."""
     numbers = [size for size in sizes if type(size) is int]
     return len(numbers) == len(sizes) and min(numbers, default=0) >= -1 and numbers.count(-1) <= most_unknown
 

@@ -17,7 +17,12 @@ from models.steps.batch import DecoderBatch
 
 
 class CacheRows(NamedTuple):
-    """Rows of a cache in a captured step. tables: [bucket, blocks], int32. Numbers: [bucket], int64."""
+    """Where the rows of a captured step find their keys in one cache.
+
+    tables: [bucket, blocks], int32: cache blocks of each row.
+    key_lens: [bucket], int64: number of keys of each row.
+    partial_starts: [bucket], int64: index of each row's first partial result of decode attention.
+    """
 
     tables: Tensor
     key_lens: Tensor
@@ -25,7 +30,7 @@ class CacheRows(NamedTuple):
 
 
 class GraphInputs(NamedTuple):
-    """Inputs of a captured step on the device: [bucket] each, int64.
+    """Inputs of a captured step on the device. A tensor has one int64 element per row of the bucket.
 
     token_places: index of each row's token id in `StepInputMemory.on_device`.
     caches: rows of the decoder's cache, then of the cross-attention cache if the model has one.
@@ -38,13 +43,13 @@ class GraphInputs(NamedTuple):
 
 
 _COLUMNS = 4
-"""Columns of a row besides those of its caches: token id, index of the token id, position, slot."""
+"""Number of columns besides those of the caches: token id, index of the token id, position, slot."""
 
 
 class StepInputMemory:
-    """Memory for the inputs of captured steps, which all buckets share, and the copy to it.
+    """Memory for the inputs of captured steps, which the graphs of all buckets share, and the copy to it.
 
-    rows: largest bucket. widths: number of columns of the block table of each cache.
+    rows: number of rows of the largest bucket. widths: number of columns of the block table of each cache.
     on_device: [rows + size], int64: first the tokens that the last step has chosen, [rows], then the inputs of a step.
     """
 
@@ -62,7 +67,10 @@ class StepInputMemory:
         return self.on_device[: self._rows]
 
     def inputs(self, bucket: int) -> GraphInputs:
-        """The inputs of a bucket's graph, set as for a step without rows, so that its capture writes to no cache."""
+        """The inputs of the graph for `bucket` rows, set as for a step without rows.
+
+        A capture with these inputs therefore writes to no cache.
+        """
         numbers = self.on_device[self._rows :][: self._num_columns * bucket].view(self._num_columns, bucket)
         numbers.zero_()
         numbers[3] = -1
@@ -77,8 +85,8 @@ class StepInputMemory:
         """Copy the inputs of a step to the memory of a bucket's graph.
 
         batch: on the CPU. The token id `-1 - row` stands for the token that the last step has chosen for a row.
-        filter_columns: [columns, rows], settings of a draw; None for none.
-        Returns them on the device.
+        filter_columns: [columns, rows], settings for drawing the tokens of the step; None to draw none.
+        Returns these settings on the device, float64, or None.
         """
         self._copied.synchronize()
         rows, ids = len(batch.query_lens), batch.token_ids.numpy()

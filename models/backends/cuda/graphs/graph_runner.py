@@ -1,4 +1,4 @@
-"""Captures work of a device as a graph, and replays it."""
+"""Interface to capture the work of a device as a graph and to replay it, and its implementation for CUDA."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from models.backends.logits import DecoderOutput
 
 
 class DeviceEvent(Protocol):
-    """A place in the work of a device.
+    """A point in the sequence of work that a device processes.
 
-    record: sets the place after all work so far. synchronize: waits until the device has passed the place.
+    record: sets the point after all work so far. synchronize: waits until the device has passed the point.
     """
 
     def record(self) -> object: ...
@@ -27,7 +27,7 @@ class GraphRunner(Protocol):
 
     capture: runs a function and records its work. Returns a function that replays the work in the same memory, and the
         result of the function, whose tensors each replay overwrites.
-    pinned: zeroed host memory, [size], int64, which the device reads and writes while the host goes on.
+    pinned: zeroed host memory, [size], int64, which the device can read and write while the host runs.
     event: a new event.
     """
 
@@ -39,7 +39,7 @@ class GraphRunner(Protocol):
 
 
 class CudaGraphRunner:
-    """Graphs of a CUDA device, in one pool of memory. Implements `GraphRunner`."""
+    """Graphs of a CUDA device. All graphs share one pool of memory. Implements `GraphRunner`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -11,7 +11,7 @@ class GraphSizes(NamedTuple):
     """Limits of captured steps.
 
     rows: largest number of rows. context: largest number of keys of a row.
-    source: longest source; 0 without an encoder.
+    source: largest number of source tokens of a row; 0 without an encoder.
     """
 
     rows: int
@@ -23,7 +23,7 @@ def why_not_captured(stack: Stack) -> str | None:
     """Why the decode steps of a stack cannot be captured; None where they can.
 
     While a step is captured, nothing may be read on the host, and no number may influence it except the contents of its
-    input tensors. A module for which this does not hold has the reason in its attribute `not_captured`.
+    input tensors. A module that cannot be captured has the reason, a text, in its attribute `not_captured`.
     """
     if stack.rotates_by_length:
         return "rotations that depend on the length of the text"

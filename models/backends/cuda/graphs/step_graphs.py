@@ -1,10 +1,10 @@
 """Decode steps as CUDA graphs: one captured step for each bucket of rows, replayed with new inputs.
 
 A step of few rows takes the device less time than Python needs to launch its kernels; a replay is one launch. A graph
-computes embedding, layers, head, and the largest logit of each row, for the smallest bucket that holds the rows; the
-other rows of the bucket have no keys and write nothing. Its inputs are in memory that does not move: the numbers of a
-step reach the device by one copy from pinned memory. All graphs share one pool of memory, and the largest is captured
-first, so that the others fit into its memory.
+computes embedding, layers, head, and the largest logit of each row. A step uses the smallest bucket that holds its
+rows; the other rows of the bucket have no keys and write nothing. The inputs of a graph are in memory that does not
+move: the numbers of a step reach the device by one copy from pinned memory. All graphs share one pool of memory, and
+the largest is captured first, so that the others fit into its memory.
 
 A step that chooses its tokens on the device leaves them there for the next step, which can therefore be launched before
 the host has read them.
@@ -56,7 +56,10 @@ class _Graph(NamedTuple):
 
 
 class _GraphStepInputs(PagedStepInputs):
-    """Step inputs of a captured step. views: the rows of the cache and of the source cache, in memory of the graph."""
+    """Step inputs of a captured step.
+
+    views: attention view of the cache, and of the cross-attention cache if there is one, in the graph's memory.
+    """
 
     def __init__(
         self,
@@ -86,15 +89,15 @@ class ChosenTokens:
         self._host, self._copied = host, copied
 
     def read(self) -> list[int]:
-        """Wait for the step. Returns the token of each row; -1 where a logit of the row is not finite."""
+        """Wait for the step. Returns the token of each row; -1 for a row with a logit that is not finite."""
         self._copied.synchronize()
         return self._host.tolist()
 
 
 class StepGraphs:
-    """The captured steps of a decoder and its caches.
+    """The captured decode steps of a decoder that uses these caches.
 
-    head: see `Executor`.
+    head: computes logits from hidden states, in the memory that is its second argument.
     logits: [rows or more, vocab], float32, memory for the logits.
     sizes: limits of the steps.
     """
@@ -132,7 +135,10 @@ class StepGraphs:
         self._graphs = {bucket: _Graph(*runner.capture(self._step_of(bucket))) for bucket in reversed(buckets)}
 
     def takes(self, query_lens: Sequence[int], key_lens: Sequence[int], source_lens: Sequence[int]) -> bool:
-        """Whether a captured graph can run a step with these rows. The arguments are the fields of `DecoderBatch`."""
+        """Whether a captured graph can run a step: each row has one query, and no length exceeds the limits.
+
+        query_lens, key_lens, source_lens: number of queries, keys and source tokens of each row.
+        """
         return (
             len(query_lens) <= self._max_rows
             and max(query_lens) == 1
@@ -152,7 +158,10 @@ class StepGraphs:
         return bound <= self._max_partials or partial_starts(key_lens)[-1] <= self._max_partials
 
     def run(self, batch: DecoderBatch, request: LogitsRequest) -> DecoderOutput:
-        """Replay a step. batch: on the CPU; its rows are those that `takes` accepts, and all of them need logits.
+        """Replay a step.
+
+        batch: on the CPU; its rows are those that `takes` accepts, and all of them need logits.
+        request: number of top logits, and whether log-probabilities are needed.
 
         The results are in memory that the next step overwrites.
         """
@@ -167,8 +176,8 @@ class StepGraphs:
 
         batch: as for `run`. The token id `-1 - row` is the token that the last launched step has chosen for a row.
         filters: settings of the rows; a temperature of 0 chooses the largest logit. typical_p must be 1.
-        uniforms: [rows], see `Backend.draw`.
-        The tokens of a launched step must be read before the next but one is launched.
+        uniforms: [rows], float64, in [0, 1): the random number of each row.
+        At most two launched steps may be unread: read the tokens of a step before the second step after it is launched.
         """
         rows = len(filters)
         draws = any(row.temperature > 0.0 for row in filters)
@@ -189,7 +198,10 @@ class StepGraphs:
     def _replay(
         self, batch: DecoderBatch, filters: NDArray[np.float64] | None = None
     ) -> tuple[DecoderOutput, Tensor | None]:
-        """Copy inputs and replay. Returns the results of the rows, and the filters on the device."""
+        """Copy the inputs and replay.
+
+        Returns the results of the rows, and the filters on the device (None without filters).
+        """
         rows = len(batch.query_lens)
         bucket = next(bucket for bucket in BUCKETS if bucket >= rows)
         columns = self._memory.write(batch, bucket, filters)

@@ -38,12 +38,12 @@ def gated_activation(gate: Tensor, up: Tensor, activation: Activation, out: Tens
 
 
 _TILE = 1024
-"""How many numbers of a row a program computes."""
+"""Number of elements of a row that one program computes."""
 
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """Apply an activation of `models.backends.torch.activations`. x: float32."""
+    """Apply an activation of `models.backends.torch.activations`. x: float32. ACTIVATION: its name."""
     if ACTIVATION == "silu":
         return x * tl.sigmoid(x)
     elif ACTIVATION == "gelu":

@@ -1,4 +1,4 @@
-"""Arguments and helpers of both attention kernels: visible keys, bias and cap of the scores, and the softmax."""
+"""Arguments and helpers of the decode and tile attention kernels: visible keys, bias and cap of scores, softmax."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ScoreBias(NamedTuple):
     """A bias that is added to the scores after scale and cap. It depends on the head, and on the key or its distance.
 
     values: [heads, width], float32, contiguous.
-    by_key: the index into `values` is the position of the key. Otherwise it is `key - query + width // 2`. Both are
-        clamped to the width.
+    by_key: whether the index into `values` is the position of the key. Otherwise it is `key - query + width // 2`. The
+        index is clamped to the width.
     """
 
     values: Tensor
@@ -28,8 +28,8 @@ class Scores(NamedTuple):
     causal: queries see no later keys.
     window: a query sees its own position and the `window - 1` positions before it. Without `causal`, it also sees the
         `window - 1` positions after it. None for no limit.
-    chunk: size of attention chunks, only with `causal`. A query sees only keys of its own chunk, which begins at the
-        last multiple of `chunk` that is not after the query. None for no limit.
+    chunk: size of attention chunks, only with `causal`. A query sees only keys of its chunk, which begins at the last
+        multiple of `chunk` that is not after the query. None for no limit.
     cap: scaled scores become `cap * tanh(score / cap)`. None for no cap.
     sinks: [heads], float32, an additional score per head, which counts in the sum of the softmax and has no value. None
         for no sinks.
@@ -45,7 +45,7 @@ class Scores(NamedTuple):
     bias: ScoreBias | None = None
 
     def constants(self) -> dict[str, Any]:
-        """Constants of a kernel. 0 and "" stand for None."""
+        """These settings as the constants of a kernel, by parameter name. 0 and "" stand for None."""
         return {
             "WINDOW": self.window or 0,
             "ATTENTION_CHUNK": self.chunk or 0,
@@ -54,7 +54,10 @@ class Scores(NamedTuple):
         }
 
     def bias_arguments(self, unused: Tensor) -> tuple[Tensor, int]:
-        """Values and width of the bias. unused: any tensor, which is passed to the kernel if there is no bias."""
+        """Values and width of the bias.
+
+        unused: any tensor, which is passed to the kernel in place of a missing bias.
+        """
         return (unused, 0) if self.bias is None else (self.bias.values, self.bias.values.shape[-1])
 
 
@@ -69,5 +72,8 @@ def capped(scores, CAP: tl.constexpr):
 
 @triton.jit
 def finite_maximum(maximum):
-    """`maximum`, or 0 where no key is visible and it is -inf: the difference of two infinities would be NaN."""
+    """`maximum`, with 0 in place of -inf, the maximum without visible keys.
+
+    The difference of two infinities would be NaN.
+    """
     return tl.where(maximum == float("-inf"), 0.0, maximum)

@@ -1,8 +1,8 @@
 """Attention of one query per row over a paged cache. Keys are computed in chunks of 256 tokens.
 
 Each chunk gives a partial result for each head. Of the programs of a row, the one that finishes last merges the partial
-results in the order of the chunks. The bits of a row therefore depend neither on the number of programs that share the
-row nor on the other rows.
+results in the order of the chunks. The result of a row therefore has the same bits for any number of programs and any
+other rows.
 Source: Dao et al. 2023, "Flash-Decoding"; Milakov and Gimelshein 2018, arXiv:1805.02867.
 """
 
@@ -35,7 +35,8 @@ class DecodeRows(NamedTuple):
     block_tables: [rows, blocks], int32 or int64: cache blocks of each row.
     key_lens: [rows], int32: number of keys of each row, including the key of the current step. A row with 0 keys gives
         zeros and reads no block. The unused rows of a graph have 0 keys.
-    partial_starts: [rows], int32: index of each row's first partial result, see `partial_starts`.
+    partial_starts: [rows], int32: index of each row's first partial result, as the function `partial_starts` computes
+        it.
     """
 
     block_tables: Tensor
@@ -71,7 +72,12 @@ def partial_starts(key_lens: Sequence[int]) -> list[int]:
 
 
 def num_splits(rows: int, num_kv_heads: int, max_key_len: int, num_processors: int) -> int:
-    """Number of programs that share a row and key-value head. Short rows get few: each program has a fixed cost."""
+    """Number of programs that share a row and key-value head.
+
+    Short rows get few programs, because each has a fixed cost.
+
+    rows: number of rows. num_processors: number of multiprocessors of the device.
+    """
     chunks, groups = -(-max_key_len // KEY_CHUNK_TOKENS), max(1, rows * num_kv_heads)
     least, most = (-(-count * num_processors // groups) for count in (_LEAST_PROGRAMS, _MOST_PROGRAMS))
     return max(1, min(chunks, max(least, min(most, chunks // _CHUNKS_OF_PROGRAM))))
@@ -93,8 +99,7 @@ def paged_decode_attention(
     key_cache: [blocks, block_size, kv_heads, key_dim], dtype of the query; the last dimension contiguous. kv_heads
         divides heads.
     value_cache: [blocks, block_size, kv_heads, value_dim], likewise. It may be the same tensor as `key_cache`.
-    scores: `causal` has no effect, because the query is at the last position. The same holds for cross-attention
-        (`causal=False`).
+    scores: `causal` has no effect, because the query is at the last position or, in cross-attention, sees all keys.
     splits: number of programs that share the chunks of a row and key-value head. The result does not depend on it.
     partials: memory for the partial results of all rows.
     out: [rows, heads, value_dim], contiguous: memory for the result; None for new memory.
@@ -153,8 +158,8 @@ _MERGED_NUMBERS = 2048
 def _tile(width: int, heads: int, dtype: torch.dtype) -> tuple[int, int, int]:
     """Number of keys that a program loads at once, number of warps, and stages of the loop.
 
-    Tuned on an H200 for heads of 64 and 128 numbers (docs/gpu.md). They must not depend on the number of rows, because
-    this would change the bits of a row.
+    Tuned on an H200 for heads of 64 and 128 numbers (docs/gpu.md). The settings must not depend on the number of rows,
+    because this would change the bits of a row.
     """
     if width <= 128 and not is_float32(dtype):
         return 128, 4 if heads * width <= 4096 else 8, 2

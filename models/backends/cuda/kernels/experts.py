@@ -39,7 +39,10 @@ class ExpertTiles(NamedTuple):
 
 
 def group_by_expert(experts: Tensor, num_experts: int) -> ExpertTiles:
-    """Sort pairs by expert. experts: [tokens, choices], int64, contiguous, each below num_experts."""
+    """Sort the (token, expert) pairs of a step by expert, and cut them into tiles of one expert each.
+
+    experts: [tokens, choices], int64, contiguous, each below num_experts.
+    """
     pairs, device = experts.numel(), experts.device
     tile = min(_MOST_PAIRS, max(16, power_of_two(-(-pairs // num_experts))))
     # An upper bound: each expert has at most one tile that is not full, and a used tile has at least one pair.
@@ -84,7 +87,7 @@ _CUT_TILE = 16
 def _order_kernel(experts, order, spans, pairs, TILE: tl.constexpr):
     """Write the pairs of one expert into the sorted order.
 
-    spans: [2, experts], written: first index of each expert in the sorted order, and the index after its last.
+    spans: [2, experts], output: first index of each expert in the sorted order, and the index after its last.
     """
     expert = tl.program_id(0)
     first = tl.zeros([], tl.int32)
@@ -144,7 +147,7 @@ def gated_expert_linear(
     """First products of gated experts: `act(min(gate, limit)) * (clamp(up, -limit, limit) + up_offset)`.
 
     x: [tokens, in], contiguous. weight: [experts, 2 * width, in], contiguous: features of the gate, then of up.
-    bias: [experts, 2 * width] or None. limit: None for no limit.
+    bias: [experts, 2 * width] or None. tiles: result of `group_by_expert`. limit: None for no limit.
     Returns [tokens * choices, width], in the order of pairs.
     """
     out = x.new_empty(tiles.order.shape[0], weight.shape[1] // 2)
@@ -157,7 +160,7 @@ def expert_linear(
     """Products of pairs: the last products of experts, or the first products of experts without a gate.
 
     x: [tokens, in] or [tokens * choices, in], contiguous: one row per token or one per pair.
-    weight: [experts, out, in], contiguous. bias: [experts, out] or None.
+    weight: [experts, out, in], contiguous. bias: [experts, out] or None. tiles: result of `group_by_expert`.
     Returns [tokens * choices, out], in the order of pairs.
     """
     out = x.new_empty(tiles.order.shape[0], weight.shape[1])
@@ -262,7 +265,7 @@ def _product_kernel(
     COLUMN_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
 ):
-    """Multiply a tile of pairs by a tile of output features of its expert.
+    """Multiply a tile of pairs by the weights of some output features of the tile's expert.
 
     With GATED, multiply by the same features of the gate matrix and of the up matrix, and combine both products.
     """

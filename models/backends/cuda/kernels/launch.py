@@ -25,8 +25,8 @@ class Kernel:
     """A Triton kernel, launched as `kernel[grid](*arguments, **options)`.
 
     Triton looks up the compiled kernel in each launch. This takes 46 microseconds of Python on the host of an H200,
-    longer than most kernels run. This class keeps the compiled kernels in a dictionary of its own. The key has the
-    constants and the properties of the arguments for which Triton compiles a kernel anew.
+    longer than most kernels run. This class therefore keeps the compiled kernels in a separate dictionary. Its key has
+    the constants and the properties of the arguments for which Triton compiles a kernel anew.
 
     arguments: one tensor or number for each parameter that is not a constant of the kernel, in order. A parameter gets
         the same kind of argument in all launches: tensor, integer or float.
@@ -106,12 +106,15 @@ def tile_width(number: int) -> int:
 
 
 def warps(elements: int, per_warp: int = 512, most: int = 16) -> int:
-    """Number of warps of a program that holds `elements` numbers at once. A power of two."""
+    """Number of warps of a program that holds `elements` numbers at once. A power of two.
+
+    per_warp: desired number of elements per warp. most: largest result.
+    """
     return min(most, max(1, power_of_two(-(-elements // per_warp))))
 
 
 def is_float32(dtype: torch.dtype) -> bool:
-    """Whether `dtype` is float32. Its products are exact, without matrix units, and its tiles need more registers."""
+    """Whether `dtype` is float32. Products of float32 run without matrix units, and their tiles need more registers."""
     return dtype == torch.float32
 
 
@@ -120,8 +123,8 @@ def pipeline_stages(elements: int, dtype: torch.dtype, is_paged: bool) -> int:
 
     elements: size of one key tile, in elements. Tiles of more than 16 KB get one stage: two key tiles and two value
         tiles would need more than 99 KB of shared memory.
-    is_paged: the loop also loads the addresses of the keys. Triton then needs one more stage; otherwise it pipelines
-        nothing.
+    is_paged: whether the loop also loads the addresses of the keys. Triton then needs one more stage; otherwise it
+        pipelines nothing.
     """
     if elements * dtype.itemsize > 16 * 1024:
         return 1

@@ -86,7 +86,10 @@ def top_k_of_chunks(logits: Tensor, k: int, with_sum: bool) -> tuple[Tensor, Ten
 
 @triton.jit
 def sort_keys(x):
-    """int32 keys that sort like the float32 numbers. Both zeros have the same key. NaN has the lowest, -2 ** 31 + 1."""
+    """int32 keys that sort like the float32 numbers. Both zeros have the same key.
+
+    NaN has the lowest key, -2 ** 31 + 1.
+    """
     bits = tl.where(x == 0.0, 0.0, x).to(tl.int32, bitcast=True)
     return tl.where(x == x, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), -2147483647)
 

@@ -20,7 +20,7 @@ class Int8Matrix(NamedTuple):
 class Int4Matrix(NamedTuple):
     """`weight[o, i] = scales[o, i // group] * (code[o, i] - 8) - minimums[o, i // group]`, with codes from 0 to 15.
 
-    codes: [out, in / 2], uint8, see `pack_int4`.
+    codes: [out, in / 2], uint8, two codes per byte as `pack_int4` packs them.
     scales: [out, groups], float16 or float32. minimums: likewise, or None for zeros.
     group: number of inputs that share a scale: a multiple of 32, or at least `in`. The last group of a row may be
         shorter.

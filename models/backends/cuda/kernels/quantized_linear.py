@@ -93,7 +93,7 @@ def _result(x: Tensor, codes: Tensor, out: Tensor | None) -> Tensor:
 
 
 class Tiles(NamedTuple):
-    """Numbers of rows, output features and inputs of a tile, warps of a program, and stages of its loop."""
+    """Sizes of a matrix product: rows, outputs and inputs of a tile, warps of a program, and stages of its loop."""
 
     rows: int
     columns: int
@@ -103,7 +103,9 @@ class Tiles(NamedTuple):
 
 
 def _int8_tiles(rows: int, dtype: torch.dtype) -> Tiles:
-    """Tiles for a number of rows. Tiles are small for few rows, so that more programs read the weight.
+    """Sizes of the 8-bit product for x with this number of rows.
+
+    Few rows get small tiles, so that more programs read the weight.
 
     Tuned on an H200: docs/gpu.md.
     """
@@ -115,7 +117,7 @@ def _int8_tiles(rows: int, dtype: torch.dtype) -> Tiles:
 
 
 def _int4_tiles(rows: int, dtype: torch.dtype) -> Tiles:
-    """Tiles for a number of rows, as in `_int8_tiles`."""
+    """Sizes of the 4-bit product for x with this number of rows. Few rows get small tiles, as in `_int8_tiles`."""
     if is_float32(dtype):
         return Tiles(16, 32, 64, 4, 3)
     if rows <= 16:
@@ -124,10 +126,11 @@ def _int4_tiles(rows: int, dtype: torch.dtype) -> Tiles:
 
 
 def _bytes_of_step(group: int, inputs: int) -> int:
-    """Number of bytes that one step of the loop multiplies for each output feature.
+    """Number of bytes of codes that one step of the loop processes for each output feature, in a 4-bit product.
 
     A step covers whole runs, and at most `inputs / 2` bytes, because a byte holds two codes. The lower codes of a step
     share one scale, and so do its upper codes.
+    group: number of inputs that share a scale. inputs: number of inputs of a tile.
     """
     size = HALF_RUN
     while 4 * size <= inputs and group % (4 * size) == 0:

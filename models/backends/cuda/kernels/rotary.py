@@ -30,7 +30,7 @@ class RotaryTables(NamedTuple):
     interleaved: bool
 
     def constants(self, head_dim: int) -> dict[str, Any]:
-        """Constants and launch options of a kernel."""
+        """Constants and launch options of a kernel, by name."""
         dim = 2 * self.cos.shape[-1]
         return {
             "HEAD_DIM": head_dim,

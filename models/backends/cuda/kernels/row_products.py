@@ -1,8 +1,8 @@
-"""Products of a single row with a weight. In a decode step of one sequence, their time is that of reading the weights.
+"""Products of a single row with a weight. Reading the weight takes most of their time.
 
 Each program computes a few output features. Codes of 8 and 4 bits are converted to float32 by bit operations: a code
-becomes the low mantissa bits of 2 ** 23, which is then subtracted. The instruction that converts integers is slower
-than the memory.
+becomes the low mantissa bits of 2 ** 23, which is then subtracted. The instruction that converts integers would take
+longer than reading the weight.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def dense_row(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Te
 
 
 def int8_row(x: Tensor, weight: Int8Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`x W^T + b` with a weight of 8 bits. The other arguments are those of `dense_row`."""
+    """`x W^T + b` with a weight of 8 bits. x, bias, out and result as for `dense_row`."""
     return _multiply(x, weight.codes, weight.scales, bias, out)
 
 
@@ -51,7 +51,7 @@ def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | N
 
 
 def int4_row(x: Tensor, weight: Int4Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
-    """`x W^T + b` with a weight of 4 bits. The other arguments are those of `dense_row`."""
+    """`x W^T + b` with a weight of 4 bits. x, bias, out and result as for `dense_row`."""
     columns, inputs = weight.codes.shape[0], x.shape[1]
     if columns:
         _int4_row_kernel[(-(-columns // _COLUMNS),)](

@@ -42,6 +42,7 @@ def draw(logits: Tensor, filters: FilterColumns, uniforms: Tensor) -> Drawn:
 
     logits: [rows, vocab], float32, not modified; the last dimension contiguous.
     uniforms: [rows], float64, in [0, 1): cumulative probability at which the token is drawn.
+    Returns the tokens, and for each row the smallest kept logit divided by the temperature.
     """
     (rows, vocab), device = logits.shape, logits.device
     keys, _ = top_k_of_chunks(logits, _CANDIDATES, with_sum=False)
@@ -79,8 +80,9 @@ _TILE = 4096
 
 @triton.jit
 def _scaled(logits, places, count, temperature):
-    """Load some logits and divide them by the temperature. Logits at places from `count` on are -inf.
+    """Load some logits and divide them by the temperature. Logits at indices of `count` or more are -inf.
 
+    places: indices of the logits.
     logits: float32 logits, or int64 keys of `top_k_of_chunks`. Keys that stand for no logit give NaN.
     """
     x = tl.load(logits + places, mask=places < count, other=0)
@@ -107,9 +109,9 @@ def _weights(x, maximum, lowest):
 
 @triton.jit
 def _threshold(logits, count, temperature, maximum, lowest, wanted, BY_WEIGHT: tl.constexpr, TILE: tl.constexpr):
-    """The largest threshold such that enough logits reach it.
+    """The largest threshold that enough logits reach or exceed.
 
-    logits, count: see `_scaled`.
+    logits: float32 logits, or int64 keys of `top_k_of_chunks`. count: number of logits.
     lowest: logits below this value are ignored.
     wanted: int64, smallest number of logits that must reach the threshold; with BY_WEIGHT, smallest sum of weights.
     """
@@ -148,10 +150,11 @@ def _threshold_of_row(
     BY_WEIGHT: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Find the `_threshold` of a whole row. Searches the largest logits of its chunks first, because this is faster.
+    """Find the largest threshold that enough logits of a row reach, as `_threshold` does.
 
+    Searches the largest logits of its chunks first, because this is faster than a search of the whole row.
     keys, num_keys: keys of the largest logits of the chunks, and their number.
-    complete_above: all logits of the row above this number are among these keys.
+    complete_above: `keys` contains all logits of the row that are larger than this number.
     """
     found = _threshold(keys, num_keys, temperature, maximum, lowest, wanted, BY_WEIGHT, TILE)
     if found <= complete_above:
@@ -161,7 +164,7 @@ def _threshold_of_row(
 
 @triton.jit
 def _total(logits, vocab, temperature, maximum, lowest, TILE: tl.constexpr):
-    """Sum of the weights (see `_weights`) of all tokens of a row, int64."""
+    """Sum of the weights of all tokens of a row, int64. `_weights` defines the weight of a token."""
     total = tl.zeros([], tl.int64)
     for start in range(0, vocab, TILE):
         x = _scaled(logits, start + tl.arange(0, TILE), vocab, temperature)

@@ -1,8 +1,8 @@
 """Attention of ragged rows of queries, for prefill and encoders, over ragged keys or a paged cache.
 
 A program computes a tile of queries of one row and head. It loops over the visible keys in tiles, which begin at
-multiples of the tile size, in ascending order. Tiles of keys that all its queries see need no mask. The bits of a query
-depend on its place in its row. They depend neither on other rows nor on the queries that share its tile.
+multiples of the tile size, in ascending order. Tiles of keys that all its queries see need no mask. The bits of a
+query's result depend on its position in its row, but neither on other rows nor on the other queries of its tile.
 Source: Dao 2023, arXiv:2307.08691.
 """
 
@@ -25,7 +25,7 @@ class TileRows(NamedTuple):
     query_starts: [rows + 1], int32: index of each row's first query, and at the end the number of queries.
     key_lens: [rows], int32: number of keys of each row.
     first_positions: [rows], int32: position of each row's first query.
-    max_query_len: no row has more queries than this.
+    max_query_len: largest number of queries of a row, or an upper bound.
     key_starts: [rows], int32: index of each row's first ragged key; None for a paged cache.
     block_tables: [rows, blocks], int32 or int64: blocks of each row in a paged cache; None for ragged keys.
     """
@@ -120,7 +120,8 @@ def _tiles(width: int, dtype: torch.dtype, is_paged: bool, has_bias: bool) -> tu
 
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-"""Scores are multiplied by log2(e), so that a power of two gives their exponential."""
+"""log2(e). Scores are multiplied by it, so that their exponential is a power of two, which the device computes
+faster."""
 
 
 @triton.jit
