@@ -1,4 +1,4 @@
-"""Names the format of an audio file by its first bytes, and the demuxer that reads it.
+"""Finds the format of an audio file by its first bytes, and FFmpeg's demuxer for the format.
 
 The demuxer is chosen here, not by the decoder, so that a file cannot select a format that refers to other files.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 class Container(NamedTuple):
     """A file format.
 
-    name: name for users.
+    name: name of the format in messages to users.
     demuxer: name of FFmpeg's demuxer; None for a format that is not supported.
     """
 
@@ -41,7 +41,7 @@ SUPPORTED = "WAV, MP3, M4A and MP4, WebM, FLAC, Ogg and AAC"
 
 
 def container_of(data: bytes) -> Container:
-    """The format of a file, by its first bytes."""
+    """The format of a file, by its first bytes; `UNKNOWN` if they belong to no known format."""
     if data[:4] == b"RIFF" and data[8:12] == b"WAVE":
         return WAV
     for offset, magic, container in _MAGIC:

@@ -30,7 +30,7 @@ _SAMPLE_BYTES = 4
 
 
 class Refused(ValueError):
-    """A file cannot be decoded. The message completes a sentence that begins with the name of its format."""
+    """A file cannot be decoded. The message completes the sentence "the FORMAT file ...", such as "is damaged"."""
 
 
 class Mono:
@@ -46,7 +46,7 @@ class Mono:
         self._to_rate: Any = None
 
     def push(self, frame: Any) -> Iterator[NDArray[np.float32]]:
-        """The samples that a decoded frame adds: float32."""
+        """The samples, float32, that are complete after a decoded frame. The last ones may stay in the resampler."""
         source = frame.format.name, frame.layout.name, frame.sample_rate
         if source != self._source:
             # If a file was joined from several files, its parts may have different formats.
@@ -67,7 +67,7 @@ class Mono:
                     yield changed.to_ndarray()[0]
 
     def finish(self) -> Iterator[NDArray[np.float32]]:
-        """The samples that are held back."""
+        """The last samples, which are still in the resampler."""
         if self._to_rate is not None:
             for rest in self._to_rate.resample(None):
                 yield rest.to_ndarray()[0]
@@ -75,7 +75,11 @@ class Mono:
 
 
 def decode(data: bytes, request: dict[str, Any]) -> bytearray:
-    """The mono samples of a file. Raises Refused, and the errors of the decoder."""
+    """Decode a file to mono samples, as bytes of float32.
+
+    request: the fields of the JSON line that came before the file.
+    Raises Refused if the file has no supported audio or is too long, and the errors of the decoder.
+    """
     rate, max_seconds, codecs = request["rate"], request["max_seconds"], request["codecs"]
     options = {"codec_whitelist": ",".join(codecs)}
     samples = bytearray()
@@ -102,7 +106,7 @@ def decode(data: bytes, request: dict[str, Any]) -> bytearray:
 
 
 def _frames(file: Any, stream: Any) -> Iterator[Any]:
-    """Decoded frames. A damaged packet is left out, as players do; a file that ends too early ends there."""
+    """The decoded frames of a stream. Damaged packets are left out. A file that ends too early gives fewer frames."""
     packets = file.demux(stream)
     while True:
         try:
@@ -129,7 +133,7 @@ def _reason(error: Exception) -> str:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Limit the memory that the process may allocate from now on."""
+    """Limit the memory that the process may allocate beyond its present memory. Works on Linux only."""
     if sys.platform != "linux":
         return
     import resource
@@ -141,13 +145,13 @@ def _limit_memory(more_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after this processor time; 0 for no limit. Time in which other processes run is not included."""
+    """End the process after it has used this much processor time; 0 cancels the limit. Does nothing on Windows."""
     if sys.platform != "win32":
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
 
 
 def main() -> None:
-    """Print an empty line when ready, then reply to requests until stdin closes."""
+    """Print an empty line when the process is ready, then reply to requests until stdin closes."""
     cpu_seconds, working_bytes = float(sys.argv[1]), int(sys.argv[2])
     av.logging.set_level(None)
     output = sys.stdout.buffer

@@ -1,4 +1,4 @@
-"""Decode compressed recordings with FFmpeg (package `av`), in a process under limits on processor time and memory."""
+"""Decodes compressed recordings with FFmpeg (package `av`), in a process with limited processor time and memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from server.system.line_process import LineProcess
 CPU_SECONDS = 30.0
 """Limit of the processor time for one file. Half an hour of MP3 takes about 3 s."""
 WORKING_BYTES = 256 << 20
-"""Memory of the process for one file, besides the file and its samples."""
+"""Limit of the memory that the process may use for one file, besides the file and its samples."""
 WALL_SECONDS = 120.0
-"""Limit for one file on a machine that is too busy to give the process its processor time."""
+"""Limit of the elapsed time for one file. It applies on a machine that is too busy to run the process."""
 CODECS = (
     "aac",
     "alac",
@@ -42,7 +42,7 @@ CODECS = (
     "pcm_f32le",
     "pcm_f64le",
 )
-"""FFmpeg's decoders that may run."""
+"""Names of FFmpeg's decoders that may run. Files with other codecs are refused."""
 _PROCESS_FILE = Path(__file__).with_name("decode_process.py")
 
 
@@ -60,10 +60,11 @@ class Decoder:
         self._process = LineProcess(_PROCESS_FILE, [str(cpu_seconds), str(working_bytes)], gives_way=True)
 
     def decode(self, data: bytes, container: Container, max_seconds: float) -> Samples:
-        """Mono samples at 16 kHz.
+        """Decode a file to mono samples at 16 kHz.
 
-        Raises AudioError for a file that is not supported, damaged, empty or too long, and NotReady
-        if the process does not work.
+        container: format of the file. max_seconds: longest recording that is accepted.
+        Raises AudioError for a file that is not supported, damaged, empty or too long, or if the package `av` is
+        missing. Raises NotReady if the process does not answer within `WALL_SECONDS`.
         """
         if container.demuxer is None:
             raise AudioError(f"the file is {container.name}; supported are {SUPPORTED}")

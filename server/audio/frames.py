@@ -1,7 +1,7 @@
-"""Split a recording for the log-mel computation in the worker, join its frames, and take windows of them.
+"""Splits a recording for the log-mel computation in the worker, joins the log-mel frames, and takes windows of them.
 
 The worker returns log10 of the power in each mel band. The scaling that depends on the whole recording is done here:
-values below the maximum minus 8 are raised to it, then all are scaled to about -1..1.
+values below the maximum minus 8 are raised to this limit, then all values are scaled to about -1 to 1.
 Source: Radford et al. 2022, arXiv:2212.04356, section 2.2, and the code published with it.
 """
 
@@ -47,7 +47,7 @@ def split_samples(samples: Samples, window_frames: int) -> list[Samples]:
 
 
 def join_log_mel(parts: list[Frames]) -> Frames:
-    """Concatenate the log-mel frames of the parts of `split_samples` and scale them. Removes the parts."""
+    """Concatenate log-mel frames, one array for each part of `split_samples`, and scale them. Empties the list."""
     frames: Frames = np.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=np.float32)
     end = len(frames)
     while parts:
@@ -67,10 +67,10 @@ def window(frames: Frames, start: int, window_frames: int) -> Frames:
 
 
 def second_bytes(num_mels: int) -> int:
-    """Memory per second of a recording: its samples and its frames."""
+    """Bytes of memory per second of a recording, for its samples and its log-mel frames."""
     return 4 * (SAMPLE_RATE + FRAMES_PER_SECOND * num_mels)
 
 
 def num_frames(num_samples: int) -> int:
-    """Number of frames that `num_samples` samples have, without the padding of `split_samples`."""
+    """Number of frames of `num_samples` samples, rounded up, without the padding of `split_samples`."""
     return -(-num_samples // HOP_SAMPLES)

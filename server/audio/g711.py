@@ -1,4 +1,4 @@
-"""Decode telephone audio: mu-law and A-law of 8 bits, 8,000 samples a second. Source: ITU-T G.711 (1988)."""
+"""Decodes telephone audio: mu-law and A-law of 8 bits, 8,000 samples a second. Source: ITU-T G.711 (1988)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ RATE = 8_000
 
 
 def decode_ulaw(data: bytes) -> bytes:
-    """Samples in mu-law as PCM of 16 bits, little-endian."""
+    """Convert samples in mu-law, one byte each, to PCM of 16 bits, little-endian."""
     return _MU_LAW[np.frombuffer(data, dtype=np.uint8)].tobytes()
 
 
 def decode_alaw(data: bytes) -> bytes:
-    """Samples in A-law as PCM of 16 bits, little-endian."""
+    """Convert samples in A-law, one byte each, to PCM of 16 bits, little-endian."""
     return _A_LAW[np.frombuffer(data, dtype=np.uint8)].tobytes()
 
 

@@ -1,4 +1,4 @@
-"""Audio that arrives in pieces: WAV of any length, or plain PCM, as mono PCM of 16 bits."""
+"""Decodes live audio that arrives in pieces (WAV, PCM without a header, or G.711) to mono PCM of 16 bits."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ MIN_RATE, MAX_RATE = 8_000, 48_000
 MAX_CHANNELS = 8
 _MAX_HEADER_BYTES = 1 << 16
 _ENDLESS_BYTES = 0x7FFF0000
-"""Programs that write a WAV file to a pipe announce 0 bytes of audio, or nearly as many as the header can."""
+"""A WAV header that announces 0 bytes of audio, or at least this many, has an unknown length. Programs that write to a
+pipe make such headers."""
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 
 
 @dataclass
 class PcmStream:
-    """Decodes one stream. The pieces may end anywhere, also inside of a sample.
+    """Decodes one stream. The pieces may end anywhere, even inside a sample.
 
-    format: `pcm` (16 bits, little-endian, mono), `pcmu`, `pcma` (8,000 Hz), or None: WAV if the stream begins so, else
-        `pcm`.
-    rate: samples a second of `pcm`; that of the header for WAV.
+    format: `pcm` (16 bits, little-endian, mono), `pcmu` or `pcma` (mu-law or A-law, 8,000 Hz), or None to detect it:
+        WAV if the stream begins with a WAV header, else `pcm`.
+    rate: samples a second. Given for `pcm`; replaced by the rate of the header for WAV, and by 8,000 for `pcmu` and
+        `pcma`.
     """
 
     format: str | None
@@ -40,7 +42,10 @@ class PcmStream:
         self._is_open = self.format is not None
 
     def add(self, data: bytes) -> bytes:
-        """The samples that a piece completes: mono PCM of 16 bits. Raises InvalidRequest for other WAV."""
+        """Add a piece. Returns the samples that it completes: mono PCM of 16 bits, little-endian.
+
+        Raises InvalidRequest if a WAV header cannot be read, or has another format than PCM of 16 bits.
+        """
         if self.format in ("pcmu", "pcma"):
             return g711.decode_ulaw(data) if self.format == "pcmu" else g711.decode_alaw(data)
         self._waiting += data
@@ -60,7 +65,7 @@ class PcmStream:
         return mixed
 
     def _opened(self) -> bool:
-        """Read the header of WAV, if the stream has one. Returns whether samples follow."""
+        """Read the WAV header, if the stream has one. Returns False if the header is not complete yet."""
         if not b"RIFF".startswith(bytes(self._waiting[:4])):
             self._is_open = True
             return True
@@ -102,6 +107,6 @@ class PcmStream:
 
 
 def check_rate(rate: int) -> None:
-    """Raise InvalidRequest for a rate that live audio cannot have."""
+    """Raise InvalidRequest unless `rate` is from `MIN_RATE` to `MAX_RATE` samples a second."""
     if not MIN_RATE <= rate <= MAX_RATE:
         raise InvalidRequest(f"`rate` must be from {MIN_RATE:,} to {MAX_RATE:,} samples a second, not {rate:,}", "rate")

@@ -1,7 +1,7 @@
-"""Change the sample rate with a polyphase windowed-sinc filter.
+"""Changes the sample rate of a recording with a polyphase windowed-sinc filter.
 
 The ratio of the rates is `up / down` in lowest terms. In principle, `up - 1` zeros are inserted after each sample, a
-low-pass filter removes everything above the lower Nyquist frequency, and every `down`-th sample is kept. Only the
+low-pass filter removes all frequencies above the lower Nyquist frequency, and every `down`-th sample is kept. Only the
 filter taps that fall on a sample are computed: each of the `up` phases uses its own short filter. Sources: Crochiere
 and Rabiner 1983, Multirate Digital Signal Processing, chapter 2; Kaiser 1974 for the window.
 """
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from server.audio.frames import Samples
 
 ZERO_CROSSINGS = 16
-"""Zero crossings of the sinc on each side."""
+"""Number of zero crossings of the sinc on each side of its centre."""
 KAISER_BETA = 8.6
-"""Attenuation of the stop band: about 86 dB."""
+"""Shape of the Kaiser window. This value attenuates the stop band by about 86 dB."""
 _TAPS_AT_ONCE = 1 << 16
-"""Taps of the filter that are in memory together. Rates without a common divisor need millions of taps."""
+"""Number of filter taps that are in memory together. Rates without a common divisor need millions of taps."""
 
 
 def resample(samples: Samples, rate: int, target_rate: int) -> Samples:

@@ -1,7 +1,7 @@
-"""Cut a recording into windows at its quietest places, so that the windows can be decoded at the same time.
+"""Cuts a recording into windows at its quietest places, so that the windows can be transcribed at the same time.
 
-A window ends where the recording is quietest within the second half of the longest possible window. Loudness decides,
-not a model of speech; a recording without pauses is cut at its softest moment.
+A window ends where the recording is quietest within the second half of the longest possible window. Only loudness is
+measured, not speech. A recording without pauses is therefore cut where it is least loud.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _MIN_POWER = 1e-10
 
 
 def cut_at_silences(frames: Frames, num_frames: int, window_frames: int) -> list[tuple[int, int]]:
-    """First frame and end of each window, in order. Together they cover the recording.
+    """First frame and end of each window, in order. Together the windows cover the recording.
 
     frames: log-mel frames.
-    num_frames: frames that belong to the recording.
-    window_frames: longest window. All windows but the last are at least half as long, and begin at an even frame.
+    num_frames: number of frames that belong to the recording; the frames after them are padding.
+    window_frames: length of the longest window in frames. All windows but the last are at least half as long. All
+        windows begin at an even frame.
     """
     loudness = _loudness(frames[:num_frames])
     spans = []
@@ -38,14 +39,17 @@ def cut_at_silences(frames: Frames, num_frames: int, window_frames: int) -> list
 
 
 def loudness_frames(samples: Samples) -> Frames:
-    """Logarithm of the power of each 10 ms: [frames, 1], in place of log-mel frames. The last frame may be shorter."""
+    """Log10 of the mean power in each frame of 10 ms: [frames, 1], float32. Used like log-mel frames of one band.
+
+    If the last frame is incomplete, it is filled up with zeros.
+    """
     padded = np.pad(samples, (0, -len(samples) % HOP_SAMPLES))
     power = np.square(padded).reshape(-1, HOP_SAMPLES).mean(axis=1, keepdims=True)
     return np.asarray(np.log10(np.maximum(power, _MIN_POWER)), dtype=np.float32)
 
 
 def _loudness(frames: Frames) -> NDArray[np.float64]:
-    """Mean of the log-mel bands of each frame, averaged over the frames around it."""
+    """Loudness of each frame: the mean of its log-mel bands, averaged over the frames around it."""
     sums = np.concatenate([[0.0], np.cumsum(frames.mean(axis=1, dtype=np.float64))])
     places = np.arange(len(frames))
     begin = np.maximum(places - SMOOTHED_FRAMES // 2, 0)

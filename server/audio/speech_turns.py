@@ -1,7 +1,8 @@
-"""Find where speech begins and ends in audio that arrives in pieces, by its loudness.
+"""Finds where speech begins and ends in audio that arrives in pieces, by its loudness.
 
-Speech is louder than the background by a margin. The background level falls at once and rises slowly. There is no
-model of speech, so music and other loud sounds count as speech.
+Sound counts as speech if it is louder than the background by a margin. The background level follows falling loudness at
+once, and rising loudness slowly. Music and other loud sounds therefore count as speech. A turn is the time from the
+beginning of speech to a pause.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 FRAME_MILLISECONDS = 10
-"""Length of a frame, less up to one sample where the rate is no multiple of 100."""
+"""Length of a frame. It is up to one sample shorter if the rate is not a multiple of 100."""
 START_FRAMES = 5
-"""Speech begins with 50 ms of loud frames. A shorter sound is a click."""
+"""Number of consecutive loud frames with which speech begins (50 ms). A shorter sound is a click."""
 MAX_TURN_MILLISECONDS = 28_000
-"""A longer turn is ended, so that it fits into a window of 30 s with its padding."""
+"""Longest turn. It is then ended without a pause, so that it fits with its padding into a window of 30 s."""
 _SMOOTHING = 0.3
 _RISE = 0.002
-"""Rise of the background level in a frame, in powers of 10: 2 dB a second."""
+"""Largest rise of the background level per frame, in log10 of the power: 2 dB a second."""
 _MAX_FIRST = -4.3
-"""Logarithm of the largest background that is assumed at the start (-43 dBFS), for audio that begins with speech."""
+"""Largest background level assumed at the start, in log10 of the power (-43 dBFS). Some audio begins with speech."""
 _MIN_POWER, _MIN_SPEECH = 1e-7, -5.0
-"""Power of the lowest background, and the logarithm of the lowest power of speech (-50 dBFS)."""
+"""Lower bound of the measured power of a frame, and the lowest level of speech in log10 of the power (-50 dBFS)."""
 
 
 class TurnEvent(NamedTuple):
-    """Begin or end of speech. milliseconds: its time since the first sample, padding included."""
+    """The beginning or end of a turn.
+
+    milliseconds: time since the first sample of the stream. A turn includes the padding before and after its speech.
+    """
 
     kind: Literal["started", "stopped"]
     milliseconds: int
@@ -36,12 +40,14 @@ class TurnEvent(NamedTuple):
 
 @dataclass
 class SpeechTurns:
-    """The detector of one stream.
+    """Detects the turns of one stream.
 
     rate: samples a second.
-    threshold: 0 to 1. Speech is louder than the background by 4 dB (0) to 20 dB (1).
-    prefix_milliseconds: audio that a turn has before its first loud frame.
-    silence_milliseconds: quiet that ends a turn.
+    threshold: 0 to 1. Speech is louder than the background by at least 4 dB (0) to 20 dB (1).
+    prefix_milliseconds: length of the audio before the first loud frame that belongs to a turn.
+    silence_milliseconds: length of the pause that ends a turn.
+    at: milliseconds of audio that have been processed.
+    speaking: whether a turn is in progress.
     """
 
     rate: int
@@ -61,7 +67,10 @@ class SpeechTurns:
         self._turn_start = 0.0
 
     def add(self, pcm: bytes) -> list[TurnEvent]:
-        """Listen to more samples (PCM of 16 bits), and return what has begun or ended."""
+        """Process more samples. Returns the beginnings and ends of turns that were found, in order.
+
+        pcm: mono samples, PCM of 16 bits, little-endian.
+        """
         size = self._size
         samples = np.concatenate([self._rest, np.frombuffer(pcm, dtype="<i2")])
         whole = len(samples) // size * size
@@ -71,7 +80,7 @@ class SpeechTurns:
         return [event for level in levels if (event := self._frame(level)) is not None]
 
     def end_turn(self) -> None:
-        """Forget the turn in progress: the client has committed or cleared its audio."""
+        """End the turn in progress without an event, because the client has committed or cleared its audio."""
         self.speaking = False
         self._loud, self._quiet = 0, 0.0
 

@@ -1,7 +1,8 @@
-"""Times of the tokens of a window, from the cross-attention of a speech model, by dynamic time warping.
+"""Finds the times of tokens from the cross-attention weights of a speech model, by dynamic time warping.
 
-In the matrix of tokens and source positions, the path that follows the largest weights, without ever going back to an
-earlier token or position, shows when each token was spoken. Equal to `_extract_token_timestamps` of `transformers` 5.
+The weights are a matrix of tokens and source positions. A path through it follows the largest weights, and never goes
+back to an earlier token or position. It shows when each token was spoken. Gives the same times as
+`_extract_token_timestamps` of `transformers` 5.
 Source: Radford et al. 2022, arXiv:2212.04356, and the code published with it (`timing.py`); Sakoe and Chiba 1978.
 """
 
@@ -17,9 +18,9 @@ _DIAGONAL, _UP, _LEFT = 0, 1, 2
 def token_times(weights: bytes, source_tokens: int, num_tokens: int) -> list[float]:
     """The time at which each new token of a window ends, in seconds from the start of the window.
 
-    weights: float32, little-endian, [num_tokens - 1, source_tokens], see `Hypothesis.attention`.
-    num_tokens: new tokens, with the end token. The last token has no weights, so it gets the time of the token before
-        it.
+    weights: float32, little-endian, [num_tokens - 1, source_tokens], from `Hypothesis.attention`.
+    num_tokens: number of new tokens, end token included. The last token has no weights, so it gets the time of the
+        token before it.
     """
     if num_tokens < 2:
         return [0.0] * num_tokens

@@ -1,8 +1,8 @@
-"""Find the parts of a recording that may be speech, from the energy in bands of its log-mel frames.
+"""Finds the parts of a recording that may be speech, from the energy in bands of its log-mel frames.
 
-The noise floor of a band is the level that it exceeds 90% of the time. A steady sound (silence, hum, noise, one tone)
-stays at its floor; speech rises above it, in noise too. Music rises as well, so this detector keeps it. It is not a
-model: see docs/decisions/0152-speech-that-behaves.md for measurements.
+The noise floor of a band is the level that the band exceeds 90% of the time. A steady sound (silence, hum, noise, one
+tone) stays near this floor. Speech rises above the floor, even in noise. So does music, which therefore counts as
+speech. See docs/decisions/0152-speech-that-behaves.md for measurements.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from numpy.typing import NDArray
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, Frames
 
 BANDS = 16
-"""Mel bands are averaged to this many, which makes the level of noise steady."""
+"""Number of bands to which the mel bands are averaged. Wide bands make the level of noise steady."""
 SMOOTHED_FRAMES = FRAMES_PER_SECOND // 5
-"""Levels are means over 0.2 s."""
+"""Number of frames over which levels are averaged (0.2 s)."""
 FLOOR_PERCENT = 10
 MIN_RISE_DB = 1.5
-"""Mean rise of the bands over their floors in speech. White and brown noise reach 1.4 dB within a minute; half of the
-frames of speech in noise of the same power exceed 1.7 dB."""
+"""Smallest rise of speech over the noise floors, as the mean of the bands. White and brown noise reach 1.4 dB within a
+minute. Half of the frames of speech in noise of the same power exceed 1.7 dB."""
 MIN_SPEECH_FRAMES = FRAMES_PER_SECOND // 4
-"""Shorter rises, such as clicks, are not speech."""
+"""Smallest number of consecutive frames of speech. A shorter rise, such as a click, is not speech."""
 INAUDIBLE_DB, QUIET_DB = -70.0, -50.0
-"""Levels of a band. Noise at -60 dB of full scale is quiet; rounding noise of 16-bit samples is inaudible."""
+"""Levels of a band below which sound is inaudible, and below which it is quiet. Rounding noise of 16-bit samples is
+inaudible; noise at -60 dB of full scale is quiet."""
 _DB_PER_UNIT = 40.0
-"""Scaled frames are log10 of the power, plus 4, divided by 4."""
+"""Decibels per unit of the scaled log-mel frames, whose values are log10 of the power, plus 4, divided by 4."""
 
 Span = tuple[int, int]
 """First frame and end of a part of the recording."""
 
 
 class VoiceActivity:
-    """What a recording contains.
+    """Finds speech and silence in one recording.
 
-    rises: mean rise of the bands over their floors, in dB. levels: level of the loudest band, in dB. [frames]
+    rises: [frames], float64: rise over the noise floors in dB, as the mean of the bands.
+    levels: [frames], float64: level of the loudest band in dB.
     """
 
     def __init__(self, frames: Frames, num_frames: int) -> None:
@@ -47,23 +49,26 @@ class VoiceActivity:
 
     @cached_property
     def speech(self) -> list[Span]:
-        """The parts that may be speech, in order, without the time around them."""
+        """The parts of the recording that may be speech, in order, without padding."""
         is_speech = (self.rises >= MIN_RISE_DB) & (self.levels >= INAUDIBLE_DB)
         edges = np.flatnonzero(np.diff(np.concatenate([[False], is_speech, [False]]).astype(np.int8))).tolist()
         spans = zip(edges[::2], edges[1::2], strict=True)
         return [(start, end) for start, end in spans if end - start >= MIN_SPEECH_FRAMES]
 
     def is_silent(self, start: int, end: int) -> bool:
-        """Whether a part of the recording is quiet and has no speech."""
+        """Whether the frames from `start` to `end - 1` are quiet and have no speech."""
         if bool((self.levels[start:end] >= QUIET_DB).any()):
             return False
         return not any(first < end and last > start for first, last in self.speech)
 
 
 def kept_spans(speech: list[Span], num_frames: int, min_silence_frames: int, padding_frames: int) -> list[Span]:
-    """The parts of a recording that remain when silence is left out, in order, each starting at an even frame.
+    """The parts of a recording that remain when silence is left out, in order. Each part starts at an even frame.
 
-    min_silence_frames: shorter silence remains. padding_frames: silence that remains before and after speech.
+    speech: the parts with speech, in order.
+    num_frames: length of the recording in frames.
+    min_silence_frames: silence between speech that is shorter than this remains.
+    padding_frames: frames of silence that remain before and after speech.
     """
     spans: list[Span] = []
     for start, end in speech:
@@ -84,7 +89,7 @@ def kept_spans(speech: list[Span], num_frames: int, min_silence_frames: int, pad
 
 
 def _smoothed(frames: Frames) -> NDArray[np.float64]:
-    """Levels of the bands in dB, averaged over the frames around each: [frames, BANDS]."""
+    """Level of each band in dB, averaged over the frames around each frame: [frames, BANDS], float64."""
     count = len(frames)
     levels = frames.reshape(count, BANDS, -1).mean(axis=2, dtype=np.float64) * _DB_PER_UNIT - _DB_PER_UNIT
     sums = np.concatenate([np.zeros((1, BANDS)), np.cumsum(levels, axis=0)])

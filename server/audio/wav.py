@@ -1,4 +1,4 @@
-"""Read WAV files with PCM of 8 to 32 bits or floats, up to eight channels mixed to one.
+"""Reads WAV files with PCM of 8 to 32 bits or floats, and mixes up to eight channels to one.
 
 Sources: Microsoft and IBM 1991, Multimedia Programming Interface and Data Specifications 1.0, chapter 3; Microsoft,
 "Multiple Channel Audio Data and WAVE Files", for the extensible format.
@@ -17,13 +17,14 @@ from server.audio.frames import Samples
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 1_000, 192_000
 MAX_AMPLITUDE = 1_000.0
-"""Floats should be from -1 to 1 but may be larger. Above this limit the power of the signal overflows."""
+"""Largest amplitude that is accepted. Floats should be from -1 to 1 but may be larger. Beyond this limit, computing the
+power of the signal may overflow."""
 
 _PCM, _FLOAT, _EXTENSIBLE = 0x0001, 0x0003, 0xFFFE
 _SUBFORMAT_TAIL = bytes.fromhex("000000001000800000aa00389b71")
 _FORMAT_CHUNKS = 16
 _PIECE_SAMPLES = 1 << 20
-"""Samples that are converted at once, because the intermediate numbers are in float64."""
+"""Number of samples per channel that are converted at once. The intermediate float64 values would need much memory."""
 _UNKNOWN_LENGTH = 0xFFFFFFFF
 
 
@@ -33,7 +34,11 @@ class AudioError(ValueError):
 
 @dataclass(frozen=True)
 class _WavFormat:
-    """The content of the `fmt ` chunk. encoding: PCM or float."""
+    """The content of the `fmt ` chunk.
+
+    encoding: `_PCM` or `_FLOAT`. rate: samples a second. frame_bytes: bytes of one sample of all channels.
+    bits: bits of one sample of one channel.
+    """
 
     encoding: int
     channels: int
@@ -45,7 +50,7 @@ class _WavFormat:
 def max_size(data: bytes) -> tuple[int, float]:
     """Upper bounds of the size of a WAV file: samples per channel, and duration in seconds.
 
-    They are computed from the length and the format of the file. If its first chunks do not state the format, the file
+    Both are computed from the length and the format of the file. If its first chunks have no supported format, the file
     is assumed to have one channel, 8 bits and the rate `MIN_RATE`.
     """
     try:
@@ -86,7 +91,7 @@ def is_pcm(data: bytes) -> bool:
 
 
 def read_wav(data: bytes, max_seconds: float) -> tuple[Samples, int]:
-    """Read a file to mono samples from -1 to 1 and their rate in Hz.
+    """Read a WAV file. Returns mono samples, usually from -1 to 1, and their rate in Hz.
 
     Raises AudioError for a file that is not WAV, is compressed, damaged, empty, or longer than `max_seconds`.
     """
@@ -149,7 +154,7 @@ def _mono_samples(data: bytes, form: _WavFormat, max_seconds: float) -> Samples:
 
 
 def check_amplitude(samples: Samples, name: str) -> None:
-    """Raise AudioError for NaN, infinity and amplitudes beyond `MAX_AMPLITUDE`. name: format of the file."""
+    """Raise AudioError if a sample is NaN, infinite or beyond `MAX_AMPLITUDE`. name: file format, for the message."""
     largest = max(float(samples.max()), -float(samples.min()))
     if not np.isfinite(largest):
         raise AudioError(f"the {name} file contains NaN or infinity")
@@ -158,7 +163,7 @@ def check_amplitude(samples: Samples, name: str) -> None:
 
 
 def _decode_samples(data: bytes, form: _WavFormat) -> NDArray[np.float64] | NDArray[np.float32]:
-    """All samples, channels interleaved. PCM of 8 bits is unsigned, wider PCM is signed."""
+    """Decode all samples to floats, channels interleaved. PCM of 8 bits is unsigned, wider PCM is signed."""
     if form.encoding == _FLOAT:
         with np.errstate(over="ignore"):
             return np.asarray(np.frombuffer(data, dtype=f"<f{form.bits // 8}"), dtype=np.float32)

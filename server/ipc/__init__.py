@@ -1,1 +1,1 @@
-"""The boundary between the HTTP process and the worker process: messages, the client of the engine, the supervisor."""
+"""The boundary between the HTTP process and the workers: messages, the engine client, and worker processes."""

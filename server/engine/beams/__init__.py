@@ -1,1 +1,1 @@
-"""Beam search: arithmetic of hypotheses, groups, required terms and stop strings."""
+"""Beam search: hypotheses and their scores, diverse groups, required terms, and stop strings."""

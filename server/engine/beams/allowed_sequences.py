@@ -1,7 +1,7 @@
-"""The token sequences of which an answer must be one: the tokens that may follow each text, from a trie in flat arrays.
+"""Restricts an answer to a list of token sequences: a trie in flat arrays gives the tokens that may follow each text.
 
-All texts of a step are looked up together. The cost is proportional to the number of tokens that may follow them, and
-does not depend on the number of sequences. Imports no torch. See docs/decisions/0158-allowed-sequences.md.
+All texts of a step are looked up together. The cost is proportional to the number of allowed next tokens, and does not
+depend on the number of sequences in the list. Imports no torch. See docs/decisions/0158-allowed-sequences.md.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ Ids = NDArray[np.int64]
 
 
 class AllowedSequences:
-    """The sequences of one request.
+    """The token sequences that one request allows as answers.
 
-    trie: the sequences. end_ids: tokens that end a text, allowed exactly where a sequence ends.
-    A node is an index of the trie. -1 stands for a text that no sequence begins with: no token may follow it.
+    trie: the sequences.
+    end_ids: tokens that end a text. They are allowed only after a complete sequence.
+    Methods name a text by its trie node, an index. Node -1 stands for a text with which no sequence begins: no token
+    may follow it.
     """
 
     def __init__(self, trie: SequenceTrie, end_ids: Sequence[int]) -> None:
@@ -28,7 +30,7 @@ class AllowedSequences:
         self._end_ids = np.array(sorted(set(end_ids)), dtype=np.int64)
 
     def may_end(self, node: int) -> bool:
-        """Whether a sequence ends at a node."""
+        """Whether the text of a node is a complete sequence; False for node -1."""
         return node >= 0 and bool(self._ends[node])
 
     def next_tokens(self, nodes: Ids) -> tuple[Ids, Ids]:
@@ -47,7 +49,7 @@ class AllowedSequences:
         )
 
     def children(self, nodes: Ids, tokens: Ids) -> Ids:
-        """The node of each text after one more token; -1 where no sequence continues with it.
+        """The node of each text after one more token; -1 if no sequence begins with the longer text.
 
         nodes, tokens: [texts], int64.
         """
@@ -62,13 +64,13 @@ class AllowedSequences:
         return np.where((low < starts + counts) & (self._tokens[found] == tokens), found, -1)
 
     def _children(self, nodes: Ids) -> tuple[Ids, Ids]:
-        """First child and number of children of nodes: [texts], int64 each."""
+        """First child and number of children of each node: [texts], int64 each. Node -1 has no children."""
         starts = self._first_children[nodes].astype(np.int64)
         return starts, np.where(nodes >= 0, self._first_children[nodes + 1] - starts, 0)
 
 
 def is_valid(trie: SequenceTrie, vocab_size: int) -> bool:
-    """Whether a trie is well-formed, and its tokens are in the vocabulary. vocab_size: number of token ids."""
+    """Whether the arrays of a trie fit together, and all its tokens are ids from 0 to `vocab_size - 1`."""
     num_nodes = len(trie.ends)
     if num_nodes < 2 or len(trie.tokens) != 4 * num_nodes or len(trie.first_children) != 4 * (num_nodes + 1):
         return False
@@ -80,7 +82,7 @@ def is_valid(trie: SequenceTrie, vocab_size: int) -> bool:
 
 
 def _arrays(trie: SequenceTrie) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
-    """Tokens, first children and ends of a trie, without a copy."""
+    """Tokens, first children and ends of a trie, as arrays that share its memory."""
     return (
         np.frombuffer(trie.tokens, dtype="<i4"),
         np.frombuffer(trie.first_children, dtype="<i4"),

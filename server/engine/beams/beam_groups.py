@@ -4,7 +4,7 @@ Source: Vijayakumar et al. 2018, arXiv:1610.02424, algorithm 1 with Hamming dive
 token is reduced by `diversity_penalty` for each beam of an earlier group that has taken this token in the same step.
 The penalty stays in the score of the beam. Each group is a `BeamSearch` with its own hypotheses. Imports no torch.
 
-The penalty is subtracted after the logits processors. It does not apply where only one token is possible.
+The penalty is subtracted after the logits processors. It does not apply to a beam that has only one possible token.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from server.ipc.wire.params import GenerationParams
 def make_search(
     params: GenerationParams, max_new_tokens: int, end_ids: frozenset[int], terms: RequiredTerms | None = None
 ) -> BeamSearch | None:
-    """The beam search of a request, or None if `num_beams` is 1.
+    """The beam search of a request, or None if `params.num_beams` is 1.
 
+    max_new_tokens: length at which every hypothesis ends.
+    end_ids: tokens that end a hypothesis.
     terms: terms that each hypothesis must contain, or None.
     """
     if params.num_beams == 1:
@@ -78,11 +80,16 @@ class GroupSearch(BeamSearch):
 
     @property
     def shape(self) -> Hashable:
-        """Key by which `advance_together` joins searches. Here it is unique: the groups of this search run in order."""
+        """A key that no other search has: `advance_together` never joins this search with another one."""
         return id(self)
 
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
-        """Advance each group that is not done by one token. Arguments and result as in `BeamSearch.advance`."""
+        """Advance by one token each group whose search has not ended.
+
+        log_probs, token_ids, describe: as in `BeamSearch.advance`. The rows are the running beams of these groups, in
+            the order of the groups.
+        Returns the parent row of each running beam.
+        """
         assert not self.done and log_probs.shape[0] == len(self.running_beams)
         for group in self.groups:
             group.stop_texts = self.stop_texts
@@ -108,9 +115,10 @@ class GroupSearch(BeamSearch):
         return [parent for _, own in going_on for parent in own]
 
     def _diverse(self, log_probs: Float32s, token_ids: Ids, taken: Counter[int], count: int) -> tuple[Float32s, Ids]:
-        """The best `count` candidates of each row after the diversity penalty.
+        """The best `count` candidates of each row after the diversity penalty, best first.
 
         taken: how often earlier groups have taken each token in this step.
+        Returns log-probabilities and token ids: [rows, count] each.
         """
         if taken:
             times = np.array([[taken[token] for token in row] for row in token_ids.tolist()], dtype=np.float32)

@@ -2,13 +2,13 @@
 
 Gives the same tokens as `generate(num_beams=...)` of `transformers` 5:
 
-- Each step considers the best `max(2, 1 + end ids) * num_beams` continuations of all beams together, so that enough of
-  them do not end. Continuations without an end token keep running.
+- Each step considers the best `max(2, 1 + end ids) * num_beams` continuations of all beams together, so that at least
+  `num_beams` of them have no end token. The best `num_beams` continuations without an end token keep running.
 - Only the best `num_beams` continuations may become finished hypotheses. The best `num_beams` hypotheses are kept.
-- The score is `sum of log-probabilities / length ** length_penalty`; both include the end token.
-- `early_stopping=True` ends the search with the `num_beams`-th hypothesis. Otherwise it ends when the best running beam
-  cannot beat the worst kept hypothesis: at its present length (`False`), or at the maximum length if the length penalty
-  favours long answers (`"never"`).
+- The score is `sum of log-probabilities / length ** length_penalty`. The sum and the length include the end token.
+- `early_stopping=True` ends the search when `num_beams` hypotheses are finished. Otherwise the search ends when the
+  best running beam cannot beat the worst kept hypothesis. The beam's score is computed with its present length
+  (`False`), or with the maximum length if the length penalty favours long answers (`"never"`).
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ class _Candidates(NamedTuple):
 
 
 class BeamSearch:
-    """One beam search.
+    """Beam search for one request. `advance` makes one step; `done` is True when the search has ended.
 
     num_beams: number of beams.
     max_new_tokens: length at which every hypothesis ends.
     end_ids: tokens that end a hypothesis.
-    length_penalty, early_stopping: see the module.
-    stop_texts: ends hypotheses that contain a stop string. Set before the first step, or None.
+    length_penalty: exponent of the length by which the score of a hypothesis is divided.
+    early_stopping: when the search ends (True, False or "never"); the module docstring has the rules.
+    stop_texts: ends hypotheses that contain a stop string. Set before the first step; None if there are none.
     """
 
     stop_texts: StopTexts | None = None
     further_tokens: Sequence[Sequence[int]] = ()
-    """For each running beam, tokens whose log-probabilities are needed in addition to the best ones."""
+    """For each running beam, tokens whose log-probabilities `advance` needs in addition to the best candidates."""
 
     def __init__(
         self,
@@ -83,8 +84,8 @@ class BeamSearch:
         log_probs: [rows, candidates], float32: best continuations of each running beam after logits processors, best
             first. One row in the first step, `num_beams` later.
         token_ids: [rows, candidates], int64: tokens of the candidates.
-        describe: called for each surviving token if log-probabilities are reported, else None.
-        Returns the parent row of each running beam; its new token is the last of `running[i].tokens`.
+        describe: returns the log-probability to report for a row and a token; None if none are reported.
+        Returns the parent row of each running beam. The new token of beam i is the last one in `running[i].tokens`.
         """
         return _advance_equals([self], log_probs[None], token_ids[None], [describe])[0]
 
@@ -103,7 +104,10 @@ class BeamSearch:
         self.running_beams = RunningBeams(beams)
 
     def _keep_ended(self, candidates: _Candidates, describe: Describe | None) -> None:
-        """Keep the hypotheses that end with one of the best `num_beams` candidates. Called before the beams change."""
+        """Keep the hypotheses that end with one of the best `num_beams` candidates. Call it before the beams change.
+
+        describe: returns the log-probability to report for a row and a token; None if none are reported.
+        """
         texts, totals = self.running_beams.texts, candidates.totals[: self.num_beams]
         scores, possible = totals / self._penalty(self.length), (totals > LEAST_POSSIBLE).tolist()
         ended = []
@@ -123,7 +127,12 @@ class BeamSearch:
         return bool(score > -np.inf) if len(self.finished) < self.num_beams else self._may_win(score)
 
     def _may_win(self, score: np.float32) -> bool:
-        """Whether a running beam can still replace the worst of `num_beams` hypotheses, as `early_stopping` judges."""
+        """Whether a running beam can still replace the worst of `num_beams` finished hypotheses.
+
+        `early_stopping` decides at which length the beam is judged; True means that no beam can.
+
+        score: sum of log-probabilities of the beam.
+        """
         if self.early_stopping is True:
             return False
         longest = self.early_stopping == "never" and self.length_penalty > 0
@@ -138,9 +147,10 @@ class BeamSearch:
         return sorted(beams, key=lambda beam: -beam.score)[: self.num_beams]
 
     def agreed_prefix(self) -> list[int]:
-        """The tokens with which the best hypothesis is certain to begin. Grows from step to step and never shrinks.
+        """The tokens with which the best hypothesis is certain to begin. The prefix never becomes shorter.
 
-        It is the common prefix of the running beams and the best finished hypothesis; other finished ones cannot win.
+        While the search runs, it is the common prefix of the running beams and the best finished hypothesis. Other
+        finished hypotheses cannot win.
         """
         if self.done:
             self._agreed = len(self.finished[0].tokens) if self.finished else self._agreed
@@ -179,11 +189,11 @@ class BeamSearch:
 def advance_together(
     searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids, describe: Sequence[Describe | None]
 ) -> list[list[int]]:
-    """Advance searches of equal `shape` with the same number of numpy calls as a single one needs.
+    """Advance searches of equal `shape` with as many numpy calls as one search needs.
 
     log_probs: [searches, rows, candidates], float32. token_ids: the same shape, int64.
-    describe: one for each search, or None.
-    Returns for each search the result of `BeamSearch.advance`.
+    describe: for each search, a function that returns the log-probability to report for a row and a token, or None.
+    Returns, for each search, the parent row of each running beam.
     """
     if len(searches) == 1:
         # `GroupSearch` overrides `advance`.
@@ -223,8 +233,8 @@ def _advance_equals(
 def _best_candidates(searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids) -> tuple[Float32s, Ids, Ids]:
     """The best continuations of all beams of each search, best first.
 
-    Arguments as for `advance_together`.
-    Returns sums of log-probabilities, rows of the parents and tokens: [searches, candidates] each.
+    log_probs, token_ids: [searches, rows, candidates]: best continuations of each running beam.
+    Returns sums of log-probabilities, rows of the parents, and tokens: [searches, candidates] each.
     """
     first, count = searches[0], len(searches)
     assert log_probs.shape[1] == len(first.running_beams) and not any(search.done for search in searches)

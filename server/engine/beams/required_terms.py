@@ -19,12 +19,12 @@ from server.word_bounds import are_joined
 class TermState(NamedTuple):
     """The state of one hypothesis text: everything that is needed to find terms after further tokens.
 
-    tail: last characters of the text: the longest end that may belong to a term, and the character before it. The text
-        counts as preceded by a space.
+    tail: last characters of the text: the longest ending that may belong to a term, and the character before it. A
+        space is assumed before the text.
     pending: bytes of an incomplete character after `tail`; empty if the last character is complete.
     found: bit i is set if the text contains the term with index i.
     at_end: the bits of `found` for terms at the very end of the text. Whether they stay depends on the next character.
-    progress: see `RequiredTerms`.
+    progress: number of tokens of terms that the text already contains, as `RequiredTerms` counts them.
     """
 
     tail: str
@@ -54,7 +54,7 @@ class _TermTokens:
         return sum(end > length for end in self._ends)
 
     def first(self, before: str, term: str) -> int | None:
-        """The first token of the term after the character `before`; None if the term would begin inside a word.
+        """The token that begins the term after the character `before`; None if the term would begin inside a word.
 
         term: text of the term.
         """
@@ -63,7 +63,7 @@ class _TermTokens:
         return self.ids[0] if self.opens_with_space or not are_joined(before, term[0]) else None
 
     def following(self, done: bytes) -> int | None:
-        """The token that begins where `done` ends; None if no token begins there. done: first bytes of the term."""
+        """The token of the term that comes after its first bytes, `done`; None if no token begins there."""
         starts = accumulate(map(len, self.pieces), initial=0)
         return next((token for token, start in zip(self.ids, starts, strict=False) if start == len(done)), None)
 
@@ -81,7 +81,7 @@ class _Spelling:
         return min(spelled.missing(length) for spelled in self.tokens)
 
     def next_tokens(self, state: TermState) -> list[int]:
-        """The tokens that continue or begin the term."""
+        """The tokens that continue the term if the text ends inside it, else those that begin it; empty if none can."""
         done = self.text[: _partial(state.tail, self.text)].encode() + state.pending
         if not done:
             found = [spelled.first(state.tail[-1], self.text) for spelled in self.tokens]
@@ -101,7 +101,7 @@ class RequiredTerms:
 
     terms: not empty.
     token_bytes: bytes of each token, by id; empty for special tokens.
-    prefix: tokens before the first new one.
+    prefix: tokens of the text before the first new token.
     """
 
     def __init__(self, terms: Sequence[RequiredTerm], token_bytes: Sequence[bytes], prefix: Sequence[int]) -> None:
@@ -171,7 +171,10 @@ class RequiredTerms:
 
 
 def _end_of(text: str, term: str) -> int | None:
-    """End of the first whole-word occurrence of a term in a text after the first character, or None."""
+    """Index where the first whole-word occurrence of a term in a text ends, or None.
+
+    An occurrence at index 0 does not count: the first character is the one before the searched text.
+    """
     start = text.find(term, 1)
     while start > 0:
         end = start + len(term)

@@ -91,7 +91,7 @@ class RunningBeams:
 
     @property
     def logprobs(self) -> list[list[TokenLogprob]]:
-        """Log-probabilities to report of each beam."""
+        """For each beam, the log-probabilities to report, one for each token; empty lists if none are reported."""
         return self._logprobs if len(self._logprobs) == len(self.scores) else [[] for _ in self.scores]
 
     def beams(self) -> list[Beam]:

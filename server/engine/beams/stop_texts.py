@@ -14,7 +14,7 @@ class StopTexts:
 
     token_bytes: bytes of each token, by id; empty for special tokens.
     stops: the stop strings as UTF-8; not empty.
-    drops_space: a space at the start of the tokens' bytes is not part of the text.
+    drops_space: whether a space at the beginning of a token sequence is not part of the text, as with some tokenizers.
     """
 
     def __init__(self, token_bytes: Sequence[bytes], stops: Sequence[bytes], drops_space: bool) -> None:

@@ -1,13 +1,13 @@
 """Beam search whose hypotheses must contain terms (lexically constrained decoding with dynamic beam allocation).
 
 The candidates of a step are the best continuations of all beams together, the best one of each beam, and every token
-that continues or begins a missing term. Candidates whose texts have equally many tokens of terms form a group, and the
-beams are divided among the groups. Otherwise texts with few terms, whose scores are better, would displace the others.
-A hypothesis can end only if its text has all terms.
+that continues or begins a missing term. Candidates whose texts contain equally many tokens of terms form a group, and
+the beams are divided among the groups. Otherwise texts with few terms, whose scores are better, would displace the
+other texts. A hypothesis can end only if its text has all terms.
 
 Source: Post and Vilar 2018, arXiv:1804.06609, section 4; the division of the beams as in Sockeye. Terms are found in
-the characters of a text, not in its tokens, see `RequiredTerms`. Without terms left to place, a step equals one of
-`BeamSearch`.
+the characters of a text, not in its tokens (`RequiredTerms`). If no terms are missing, a step gives the same result as
+in `BeamSearch`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _Candidate:
 
     total: sum of log-probabilities.
     row, token: row of the beam and new token.
-    state: the parts of the terms that the text with this token contains.
-    ends: whether it ends its hypothesis, apart from the length limit.
+    state: which required terms, and parts of terms, the text with this token contains.
+    ends: whether the token ends the hypothesis, apart from the length limit.
     """
 
     total: np.float32
@@ -43,9 +43,9 @@ class _Candidate:
 
 
 def divide_beams(num_beams: int, counts: Sequence[int]) -> list[int]:
-    """The number of beams for each group of candidates.
+    """Divide the beams of a search among groups of candidates. Returns the number of beams for each group.
 
-    counts: number of candidates in each group. Candidates of group i have the progress i, see `RequiredTerms`.
+    counts: number of candidates in each group. The texts of group i contain i tokens of the required terms.
 
     Every group gets an equal share; the last group also gets the remainder. A group with too few candidates passes
     unused beams to the group before it. Beams that the first group cannot use go to groups with more candidates, the
@@ -85,7 +85,7 @@ class TermSearch(BeamSearch):
         super().__init__(num_beams, max_new_tokens, end_ids, length_penalty, early_stopping)
         self._terms = terms
         self._states = [terms.start]
-        """The parts of the required terms that the text of each running beam contains."""
+        """For each running beam, which required terms and parts of terms its text contains."""
         self._find_further_tokens()
 
     @property
@@ -96,9 +96,10 @@ class TermSearch(BeamSearch):
     def advance(self, log_probs: Float32s, token_ids: Ids, describe: Describe | None = None) -> list[int]:
         """Advance the search by one token.
 
-        log_probs, token_ids: as for `BeamSearch`, followed by columns with `further_tokens`. Entries of minus infinity
-            are no candidates.
-        describe, result: as for `BeamSearch`.
+        log_probs, token_ids: as for `BeamSearch.advance`, with more columns at the end for `further_tokens`. An entry
+            of minus infinity is not a candidate.
+        describe: as for `BeamSearch.advance`.
+        Returns the parent row of each running beam.
         """
         old = self.running
         assert not self.done and len(log_probs) == len(old)
@@ -162,8 +163,8 @@ class TermSearch(BeamSearch):
     ) -> None:
         """Keep the hypotheses that end in this step.
 
-        Only the best `num_beams` candidates with all terms may end. Where no text can become longer and none has all
-        terms, the texts with the most tokens of terms end.
+        Only the best `num_beams` candidates with all terms may end. If no text can become longer, none has all terms,
+        and no hypothesis is finished, the texts with the most tokens of terms end.
         """
         complete = [candidate for candidate in candidates if self._is_complete(candidate.state)][: self.num_beams]
         ended = [candidate for candidate in complete if candidate.ends or at_limit]
@@ -201,7 +202,10 @@ class TermSearch(BeamSearch):
         return Beam([*parent.tokens, candidate.token], total / penalty, logprobs, possible)
 
     def _may_improve(self) -> bool:
-        """See `BeamSearch._may_improve`. Only running beams with all terms count: other beams cannot end yet."""
+        """Whether further steps can still improve the finished hypotheses.
+
+        Once `num_beams` are finished, only running beams with all terms count: other beams cannot end yet.
+        """
         if len(self.finished) < self.num_beams:
             return True
         complete = [beam for beam, state in zip(self.running, self._states, strict=True) if self._is_complete(state)]
@@ -214,7 +218,11 @@ class TermSearch(BeamSearch):
         ]
 
     def hypotheses(self, count: int) -> list[Beam]:
-        """The best hypotheses. If the search was interrupted, those with all terms come first, then the others."""
+        """At most `count` hypotheses, best first.
+
+        If the search was interrupted, the running beams follow the finished hypotheses, those with the most tokens of
+        the terms first.
+        """
         if self.done and self.finished:
             return self.finished[:count]
         penalty = self._penalty(max(self.length, 1))

@@ -1,1 +1,1 @@
-"""Blocks of the KV pools and slots of the state memory: which sequence has which. Holds no tensors."""
+"""Assigns the blocks of KV pools, and state slots, to sequences. Holds no tensors."""

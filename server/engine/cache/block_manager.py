@@ -4,8 +4,8 @@ Blocks have reference counts: beams share the blocks of their common tokens, and
 one of its owners writes into it (PagedAttention, Kwon et al. 2023, arXiv:2309.06180, section 4.4).
 `free_blocks + used_blocks == num_blocks` holds after every call.
 
-A block that was published under a key can be found by the key, even after its release. Free blocks keep their content
-until they are allocated again: first blocks without a key, then the blocks released longest ago.
+A block that was registered under a key can be found by the key, even after its release. Free blocks keep their content
+until they are allocated again. Blocks without a key are allocated first, then the blocks released longest ago.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BlockManager:
         return len(self._key_of)
 
     def blocks_for(self, tokens: int) -> int:
-        """Number of blocks for a number of tokens."""
+        """Number of blocks that hold `tokens` tokens, rounded up."""
         return -(-tokens // self.block_size)
 
     def references(self, block: int) -> int:
@@ -65,7 +65,10 @@ class BlockManager:
         return blocks
 
     def share(self, blocks: Sequence[int]) -> list[int]:
-        """Add an owner to each block, which is in use or was returned by `find`. Returns the owner's block table."""
+        """Add an owner to each block. Returns the owner's block table, a new list of the same blocks.
+
+        blocks: blocks in use, or free blocks that `find` has returned.
+        """
         for block in blocks:
             assert self._references[block] > 0 or block in self._kept, f"block {block} is free and cannot be shared"
             self._kept.pop(block, None)
@@ -73,7 +76,7 @@ class BlockManager:
         return list(blocks)
 
     def release(self, blocks: Sequence[int]) -> list[int]:
-        """Remove an owner from each block. Returns the blocks that became free."""
+        """Remove an owner from each block. Returns the blocks that became free, because they have no owner left."""
         freed = []
         for block in blocks:
             assert self._references[block] > 0, f"block {block} is released more often than it was taken"
@@ -89,14 +92,20 @@ class BlockManager:
         return freed
 
     def publish(self, block: int, key: bytes) -> None:
-        """Enter a full block that is in use under a key, for `find`. No effect if the key or the block is entered."""
+        """Register a full block under a key, so that `find` returns it. The block must be in use.
+
+        No effect if the key has a block or the block has a key.
+        """
         assert self._references[block] > 0, f"block {block} is free and holds nothing"
         if key not in self._block_of and block not in self._key_of:
             self._block_of[key] = block
             self._key_of[block] = key
 
     def find(self, keys: Iterable[bytes]) -> list[int]:
-        """Blocks of the leading keys, up to the first missing one. Free blocks stay free until `share`."""
+        """Blocks registered under the leading keys, up to the first key without a block.
+
+        Free blocks among them stay free until `share` is called.
+        """
         blocks = (self._block_of.get(key) for key in keys)
         return [block for block in takewhile(lambda block: block is not None, blocks) if block is not None]
 
@@ -104,7 +113,7 @@ class BlockManager:
         return block in self._key_of
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Remove the keys of blocks, in use or free."""
+        """Remove the keys of blocks, so that `find` cannot return them. The blocks may be in use or free."""
         for block in blocks:
             key = self._key_of.pop(block, None)
             if key is not None:
@@ -114,9 +123,10 @@ class BlockManager:
                 self._free.append(block)
 
     def blocks_to_write(self, tables: Sequence[Sequence[int]], position: int) -> int:
-        """Number of free blocks that `make_writable` needs for all these tables: new blocks and copies of shared ones.
+        """Number of free blocks needed to write the token at `position` in every table.
 
-        Exact if all owners of a shared block are among the tables, which holds for the beams of a group.
+        Counts new blocks, and copies of shared blocks. Exact if all owners of a shared block are among the tables. This
+        holds for the beams of a group.
         """
         index = position // self.block_size
         written = {table[index] for table in tables if len(table) > index}
@@ -124,10 +134,11 @@ class BlockManager:
         return fresh + sum([self._references[block] - 1 for block in written])
 
     def make_writable(self, table: list[int], position: int) -> tuple[int, int] | None:
-        """Prepare a block table for writing the token at `position`, at most one token after its last block.
+        """Prepare a block table for writing the token at `position`, at most the first position after its last block.
 
         Appends a block if the table is full. Replaces a shared block by a new one, and returns (source, destination):
-        the caller copies the block before writing. Returns None if no copy is needed. Raises OutOfBlocks.
+        the caller copies the block before writing. Returns None if no copy is needed.
+        Raises OutOfBlocks if a block is needed and none is free.
         """
         index = position // self.block_size
         assert index <= len(table), f"position {position} lies beyond the next block of a table of {len(table)}"

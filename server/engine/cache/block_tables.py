@@ -1,8 +1,9 @@
 """Assigns KV blocks to sequence groups: allocates them, shares them, forks them for beams, registers them in the prefix
 cache (publishes them), and frees them.
 
-With a prefix cache a group reuses full blocks of earlier groups with the same text. Only verified blocks are shared.
-Freed blocks without finite logits are cleared before they are used again. See docs/decisions/0017-prefix-cache.md.
+With a prefix cache a group reuses full blocks of earlier groups with the same text. Only verified blocks are reused:
+the logits computed from them were finite. Freed blocks that were not verified are cleared before their next use.
+See docs/decisions/0017-prefix-cache.md.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class BlockTables:
 
     self_pool: blocks of self-attention.
     cross_pool: blocks of cross-attention for encoded sources; None for a decoder.
-    prefix_cache: groups share the blocks of their common beginning. It has no effect with cross-attention, where keys
-        and values depend on the source.
+    prefix_cache: whether groups share the blocks of a common beginning. Ignored with cross-attention, because keys and
+        values then depend on the source.
     """
 
     def __init__(self, self_pool: BlockManager, cross_pool: BlockManager | None, prefix_cache: bool = False) -> None:
@@ -39,7 +40,7 @@ class BlockTables:
 
     @property
     def pools(self) -> dict[str, BlockManager]:
-        """All pools, by name."""
+        """All pools, by name: `self`, and `cross` if the model has cross-attention."""
         return {"self": self.self_pool} | ({} if self.cross_pool is None else {"cross": self.cross_pool})
 
     def refusal(self, group: SequenceGroup) -> str | None:
@@ -87,7 +88,7 @@ class BlockTables:
         return any(key in row.block_keys[row.published_blocks :] for key in lacking for row in firsts)
 
     def fits(self, group: SequenceGroup, found: list[int]) -> bool:
-        """Whether enough blocks are free for `take`."""
+        """Whether enough blocks are free to admit a group with `take`. found: cached blocks that the group reuses."""
         pool = self.self_pool
         shared = self._shared_blocks(group) if len(group.sequences) > 1 else 0
         needed = shared + len(group.sequences) * (pool.blocks_for(group.num_tokens) - shared)
@@ -95,9 +96,9 @@ class BlockTables:
         return needed <= pool.free_blocks and not self.lacks_source_blocks(group)
 
     def lacks_source_blocks(self, group: SequenceGroup) -> bool:
-        """Whether too few blocks are free for the source of a group that has none.
+        """Whether too few cross-attention blocks are free for the source of a group. False if the group has its blocks.
 
-        Only the end of another group frees such blocks: a preempted group keeps its encoded source.
+        Such blocks become free only when another group ends: a preempted group keeps its encoded source.
         """
         if self.cross_pool is None or group.cross_block_table:
             return False
@@ -136,7 +137,7 @@ class BlockTables:
             group.cross_block_table = self.cross_pool.allocate(needed)
 
     def _shared_blocks(self, group: SequenceGroup) -> int:
-        """Number of leading blocks that beams share when they are computed again."""
+        """Number of leading blocks that the beams of a group share when the group is computed again."""
         return group.common_tokens() // self.self_pool.block_size
 
     def _uses_prefix_cache(self, group: SequenceGroup) -> bool:
@@ -152,7 +153,11 @@ class BlockTables:
         return self.self_pool.blocks_to_write(tables, group.num_tokens - 1) > self.self_pool.free_blocks
 
     def make_writable(self, group: SequenceGroup) -> list[tuple[int, int, int, int]]:
-        """Make the slot of the next token of each sequence writable. Returns block copies, see `Schedule.copies`."""
+        """Prepare the block table of each sequence for writing its last token, the next one to be computed.
+
+        Returns the copies to make before that, as in `Schedule.copies`: (source block, destination block, first slot,
+        end slot).
+        """
         copies, group.copies = group.copies, []
         position, size = group.num_tokens - 1, self.self_pool.block_size
         if position >= group.writable_tokens:
@@ -162,7 +167,7 @@ class BlockTables:
         return copies
 
     def extend(self, row: CachedSequence, num_tokens: int) -> int:
-        """Allocate blocks for up to `num_tokens` draft tokens of a sequence. Returns how many of them have room."""
+        """Allocate blocks for up to `num_tokens` draft tokens of a sequence. Returns how many tokens have a slot."""
         pool = self.self_pool
         room = (len(row.block_table) + pool.free_blocks) * pool.block_size - len(row.tokens)
         count = max(min(num_tokens, room), 0)
@@ -173,7 +178,7 @@ class BlockTables:
     def extend_each(self, rows: Sequence[CachedSequence]) -> bool:
         """Allocate blocks for one more token after the last one of each sequence.
 
-        False if too few blocks are free; none is then allocated.
+        Returns False, and allocates no block, if too few are free.
         """
         size = self.self_pool.block_size
         lacking = [row for row in rows if len(row.block_table) * size <= len(row.tokens)]
@@ -184,12 +189,15 @@ class BlockTables:
         return True
 
     def hold(self, rows: Sequence[CachedSequence], positions: Sequence[int]) -> list[int]:
-        """Add an owner to the block of a position of each sequence. Returns the blocks, for `release_held`."""
+        """Add an owner to one block of each sequence, so that it is not reused. Returns the blocks, for `release_held`.
+
+        positions: for each sequence, the position of a token in the block.
+        """
         size = self.self_pool.block_size
         return self.self_pool.share([row.block_table[at // size] for row, at in zip(rows, positions, strict=True)])
 
     def release_held(self, blocks: Sequence[int], is_finite: bool) -> None:
-        """Remove the owner that `hold` has added.
+        """Remove the owner that `hold` has added to blocks.
 
         is_finite: the logits computed from the keys and values in the blocks are finite. Otherwise freed blocks are
             cleared before their next use.
@@ -281,8 +289,9 @@ class BlockTables:
     # -------------------------------------------------------------------------------------------------- release
 
     def release(self, group: SequenceGroup, corrupt: bool = False) -> None:
-        """Free all blocks of a group. corrupt: the keys and values in them may be wrong, also in blocks that are in the
-        prefix cache.
+        """Free all blocks of a group.
+
+        corrupt: the keys and values in the blocks may be wrong. The prefix cache then forgets the blocks.
         """
         if corrupt:
             self.self_pool.forget(block for row in group.sequences for block in row.block_table)
@@ -319,11 +328,11 @@ class BlockTables:
 
 
 class _Claims(NamedTuple):
-    """Which old sequence each new beam of a group becomes. All values are indices.
+    """How the old sequences of a group become its new beams. All values are indices.
 
     rows: for each new beam, its parent sequence. The first child of a parent is the parent itself.
-    branches: the further children of the parents: pairs of the new beam and a sequence without children that it
-        replaces, or None if no such sequence is left.
+    branches: the further children of the parents, as pairs: the new beam, and the sequence without children that it
+        replaces. The second is None if no such sequence is left.
     ended: sequences without children that no beam replaces.
     """
 
@@ -336,7 +345,7 @@ class _Claims(NamedTuple):
 def _claims_of(parents: tuple[int, ...], num_rows: int) -> _Claims:
     """Compute `_Claims` from the parent index of each new beam.
 
-    Results are cached: with few beams there are few patterns, so that most steps find theirs.
+    Results are cached: with few beams there are few patterns, so most steps find their result in the cache.
     """
     ended = [row for row in range(num_rows) if row not in parents]
     others = [place for place, parent in enumerate(parents) if parent in parents[:place]]

@@ -1,13 +1,14 @@
-"""Assigns KV blocks and slots of the state memory to the sequences of a model with mixers. Imports no torch.
+"""Assigns KV blocks and state slots to the sequences of a model with mixers. Imports no torch.
 
-A slot is a block of a pool of its own, with a reference count. A snapshot is a published slot. The prefix cache finds
-it by the key of the KV block that ends at the same token. Snapshots take free slots, least recently used first.
+A mixer is a layer that keeps a state of fixed size per sequence, such as a recurrent layer. A state slot holds one such
+state; slots are managed like KV blocks, in a second pool. A snapshot is a slot that the prefix cache keeps. It is found
+by the key of the KV block that ends at the same token. Snapshots take free slots, least recently used first.
 
 A group can reuse a cached prompt beginning up to a snapshot. Snapshots are taken at the last boundary of a prompt, at
 the boundary before it if the last one is close to the end, and where a prompt diverges from an earlier one. Boundaries
 are multiples of the chunk length and of the block size.
-Only blocks of prompt tokens before the last boundary are published: their tokens ran in full chunks, so that a hit
-changes no bit. See docs/decisions/0071-per-sequence-state.md.
+Only blocks of prompt tokens before the last boundary enter the prefix cache: their tokens were computed in full chunks,
+so that a request that reuses them gets exactly the same results. See docs/decisions/0071-per-sequence-state.md.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class StateBlockTables(BlockTables):
 
     state_pool: slots, as blocks of one token each.
     slot_bytes: memory of a slot.
-    chunk_tokens: length of the chunks of a prompt.
-    boundary: distance of the positions at which snapshots are taken, in tokens.
+    chunk_tokens: length of the chunks in which a prompt is computed, in tokens.
+    boundary: snapshots are taken at positions that are multiples of this number of tokens.
     """
 
     def __init__(
@@ -57,9 +58,9 @@ class StateBlockTables(BlockTables):
         return {**super().pools, "state": self.state_pool}
 
     def state_bytes(self) -> dict[str, int]:
-        """Memory of state slots in bytes: of slots in use (`sequences`), and of snapshots in the prefix cache.
+        """Memory in bytes of the state slots in use (`sequences`), and of those in the prefix cache (`snapshots`).
 
-        A snapshot that a running sequence uses counts in both.
+        A snapshot that a running sequence uses counts in both numbers.
         """
         snapshots = self.state_pool.published_blocks
         return {"sequences": self.state_pool.used_blocks * self.slot_bytes, "snapshots": snapshots * self.slot_bytes}
@@ -87,7 +88,7 @@ class StateBlockTables(BlockTables):
     def is_being_computed(self, group: SequenceGroup, found: int, running: Iterable[SequenceGroup]) -> bool:
         """Whether a running group will leave a snapshot that this group can reuse beyond `found` cached blocks.
 
-        A running group that has not computed the last common boundary yet is asked for a snapshot there.
+        If a running group has not computed the last boundary of the common text yet, a snapshot is requested there.
         """
         if not self._uses_prefix_cache(group):
             return False
@@ -132,12 +133,12 @@ class StateBlockTables(BlockTables):
             row.state = SequenceState(own_source, self.state_pool.allocate(1)[0])
 
     def _shared_blocks(self, group: SequenceGroup) -> int:
-        """See the base class. Beams that are computed again share the whole chunks of the prompt."""
+        """Number of leading blocks that beams share when they are computed again: the whole chunks of the prompt."""
         shared = self._whole(min(group.common_tokens(), group.num_prompt_tokens))
         return shared // self.self_pool.block_size
 
     def _cacheable(self, group: SequenceGroup) -> int:
-        """Number of leading tokens whose blocks are published: the whole chunks of the prompt."""
+        """Number of leading tokens whose blocks enter the prefix cache: the whole chunks of the prompt."""
         return self._whole(group.num_prompt_tokens)
 
     def _whole(self, tokens: int) -> int:
@@ -169,10 +170,10 @@ class StateBlockTables(BlockTables):
         return super().make_writable(group)
 
     def whole_chunks(self, group: SequenceGroup, row: CachedSequence, count: int, has_prefill: bool) -> int:
-        """How many of the next `count` tokens of a sequence a step may compute. Chunks of a prompt are not divided.
+        """How many of the next `count` tokens of a sequence a step may compute: chunks of a prompt are not divided.
 
-        has_prefill: whether the step has other prefill. A step without it computes at least one chunk, so that prompts
-            make progress under any token budget.
+        has_prefill: whether the step already has prefill tokens. If it has none, at least one chunk is allowed, so that
+            prompts make progress under any token budget.
         """
         start, prompt = row.num_computed_tokens, group.num_prompt_tokens
         end = start + count
@@ -184,7 +185,9 @@ class StateBlockTables(BlockTables):
         return 0 if has_prefill else min(start + self.chunk_tokens, prompt) - start
 
     def prepare(self, group: SequenceGroup, row: CachedSequence, num_tokens: int) -> None:
-        """Allocate slots for the snapshots of a row in a step, as far as slots are free, and set the parts of the row.
+        """Prepare the states of a row for a step: allocate slots for its snapshots, as far as slots are free.
+
+        The row is divided into parts that end where a snapshot is taken.
 
         num_tokens: tokens of the row in the step, without its draft.
         """
@@ -198,7 +201,10 @@ class StateBlockTables(BlockTables):
         state.divide(row.num_computed_tokens, num_tokens, len(row.draft), group.num_prompt_tokens)
 
     def computed(self, row: CachedSequence) -> None:
-        """Record that a step has computed the new tokens of a sequence: `source` is now the slot of their state."""
+        """Record that a step has computed the new tokens of a sequence.
+
+        The slot with the state after these tokens, without a draft, becomes the `source` that the next step reads.
+        """
         state = _state(row)
         part = state.parts[-2 if row.draft else -1]
         if state.source not in (None, state.slot):
@@ -207,7 +213,10 @@ class StateBlockTables(BlockTables):
         row.repeated_tokens = 0
 
     def extend(self, row: CachedSequence, num_tokens: int) -> int:
-        """See `BlockTables.extend`. A draft also needs a slot, because the state before it must be kept."""
+        """Allocate blocks for up to `num_tokens` draft tokens, and a state slot. Returns how many tokens have room.
+
+        The draft needs a slot of its own, because the state before it must be kept. Returns 0 if no slot is free.
+        """
         state = _state(row)
         if not self.state_pool.free_blocks:
             return 0
@@ -242,7 +251,10 @@ class StateBlockTables(BlockTables):
         del row.block_table[kept:]
 
     def fork(self, group: SequenceGroup, parents: list[int]) -> None:
-        """See `BlockTables.fork`. Children of one sequence read its state, and write slots of their own."""
+        """Replace the sequences of a group by its new beams: beam i continues the old sequence `parents[i]`.
+
+        Several children of one sequence share its state for reading, and each gets a new slot for writing.
+        """
         states = [_state(row) for row in group.sequences]
         super().fork(group, parents)
         for row, parent in zip(group.sequences, parents, strict=True):
@@ -256,7 +268,10 @@ class StateBlockTables(BlockTables):
                 self.state_pool.release(state.held_slots())
 
     def publish(self, group: SequenceGroup) -> None:
-        """Record that logits from all computed tokens are finite, and let other groups find the prompt's blocks."""
+        """Record that logits from all computed tokens are finite.
+
+        The blocks and snapshots of the prompt enter the prefix cache, where other groups find them.
+        """
         size = self.self_pool.block_size
         for row in group.sequences:
             row.verified_tokens = row.num_computed_tokens

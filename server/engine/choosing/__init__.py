@@ -1,1 +1,1 @@
-"""The next token of each row: processing of logits, sampling, log-probabilities, results."""
+"""Chooses the next token of each row: logits processors, sampling, log-probabilities, results of ended groups."""

@@ -1,7 +1,7 @@
-"""Groups that have ended and whose attention weights are still to be computed, a batch at a time.
+"""Queue of sequence groups that have ended and still need their attention weights, which are computed in batches.
 
-The weights take a forward pass over source and text. For one text most of its time is the fixed cost of a pass, and
-the sentences of a request end in different steps. So they wait for each other for a few steps.
+The weights take a forward pass over source and text. For one text, most of the time is the fixed cost of a pass. The
+sentences of a request end in different steps, so each waits a few steps for the others, and one pass serves several.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.messages import Hypothesis
 
 MAX_BATCH_TOKENS = 1024
-"""Tokens of sources and texts in a batch, except for a single longer text. Running streams wait for a batch."""
+"""Most tokens in a batch, sources and texts together. A longer text is a batch alone. Running streams wait for it."""
 MAX_WAIT_STEPS = 16
-"""Steps for which an ended group waits for others."""
+"""Most steps for which an ended group waits for other groups to join its batch."""
 
 
 @dataclass(frozen=True)
 class EndedGroup:
-    """A group without its attention weights. hypotheses: its result. step: number of the step in which it ended."""
+    """A group that has ended, without attention weights.
+
+    hypotheses: result of the group.
+    step: number of the step in which the group ended.
+    """
 
     group: SequenceGroup
     hypotheses: list[Hypothesis]
@@ -34,7 +38,7 @@ class EndedGroup:
 
 
 class AlignmentQueue:
-    """The ended groups of one model, in the order of their ends."""
+    """The ended groups of one model that wait for their attention weights, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._waiting: list[EndedGroup] = []
@@ -47,13 +51,14 @@ class AlignmentQueue:
         self._waiting.append(EndedGroup(group, hypotheses, self._step))
 
     def drop(self, group: SequenceGroup) -> None:
-        """Remove a group that nobody waits for."""
+        """Remove a group whose result is not needed any more. No effect if the group is not in the queue."""
         self._waiting = [ended for ended in self._waiting if ended.group is not group]
 
     def take(self, others_run: bool) -> list[EndedGroup]:
-        """The groups of the next batch; none if it can wait. Called once for each step.
+        """Remove and return the groups of the next batch; empty if the batch can wait. Called once in each step.
 
-        others_run: further groups with attention are running or queued.
+        others_run: whether other groups that need attention weights are running or queued. If not, nothing can join the
+            batch, and it does not wait.
         """
         self._step += 1
         if not self._waiting:

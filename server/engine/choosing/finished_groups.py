@@ -46,9 +46,11 @@ def _hypothesis(group: SequenceGroup, beam: Beam, score: float | None, reason: F
 
 
 def record_with_attention(runner: Runner, ended: Sequence[EndedGroup], events: EngineEvents) -> None:
-    """Record the results of ended groups with one adapter, with their attention weights.
+    """Compute the attention weights of ended groups, and add the results to `events`.
 
-    If the weights cannot be computed for all groups together, each group is tried alone and can fail alone.
+    ended: groups with the same adapter.
+    If the weights cannot be computed for all groups together, each group is tried alone. A group whose weights raise an
+    error or are not finite is added as failed.
     """
     if not ended:
         return
@@ -75,9 +77,10 @@ def record_with_speech_attention(
     source_blocks: list[int],
     events: EngineEvents,
 ) -> None:
-    """Record the result of a group, with the attention weights that give its tokens times.
+    """Compute the attention weights from which token times are found, and add the result of a group to `events`.
 
     source_blocks: cross-attention blocks of the group. They still have the keys and values of its source.
+    If computing raises an error, the group is added as failed.
     """
     try:
         hypotheses = _with_speech_attention(runner, group, hypotheses, source_blocks)
@@ -132,7 +135,10 @@ def _with_speech_attention(
 
 
 def _speech_attention(runner: Runner, group: SequenceGroup, made: list[int], source_blocks: list[int]) -> bytes:
-    """Attention weights of a hypothesis, as bytes. made: its generated tokens."""
+    """Attention weights of a hypothesis: float32, little-endian, [generated tokens - 1, recorded source tokens].
+
+    made: generated tokens of the hypothesis.
+    """
     start = group.sequences[0].tokens[: group.num_prompt_tokens]
     assert group.params.alignment is not None, "only speech models have selected heads"
     return runner.align_speech(
@@ -147,7 +153,10 @@ def _speech_attention(runner: Runner, group: SequenceGroup, made: list[int], sou
 
 
 def result_of(group: SequenceGroup, hypotheses: list[Hypothesis], now: float) -> Finished:
-    """The message to send about a group that ended now. now: seconds of time.monotonic()."""
+    """The message to send about a group that has ended: hypotheses and durations.
+
+    now: when the group ended, in seconds of `time.monotonic()`.
+    """
     scheduled = group.first_scheduled if group.first_scheduled is not None else now
     first_token = group.first_token if group.first_token is not None else now
     return Finished(

@@ -26,13 +26,13 @@ from server.ipc.wire.params import GenerationParams
 
 
 class ProcessorRow(NamedTuple):
-    """One row of logits.
+    """Settings and text of one row of logits.
 
     params: settings of the request. max_new_tokens: length limit of the row.
     tokens: tokens of the decoder, prompt included. num_generated: number of generated tokens among them.
     tables: token settings of the request as arrays.
-    grammar_state: position in a grammar, whose mask is computed; None without a grammar.
-    node: node of the text in `tables.sequences`; -1 for a text that is not among them, and without any.
+    grammar_state: position of the text in a grammar, with a computed token mask; None without a grammar.
+    node: node of the text in `tables.sequences`. -1 if no allowed sequence begins with the text, or there are none.
     """
 
     params: GenerationParams
@@ -53,7 +53,10 @@ IndexedRows = Sequence[tuple[int, ProcessorRow]]
 
 
 def takes_log_probs(row: ProcessorRow) -> bool:
-    """Whether the processed row needs log-probabilities: adding a constant to its logits would change the result."""
+    """Whether a row must be converted to log-probabilities before it is processed.
+
+    True if adding a constant to all logits of the row would change the result of its processors.
+    """
     return row.params.repetition_penalty != 1.0 or forced_token(row) is not None
 
 
@@ -105,8 +108,9 @@ def runs_of(rows: Sequence[ProcessorRow]) -> Iterator[tuple[range, ProcessorRow]
 
 
 def forced_token(row: ProcessorRow) -> int | None:
-    """The forced next token, or None. An end token is not forced where a grammar, or the allowed sequences, do
-    not accept the text.
+    """The forced next token of a row, or None: a forced first token, or a forced end token at the length limit.
+
+    The end is not forced if the grammar or the allowed sequences of the request do not accept the text.
     """
     may_end = row.grammar_state is None or row.grammar_state.accepts
     may_end = may_end and (row.tables.sequences is None or row.tables.sequences.may_end(row.node))
@@ -125,7 +129,7 @@ def _add_bias(logits: Tensor, active: IndexedRows) -> None:
 
 
 def _penalise_repetition(logits: Tensor, active: IndexedRows) -> None:
-    """Divide positive logits of seen tokens by the penalty, multiply negative ones.
+    """For tokens that are already in the row's text, divide positive logits by the penalty and multiply negative ones.
 
     Source: Keskar et al. 2019, arXiv:1909.05858, section 4.1.
     """
@@ -142,7 +146,7 @@ def _penalise_repetition(logits: Tensor, active: IndexedRows) -> None:
 
 
 def _penalise_counts(logits: Tensor, active: IndexedRows) -> None:
-    """Subtract `c * frequency_penalty + presence_penalty` from a token that was generated c > 0 times.
+    """Subtract `c * frequency_penalty + presence_penalty` from the logit of a token that was generated c > 0 times.
 
     Tokens of the prompt are not counted. Source: OpenAI API guide, "Frequency and presence penalties".
     """
@@ -196,7 +200,7 @@ def _keep_in_grammar(logits: Tensor, active: IndexedRows) -> None:
 
 
 def _keep_in_sequences(logits: Tensor, active: IndexedRows) -> None:
-    """Ban the tokens that no allowed sequence continues with. Rows of one request are looked up together."""
+    """Ban the tokens with which no allowed sequence continues. Rows of one request are looked up together."""
     limited = [(index, row) for index, row in active if row.tables.sequences is not None]
     if not limited:
         return
@@ -216,7 +220,10 @@ def _keep_in_sequences(logits: Tensor, active: IndexedRows) -> None:
 
 
 def _ban(logits: Tensor, bans: Sequence[tuple[range, Sequence[int]]]) -> None:
-    """Set logits to minus infinity. bans: rows, with the tokens of each. Tokens without a logit are left out."""
+    """Set the logits of banned tokens to minus infinity. Token ids beyond the last logit are ignored.
+
+    bans: pairs of row indices and the tokens that are banned in each of these rows.
+    """
     rows = np.array([index for indices, tokens in bans for index in indices for _ in tokens], dtype=np.int64)
     if not len(rows):
         return
@@ -227,7 +234,7 @@ def _ban(logits: Tensor, bans: Sequence[tuple[range, Sequence[int]]]) -> None:
 
 
 def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32]]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, tokens and values of all entries as tensors on the device. Tokens without a logit are left out.
+    """Rows, tokens and values of all entries as tensors on the device. Token ids beyond the last logit are left out.
 
     entries: (row, token ids [n], values [n]).
     """
@@ -240,7 +247,10 @@ def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32
 
 
 def _banned(row: ProcessorRow, is_forced: bool) -> Sequence[int]:
-    """Tokens that are banned as the next token of a row. is_forced: a token is forced."""
+    """Tokens that are banned as the next token of a row.
+
+    is_forced: whether the next token is forced. Then only suppressed tokens are banned.
+    """
     params, tables = row.params, row.tables
     # Suppressed tokens stay banned even if one of them is forced, as in transformers.
     banned = params.suppress_token_ids if is_forced else tables.banned
@@ -254,7 +264,7 @@ def _banned(row: ProcessorRow, is_forced: bool) -> Sequence[int]:
 
 
 def _banned_by_text(row: ProcessorRow) -> list[int]:
-    """Tokens that are banned because of the tokens before them."""
+    """Tokens that would repeat an n-gram, or complete a banned phrase, after the tokens of a row."""
     params = row.params
     banned: list[int] = []
     if params.no_repeat_ngram_size:

@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens of a prompt, and of one token after a part of it, computed during prefill."""
+"""Computes log-probabilities during prefill: of all prompt tokens, and of one given token at one position (a probe)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def score_prompts(
     """Extend `SequenceGroup.prompt_logprobs` by the tokens of this step, and set `SequenceGroup.probe_logprob`.
 
     rows: rows of the step, before their tokens count as computed.
-    hidden: [tokens, hidden], model dtype: all tokens of the rows, in order; None if no group reports its prompt.
+    hidden: [tokens, hidden], model dtype: all tokens of the rows, in order. None if no group has a prompt to score;
+        then both results are empty.
     model: computes the logits.
     The hidden state of position i predicts token i + 1, so the first token has no log-probability.
     A preempted group keeps the log-probabilities of earlier steps.
-    Returns the groups whose prompts are complete, and the groups with non-finite logits.
+    Returns the groups whose prompt log-probabilities are complete, and the groups with non-finite logits.
     """
     complete: list[SequenceGroup] = []
     failed: list[SequenceGroup] = []
@@ -60,10 +61,10 @@ def score_prompts(
 
 
 def _probe(row: ScheduledRow, hidden: Tensor, model: TransformerProtocol) -> bool:
-    """Set the log-probability of the probed token if this step computes its position.
+    """Set the log-probability of the token that the request probes, if this step computes its position.
 
     hidden: [tokens, hidden], model dtype: the tokens of the row in this step.
-    Returns whether the logits are finite.
+    Returns False if the logits are not finite, and True in all other cases.
     """
     group, probe = row.group, row.group.params.probe
     if probe is None or group.probe_logprob is not None:

@@ -12,8 +12,9 @@ A fourth filter uses the renormalised probabilities p of the remaining tokens:
 - typical_p: the tokens whose -log p is nearest to the entropy, until they together reach typical_p (Meister et al.
   2023, arXiv:2202.00666, section 3). This is a threshold on the distance to the entropy.
 
-Tokens with equal logits are kept or removed together, so the order of sorting does not matter. The token is the inverse
-of the cumulative distribution at a random number that is a hash of (seed, position); no generator state exists.
+Tokens with equal logits are kept or removed together, so the order of sorting does not matter. The token is drawn by
+inverting the cumulative distribution at a random number. The number is a hash of (seed, position); no generator state
+exists.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class SamplerRow(Filters):
 
     @classmethod
     def of(cls, params: GenerationParams, seed: int, position: int) -> SamplerRow:
-        """Settings of the token at a position: all filters of a request, by name. Greedy without `do_sample`.
+        """Sampling settings of a request for the token at a position. Greedy if the request has no `do_sample`.
 
-        The only place where filters are made of a request, for tokens chosen here and by captured steps.
+        Eager steps and captured steps both convert a request with this method.
         """
         if not params.do_sample:
             return cls()
@@ -60,7 +61,7 @@ class SamplerRow(Filters):
 
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """Choose one token per row.
+    """Choose one token per row: the one with the largest logit in a greedy row, a random one in the other rows.
 
     logits: [rows, vocab], float32; not changed.
     rows: settings of each row.

@@ -32,7 +32,7 @@ class SamplingPosition(NamedTuple):
 
     @property
     def processor_row(self) -> ProcessorRow:
-        """The settings that change the logits."""
+        """Settings and text for the logits processors at this position."""
         group = self.group
         # A group with a grammar has no draft, because the mask of its grammar is only known for the next token.
         grammar_state = group.grammar_states[0] if group.grammar_states else None

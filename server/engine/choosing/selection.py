@@ -32,7 +32,7 @@ from server.ipc.wire.logprobs import TokenLogprob
 
 @dataclass(slots=True)
 class Selection:
-    """Result of one sequence group. Without beams `tokens` is set, with beams `parents`, or one of the flags is true.
+    """What was chosen for one sequence group: `tokens` without beams, `parents` with beams, or one of the three flags.
 
     tokens: new tokens of the sequence; more than one if tokens of its draft were accepted.
     logprobs: one for each of `tokens`, empty if the request did not ask for them.
@@ -57,6 +57,7 @@ def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[S
     output: decoder output of the step: for each group in order one row per beam, or one row per sampling position.
         Missing logits are computed here from the hidden states, in parts of at most `model.max_logits_rows` rows.
     groups: the sequence groups that get a token in this step.
+    Returns one selection for each group, in any order.
     """
     selections: list[Selection] = []
     batches: dict[Hashable, list[_SearchBatch]] = {}
@@ -100,7 +101,7 @@ class _SearchBatch(NamedTuple):
 
 
 def _advance(batches: Sequence[_SearchBatch]) -> list[Selection]:
-    """Advance the beam searches of batches with equal shapes."""
+    """Advance the beam searches of batches with equal shapes. Returns one selection for each group of the batches."""
     groups = [group for batch in batches for group in batch.groups]
     describe = [describe_row for batch in batches for describe_row in batch.describe]
     log_probs = np.concatenate([batch.log_probs for batch in batches])
@@ -118,10 +119,11 @@ def _search(group: SequenceGroup) -> BeamSearch:
 def _select(
     logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]
 ) -> tuple[list[Selection], dict[Hashable, _SearchBatch]]:
-    """Choose the tokens of groups without beams, and find the candidates of the other ones.
+    """Choose the tokens of groups without beams, and find the candidates of groups with beams.
 
     logits: [rows, vocab], float32. top_k: top-k of these logits.
-    Returns the selections, also of groups whose logits are not finite, and the searches to advance by their shape.
+    Returns the selections, including those of groups whose logits are not finite, and the beam searches to advance,
+    by shape.
     """
     singles = [group for group in groups if group.beams is None]
     if len(singles) == len(groups):
@@ -138,7 +140,10 @@ def _select(
 
 
 def _select_tokens(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> list[Selection]:
-    """Choose the tokens of groups without beams. Arguments as for `_select`."""
+    """Choose the tokens of groups without beams. Groups with non-finite logits get a selection that says so.
+
+    logits: [rows, vocab], float32. top_k: top-k of these logits.
+    """
     best = HostTopK.of(top_k)
     if all(best.is_finite.tolist()):
         return _choose_tokens(logits, top_k, best, groups)
@@ -161,9 +166,9 @@ def _select_tokens(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceG
 def _choose_tokens(
     logits: Tensor, top_k: LogitsTopK, best: HostTopK, groups: Sequence[SequenceGroup]
 ) -> list[Selection]:
-    """Choose the tokens of groups without beams, whose logits are finite.
+    """Choose the tokens of groups without beams, whose logits are finite. Returns one selection for each group.
 
-    logits: [rows, vocab], float32. top_k: top-k of these logits. best: the same on the host.
+    logits: [rows, vocab], float32. top_k: top-k of these logits. best: copy of `top_k` on the host.
     """
     places = [place for group in groups for place in sampling_positions(group)]
     reported = [index for index, place in enumerate(places) if place.group.params.logprobs]
@@ -204,7 +209,7 @@ def choose(logits: Tensor, places: Sequence[SamplingPosition], best: HostTopK) -
     logits: [positions, vocab], float32; overwritten by the processors.
     places: the sampling positions, one for each row.
     best: top-k of the logits before processing.
-    Returns the tokens, and for each whether its processed logit is finite.
+    Returns the tokens, and for each token whether its processed logit is above minus infinity.
     """
     tokens, values = best.ids[:, 0].tolist(), best.values[:, 0].tolist()
 
@@ -230,9 +235,11 @@ def choose(logits: Tensor, places: Sequence[SamplingPosition], best: HostTopK) -
 def _find_candidates(
     logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]
 ) -> tuple[list[Selection], dict[Hashable, _SearchBatch]]:
-    """The candidates of beam searches, by their shape, and selections of groups that cannot go on.
+    """Find the candidates of beam searches.
 
-    Arguments as for `_select`. All rows are processed before it is known on the host which of them are finite.
+    logits: [rows, vocab], float32. top_k: top-k of these logits. groups: groups with beams.
+    Returns the selections of groups that cannot go on, and the searches to advance, by shape.
+    All rows are processed on the device before the host knows which rows are finite.
     """
     num_best, reported = top_k.values.shape[1], any(group.params.logprobs for group in groups)
     raw = logits.clone() if reported and any(group.tables.change_logits for group in groups) else logits
@@ -327,17 +334,19 @@ def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Te
 
 
 def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tensor:
-    """Append the logits of each row's further tokens to its best logits. further: see `_further_tokens`.
+    """Append the logits of each row's further tokens to its best logits.
 
-    best: [rows, k]. logits: [rows, vocab]. Returns [rows, k + width]. Fillers get the logit of token 0.
+    best: [rows, k]. logits: [rows, vocab]. further: [rows, width], with -1 for missing tokens; None for none.
+    Returns [rows, k + width]. Missing tokens get the logit of token 0.
     """
     return best if further is None else torch.cat([best, logits.gather(1, further.clamp(min=0))], 1)
 
 
 def _continuations(values: Tensor, ids: Tensor, further: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Append the ids of further tokens to `ids`, and set the values of fillers to minus infinity.
+    """Append the ids of further tokens to `ids`, and set the values of missing tokens to minus infinity.
 
-    values: [rows, k + width], of the tokens in both. ids: [rows, k]. further: see `_further_tokens`.
+    values: [rows, k + width], of the tokens in `ids` and `further`. ids: [rows, k].
+    further: [rows, width], with -1 for missing tokens; None for none.
     Returns values and token ids, both [rows, k + width].
     """
     if further is None:

@@ -53,7 +53,10 @@ def apply_timestamp_rules(logits: Tensor, rows: Sequence[TimestampRow]) -> None:
 
 
 def _allowed(row: TimestampRow, vocab: int) -> tuple[int, int, int]:
-    """First allowed text token, first and last allowed timestamp. `vocab` where none is allowed."""
+    """First allowed text token, first allowed timestamp and last allowed timestamp, as token ids.
+
+    vocab: number of token ids. Returned as first timestamp if none is allowed, and as last timestamp for no limit.
+    """
     rules, new = row.rules, row.new
     first = rules.first_id
     if not new:

@@ -36,7 +36,7 @@ def describe(logits: Tensor, top_k: LogitsTopK, tokens: Sequence[int], tops: Seq
 
 
 def processed_top(logits: Tensor, indices: Sequence[int]) -> tuple[Tensor, LogitsTopK]:
-    """Processed logits of some rows, with the largest logit and the log-sum-exp of each row.
+    """Processed logits of the rows at `indices`, and their top-1 with log-sum-exp.
 
     logits: processed logits of all rows, [rows, vocab], float32.
     """

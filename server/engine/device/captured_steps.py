@@ -1,4 +1,4 @@
-"""Runs decode steps of the scheduler as CUDA graphs, where a captured step computes their rows."""
+"""Runs decode steps of the scheduler as CUDA graphs, if a captured step fits their rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class RowChoices(NamedTuple):
     """How the device chooses the token of each row.
 
-    filters: settings of each row; a temperature of 0 chooses the largest logit. uniforms: [rows], see `Backend.draw`.
+    filters: settings of each row; a temperature of 0 chooses the largest logit.
+    uniforms: [rows], float64: random number in [0, 1) of each row.
     """
 
     filters: Sequence[Filters]
@@ -30,9 +31,10 @@ class RowChoices(NamedTuple):
 
 
 class CapturedSteps:
-    """The captured steps of one model.
+    """Runs the captured steps of one model, which are CUDA graphs.
 
-    block_size: of the cache. has_sources: whether the rows have a source in the cross-attention cache.
+    block_size: block size of the KV cache.
+    has_sources: whether the rows have a source in the cross-attention cache.
     """
 
     def __init__(self, graphs: StepGraphs, block_size: int, has_sources: bool) -> None:
@@ -40,7 +42,10 @@ class CapturedSteps:
         self._batches = BatchBuilder(torch.device("cpu"), block_size, has_sources, needs_rope_lengths=False)
 
     def run(self, schedule: Schedule, logits: LogitsRequest) -> DecoderOutput | None:
-        """Compute a step. None where no captured step computes its rows."""
+        """Compute a step with a captured graph. Returns None, and computes nothing, if no captured step fits its rows.
+
+        logits: the top-k to compute for each row, and whether log-sum-exp is needed.
+        """
         if not schedule.is_plain or not all(map(_is_single, schedule.chunks)):
             return None
         batch = self._batches.build(BatchRows.of(schedule))
@@ -53,8 +58,8 @@ class CapturedSteps:
 
         rows: at most one of each group.
         choices: how the token of each row is chosen.
-        after: rows of the launched step before, if its tokens are not read. They include all of `rows`.
-        Returns the tokens to come; None where no captured step computes these rows.
+        after: rows of the previous launched step, if the host has not read its tokens yet. They include all of `rows`.
+        Returns the chosen tokens, to be read later; None, and starts nothing, if no captured step fits the rows.
         """
         if after is None and not all(map(_is_single, rows)):
             return None
@@ -71,5 +76,5 @@ class CapturedSteps:
 
 
 def _is_single(row: ScheduledRow) -> bool:
-    """Whether a row computes the last token of its sequence alone."""
+    """Whether a row computes only the last token of its sequence, without a draft."""
     return row.num_tokens == 1 and not row.sequence.draft and row.needs_logits

@@ -14,13 +14,16 @@ from models.backends.logits import LogitsTopK
 
 
 def to_device(values: NDArray[Any] | Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Copy values to the device; integers of Python become int64. The copy may still be under way at the return."""
+    """Copy values to the device. Python integers become int64. The copy may still run when the function returns."""
     array = values if isinstance(values, np.ndarray) else np.array(values, dtype=np.int64)
     return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 def read_together(*tensors: Tensor) -> list[NDArray[Any]]:
-    """Tensors of one device as arrays on the host. Waits for the device once. Tensors on the CPU are not copied."""
+    """Copy tensors to the host as arrays, waiting for the device once. Arrays share the memory of tensors on the CPU.
+
+    tensors: all on the same device.
+    """
     if tensors[0].device.type == "cpu":
         return [tensor.numpy() for tensor in tensors]
     return unpacked(packed(tensors).cpu(), tensors)
@@ -32,13 +35,16 @@ def packed(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """A tensor in one dimension with stride 1. A contiguous tensor of one element can have another stride."""
+    """Flatten a tensor to one dimension with stride 1. A contiguous tensor of one element may have another stride."""
     flat = tensor.contiguous().view(-1)
     return flat.as_strided(flat.shape, (1,))
 
 
 def unpacked(data: Tensor, tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Arrays like `tensors`, from the bytes that `packed` has made of these. data: [bytes], uint8, on the CPU."""
+    """Undo `packed`: arrays with the dtypes and shapes of `tensors`.
+
+    data: [bytes], uint8, on the CPU: the result of `packed(tensors)`, copied to the host.
+    """
     parts = torch.split(data, [tensor.numel() * tensor.element_size() for tensor in tensors])
     # A copy of each part, because its first byte may not be aligned for its dtype.
     pairs = zip(parts, tensors, strict=True)
@@ -46,9 +52,10 @@ def unpacked(data: Tensor, tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
 
 
 class HostTopK(NamedTuple):
-    """Results of a `LogitsTopK` on the host, from which tokens are chosen.
+    """The top-k of each row of logits, copied to the host.
 
-    ids, values: [rows, k], int64 and float32. is_finite: [rows], bool.
+    ids, values: [rows, k], int64 and float32: token ids and their logits, largest first.
+    is_finite: [rows], bool: whether all logits of the row are finite.
     """
 
     ids: NDArray[np.int64]
@@ -60,5 +67,5 @@ class HostTopK(NamedTuple):
         return cls(*read_together(top_k.ids, top_k.values, top_k.is_finite))
 
     def rows(self, indices: list[int]) -> HostTopK:
-        """The results of some rows."""
+        """The top-k of the rows at `indices`."""
         return HostTopK(self.ids[indices], self.values[indices], self.is_finite[indices])

@@ -16,7 +16,7 @@ _BFLOAT16_CAPABILITY = (8, 0)
 
 
 def cuda_device(worker_index: int) -> torch.device:
-    """The CUDA device of a worker. Workers take turns on the devices. There must be a device."""
+    """The CUDA device of a worker: `worker_index` modulo the number of devices. There must be at least one device."""
     return torch.device("cuda", worker_index % torch.cuda.device_count())
 
 
@@ -37,7 +37,7 @@ def dtype_of(spec: ModelSpec, device: torch.device) -> torch.dtype:
     """Dtype of the weights of a model on a device.
 
     `auto` is float32 on a CPU and bfloat16 on CUDA; on a device without bfloat16 it is float16, or float32 for a family
-    whose values exceed float16. Raises ConfigError for a dtype that the device does not have.
+    whose values exceed float16. Raises ConfigError if the spec asks for bfloat16 and the device has none.
     """
     name: str = spec.dtype
     if name == "bfloat16" and not _has_bfloat16(device):

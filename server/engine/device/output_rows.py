@@ -29,9 +29,9 @@ def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
 
 
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
-    """Top-k and log-sum-exp that the decoder computes within the step, for `select`.
+    """The request with which the decoder computes top-k and log-sum-exp of the logits within the step, for `select`.
 
-    None if no row needs logits, or if more than `max_rows` rows do: `select` then computes them in parts.
+    None if no row needs logits, or if more than `max_rows` rows need them: `select` then computes logits in parts.
     """
     return logits_request(groups) if 0 < sum(map(num_output_rows, groups)) <= max_rows else None
 
@@ -78,7 +78,7 @@ def output_without(
 
 
 def _take(output: DecoderOutput, indices: Sequence[int]) -> DecoderOutput:
-    """Copies of the rows at `indices`."""
+    """A decoder output with copies of the rows at `indices`."""
     index = to_device(np.array(indices, dtype=np.int64), output.hidden.device)
     hidden, logits, top_k = output
     if top_k is not None:
@@ -88,14 +88,14 @@ def _take(output: DecoderOutput, indices: Sequence[int]) -> DecoderOutput:
 
 
 def rows_at(logits: Tensor, indices: Sequence[int]) -> Tensor:
-    """The rows at `indices`: the tensor itself if these are all rows in order, else a copy."""
+    """The rows of `logits` at `indices`: the tensor itself if these are all rows in order, else a copy."""
     if len(indices) == logits.shape[0] and list(indices) == list(range(len(indices))):
         return logits
     return logits[to_device(indices, logits.device)]
 
 
 def replaced(values: Tensor, indices: Sequence[int], others: Tensor) -> Tensor:
-    """A copy of `values` with the rows at `indices` replaced by `others`."""
+    """`values` with the rows at `indices` replaced by `others`. Changes neither tensor, but may return one of them."""
     if not indices:
         return values
     if len(indices) == values.shape[0] and list(indices) == list(range(len(indices))):

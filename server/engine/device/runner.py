@@ -80,12 +80,12 @@ class TransformerProtocol(Protocol):
 
 
 class Runner:
-    """One model, its device, its KV caches and its states.
+    """Runs the steps of one model on its device, with its KV caches and states.
 
     self_cache: keys and values of self-attention; None for an encoder.
-    cross_cache: keys and values of cross-attention; None without an encoder-decoder.
+    cross_cache: keys and values of cross-attention; None if the model is not an encoder-decoder.
     state_memory: states of the mixers; None without mixers.
-    captured: decode steps as CUDA graphs; None before `capture_steps`, and where there are none.
+    captured: decode steps as CUDA graphs; None before `capture_steps`, and if no step could be captured.
     """
 
     def __init__(
@@ -111,7 +111,10 @@ class Runner:
 
     @torch.inference_mode()
     def capture_steps(self, sizes: GraphSizes) -> None:
-        """Capture decode steps as CUDA graphs, where device and model allow it."""
+        """Capture decode steps as CUDA graphs. Does nothing if the device or the model does not allow it.
+
+        sizes: largest number of rows, and largest lengths of texts and sources, of captured steps.
+        """
         if self.self_cache is None or self.state_memory is not None:
             return
         graphs = self.model.capture_steps(self.self_cache, self.cross_cache, sizes)
@@ -122,7 +125,7 @@ class Runner:
         """Compute a step.
 
         schedule: sources to encode, blocks to copy, rows to compute.
-        logits: logits to compute in the same step; None if a prompt is scored.
+        logits: asks for logits and their top-k in the same step; None for none. Must be None if a prompt is scored.
         Returns:
         - the output rows: for each row that needs logits, in order, its last token and each token of its draft;
         - hidden states of all tokens, [tokens, hidden], model dtype, if a prompt is scored, else None.
@@ -187,9 +190,10 @@ class Runner:
 
         source_blocks: cross-attention blocks of the source, which is encoded.
         num_source_tokens: length of the source in the cache.
-        recorded_tokens: leading source positions that belong to the recording.
+        recorded_tokens: number of leading source positions that belong to the recording.
         decoder_ids: token ids of the decoder, start tokens included.
-        num_rows: weights are returned for this number of tokens at the end of `decoder_ids`, the last one excluded.
+        num_rows: weights are returned for this number of tokens at the end of `decoder_ids`, the last token excluded.
+        alignment: attention heads, and width of the median filter.
         adapter: name of the adapter, or empty.
         Returns bytes: float32, little-endian, [num_rows, recorded_tokens]; empty for no rows.
         Raises FloatingPointError if a weight is not finite.
@@ -249,5 +253,5 @@ class Runner:
 
 
 def named(adapters: Sequence[str]) -> tuple[str, ...]:
-    """Adapter names of a batch: empty if no row uses an adapter."""
+    """Adapter names of a batch, one per row; an empty tuple if no row uses an adapter."""
     return tuple(adapters) if any(adapters) else ()

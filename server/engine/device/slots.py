@@ -1,4 +1,4 @@
-"""Slots and block tables of rows, as numbers for the device."""
+"""Computes the cache slots and the padded block tables of rows, as integers to copy to the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> lis
 
 
 def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:
-    """[rows, blocks], int64. Shorter tables are padded with their own first block, which their rows may read."""
+    """Block tables as one array: [rows, blocks], int64. Shorter tables are padded with their own first block.
+
+    A row may read its first block, so the padding is safe.
+    """
     blocks, width = np.fromiter(chain.from_iterable(tables), np.int64), max(map(len, tables))
     if len(blocks) == len(tables) * width:
         return blocks.reshape(len(tables), width)

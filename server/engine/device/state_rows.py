@@ -11,9 +11,10 @@ from server.engine.scheduling.schedule import ScheduledRow
 
 
 def divide_rows(batch: DecoderBatch, rows: Sequence[ScheduledRow]) -> DecoderBatch:
-    """The batch with one row for each part of its rows, in order, and the slots of their states.
+    """Divide the rows of a batch: the result has one row for each part of a row, in order, with its state slots.
 
-    batch: one row for each of `rows`. Its tokens, and the order of its output rows, stay as they are.
+    batch: one row for each of `rows`. The tokens, and the order of the output rows, stay as they are.
+    rows: scheduled rows, whose states say how each row is divided.
     """
     owners: list[int] = []
     query_lens: list[int] = []

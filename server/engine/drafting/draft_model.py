@@ -47,10 +47,10 @@ class ModelDrafter:
     """Drafts with a decoder that has its own KV pool. Groups that do not fit the pool get no drafts.
 
     runner, pool: the draft model and its KV blocks.
-    num_tokens: longest draft.
-    max_batch_tokens: tokens of one prefill step of the draft model. A longer text takes several steps; its group gets
-        no draft until the last one.
-    context_tokens: longest sequence of the draft model.
+    num_tokens: length of the longest draft, in tokens.
+    max_batch_tokens: largest number of tokens in one prefill step of the draft model. A longer text takes several
+        steps; its group gets no draft before the last of them.
+    context_tokens: length of the longest sequence of the draft model, in tokens.
     """
 
     def __init__(

@@ -16,22 +16,21 @@ from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.sequence import SequenceGroup
 
 DRAFT_TOKENS, NGRAM_DRAFT_TOKENS = 4, 15
-"""Maximum length of drafts if the settings name none: for a draft model, which computes each token, and for n-grams."""
+"""Default maximum length of a draft in tokens: from a draft model, which computes each token, and from n-grams."""
 MAX_DRAFTING_ROWS = 32
-"""With more decoding rows in a step, a draft token costs about as much time as it saves. N-grams are then not
-looked up, because a lookup takes microseconds per row."""
+"""Most decoding rows in a step with n-gram drafts. With more rows, a draft token costs about as much time as it saves.
+N-grams are then not looked up, because a lookup takes microseconds per row."""
 MAX_STEP_TOKENS = 64
-"""Maximum number of tokens of a step with drafts. The program of a step with at most this many rows computes the logits
-too."""
+"""Maximum number of tokens in a step with drafts. In such a step, one program computes the logits too."""
 MIN_GAIN = 1.02
-"""Smallest gain in tokens per second for which a step has drafts."""
+"""A step gets drafts only if they are expected to multiply its tokens per second by more than this factor."""
 
 
 class Drafter(Protocol):
     """Drafts the next tokens of groups without beams.
 
     pool: KV blocks of the drafter, None if it has no model.
-    costs: durations of decode-only steps, which the step time of the model learns; None if the drafter needs none.
+    costs: durations of decode-only steps, which `StepTime` of the model updates; None if the drafter uses none.
     """
 
     @property
@@ -43,7 +42,8 @@ class Drafter(Protocol):
     def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
         """Set `draft` of each group's sequence; it may stay empty.
 
-        groups: those that decode in the next step and accept drafts. num_rows: all decoding rows of the next step.
+        groups: the groups that decode in the next step and accept drafts.
+        num_rows: number of decoding rows in the next step, including groups without drafts.
         """
 
     def forget(self, group: SequenceGroup) -> None:
@@ -51,9 +51,9 @@ class Drafter(Protocol):
 
 
 def max_draft_tokens(group: SequenceGroup, num_tokens: int) -> int:
-    """Longest useful draft: at most `num_tokens`, and one less than the group may still generate.
+    """Longest useful draft in tokens: at most `num_tokens`, and one less than the group may still generate.
 
-    The model always adds one token of its own.
+    One less, because each step adds one token that the model chooses itself. 0 or less means that no draft is useful.
     """
     return min(num_tokens, group.max_new_tokens - group.num_generated - 1)
 
@@ -101,7 +101,7 @@ class NgramDrafter:
 
 
 def draft_lengths(probabilities: Sequence[Sequence[float]], num_rows: int, costs: StepCosts) -> list[int]:
-    """Length of the draft of each sequence that gives the most tokens per second in the next step.
+    """Draft lengths, one for each sequence, with which the next step should generate the most tokens per second.
 
     probabilities: for each sequence, the probability of each predicted token to be accepted, in falling order.
     num_rows: rows of the step, each of which generates one token without drafts.

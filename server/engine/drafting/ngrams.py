@@ -1,4 +1,4 @@
-"""Predicts the next tokens of a text from the previous occurrence of its last n-gram, and measures its acceptance.
+"""Predicts the next tokens of a text from the previous occurrence of its last n-gram, and measures the success.
 
 The text consists of the source (of an encoder-decoder), the prompt and the generated tokens, in this order.
 Source: Yang et al. 2023, arXiv:2304.04487.
@@ -15,10 +15,11 @@ MAX_MATCH_TOKENS = 10
 """Longest match that is measured. The match of a prediction is the number of tokens before it that equal the end of the
 text."""
 _CLASS_STARTS = (3, 4, 6, 10)
-"""First match length of each class but the first. A longer match makes a right prediction more probable."""
+"""Match lengths are divided into classes. These are the first lengths of all classes except the first class. A longer
+match makes a right prediction more probable."""
 _CLASS_OF = tuple(bisect_right(_CLASS_STARTS, length) for length in range(MAX_MATCH_TOKENS + 1))
 _PRIOR_RATES = (0.3, 0.45, 0.6, 0.8, 0.9)
-"""Assumed share of right predictions by class, before any is measured."""
+"""Assumed share of right predictions in each class of match lengths, before any is measured."""
 _PRIOR_WEIGHT, _MODEL_WEIGHT = 8.0, 3.0
 """Weights of prior rates, as numbers of predictions: the weight of the assumed rates in the rates of a model, and the
 weight of a model's rates in the rates of a text."""
@@ -30,7 +31,7 @@ a text is smaller, because a text may begin or cease to repeat at any token."""
 
 
 class AcceptanceRates:
-    """Share of right predictions by class of the match length.
+    """Measured share of right predictions, for each class of match lengths.
 
     decay: each new prediction multiplies the weight of earlier ones by this factor.
     """
@@ -47,7 +48,7 @@ class AcceptanceRates:
         self._all[group] = self._decay * self._all[group] + 1
 
     def rates(self, assumed: Sequence[float], weight: float) -> list[float]:
-        """Rate of each class. assumed: prior rates, which count as much as `weight` predictions."""
+        """Share of right predictions in each class. assumed: prior shares, which count as `weight` predictions."""
         return [
             (right + weight * rate) / (count + weight)
             for right, count, rate in zip(self._right, self._all, assumed, strict=True)
@@ -55,7 +56,7 @@ class AcceptanceRates:
 
 
 class ModelRates(AcceptanceRates):
-    """Rates of all texts of a model."""
+    """Share of right predictions over all texts of a model, for each class of match lengths."""
 
     def __init__(self) -> None:
         super().__init__(_MODEL_DECAY)
@@ -84,7 +85,7 @@ class NgramText:
     def update(self, tokens: list[int], count: int) -> None:
         """Compare the last prediction with new tokens, then predict `count` tokens.
 
-        tokens: all tokens of the sequence; it only grows.
+        tokens: all tokens of the sequence. No token of an earlier call may be missing or changed.
         """
         text = self._text
         first = len(text)
@@ -101,7 +102,7 @@ class NgramText:
     def probabilities(self) -> list[float]:
         """For each predicted token, the probability that it and all predicted tokens before it are right.
 
-        Ends with MIN_PROBABILITY.
+        The list ends before the first probability below MIN_PROBABILITY.
         """
         rates = self._rates.rates(self._model_rates.current(), _MODEL_WEIGHT)
         found, product = [], 1.0
@@ -113,8 +114,10 @@ class NgramText:
         return found
 
     def _enter(self) -> None:
-        """Enter all n-grams that end before the end of the text. An n-gram at the end would be found as its own
-        earlier occurrence."""
+        """Add to the index all n-grams that end before the end of the text.
+
+        An n-gram at the end would be found as its own earlier occurrence.
+        """
         text, end = self._text, len(self._text)
         for length, ends in zip(NGRAM_TOKENS, self._ends, strict=True):
             first = max(self._indexed, length)

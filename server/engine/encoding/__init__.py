@@ -1,1 +1,1 @@
-"""Encoders in the engine: queue, steps and results, for texts and for recordings."""
+"""Encoders in the engine: the queue of requests, encoder steps, and their results, for texts and recordings."""

@@ -1,6 +1,6 @@
-"""Audio input of a speech model: log-mel frames of recordings, and frames as the source of a `Generate`.
+"""Audio input of a speech model: computes log-mel frames of recordings, and encodes the frames of `Generate` requests.
 
-The frames return to the HTTP process first, because it decides where the next window of a long recording begins.
+The computed frames first go back to the HTTP process, which decides where each window of a long recording begins.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLOAT_BYTES = 4
 
 
 class AudioRunner(Runner):
-    """A `Runner` whose sources are audio frames. num_mels: values per frame."""
+    """A `Runner` whose encoder sources are log-mel frames of audio. num_mels: values per frame."""
 
     def __init__(
         self, model: TransformerProtocol, device: torch.device, self_cache: KVCache, cross_cache: KVCache, num_mels: int
@@ -52,7 +52,7 @@ class AudioRunner(Runner):
 
 
 class LogMelEngine(EncoderEngine):
-    """The `log_mel` requests of one model: computes log-mel frames of audio samples. Runs no encoder."""
+    """Answers the `log_mel` requests of one model: computes log-mel frames of audio samples. Runs no encoder."""
 
     def __init__(self, name: str, runner: Runner, limits: ModelLimits, step_tokens: StepTokens, num_mels: int) -> None:
         super().__init__(name, runner, limits, step_tokens)
@@ -79,7 +79,11 @@ class LogMelEngine(EncoderEngine):
 
 
 def warm_up_messages(name: str, sequence_id: int, limits: ModelLimits, start: list[int]) -> tuple[Generate, Encode]:
-    """Requests with silent audio to warm up a model. Their ids are `sequence_id` and `sequence_id - 1`."""
+    """A `Generate` and an `Encode` with silent audio, to warm up a model.
+
+    sequence_id: id of the `Generate`; the `Encode` has the id `sequence_id - 1`.
+    start: decoder start tokens.
+    """
     params = GenerationParams(do_sample=True, top_k=5)
     item = EncodeItem([], samples=bytes(_FLOAT_BYTES * WINDOW_SAMPLES))
     return (
@@ -89,5 +93,5 @@ def warm_up_messages(name: str, sequence_id: int, limits: ModelLimits, start: li
 
 
 def _floats(values: bytes) -> Tensor:
-    """[n], float32, from the bytes of a message."""
+    """The little-endian float32 values in the bytes of a message: [n], float32."""
     return torch.from_numpy(np.frombuffer(values, dtype="<f4").astype(np.float32))

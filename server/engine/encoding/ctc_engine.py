@@ -1,4 +1,4 @@
-"""The `ctc` requests of a model with a CTC head: the likeliest label of each part of a recording."""
+"""Answers the `ctc` requests of a model with a CTC head: the likeliest label of each hidden state of a recording."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from server.ipc.wire.messages import FLOAT_BYTES, Encode, EncodeItem, FailureCod
 
 
 class CtcEngine(EncoderEngine):
-    """The `ctc` requests of one model. embedding: decides on the number of labels of a recording.
+    """Computes the labels of recordings for the `ctc` requests of one model.
 
-    A recording is one item. Its labels depend on no other item of the step.
+    embedding: determines how many labels a recording of a given length has.
+    A recording is one item. Its labels do not depend on other items of the step.
     """
 
     def __init__(
@@ -61,5 +62,5 @@ class CtcEngine(EncoderEngine):
 
 
 def silence(samples: int) -> EncodeItem:
-    """An item of silence, for the first steps of a model."""
+    """An item with a silent recording, to warm up a model. samples: length of the recording in samples."""
     return EncodeItem([], samples=bytes(FLOAT_BYTES * samples))

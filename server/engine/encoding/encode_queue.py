@@ -1,4 +1,4 @@
-"""Queue of encoder texts. API keys and calls take turns text by text, so that a large request blocks no small one."""
+"""Queue of the texts to encode. API keys and calls take turns after each text: a large request blocks no small one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from server.ipc.wire.messages import Encode, EncodeItem
 
 
 class EncodeRequest:
-    """One `Encode` in the engine.
+    """One `Encode` message in the engine, and its progress.
 
-    key, call_id: items of one API key, and of one call, take turns with those of others.
+    key, call_id: API key and call of the request. Keys, and the calls of one key, take turns in the queue.
     adapter: name of the adapter, empty for none.
-    next_item: index of the first item that waits.
-    unanswered: number of items without a result.
+    next_item: index of the first item that still waits in the queue.
+    unanswered: number of items that have no result yet.
     """
 
     def __init__(self, message: Encode, adapter: str = "") -> None:
@@ -35,7 +35,7 @@ QueuedItem = tuple[EncodeRequest, int]
 
 
 class EncodeQueue:
-    """Waiting requests in the order of their turns. num_waiting_tokens: tokens of all waiting items."""
+    """Requests with waiting items; API keys and calls take turns. num_waiting_tokens: tokens of all waiting items."""
 
     def __init__(self) -> None:
         self._requests: RoundRobinQueue[EncodeRequest] = RoundRobinQueue()
@@ -55,7 +55,10 @@ class EncodeQueue:
             self.num_waiting_tokens -= sum(item.num_tokens for item in request.waiting_items)
 
     def take(self, budget: int) -> list[QueuedItem]:
-        """Take the items of the next step, shortest first: at most `budget` tokens, or a single longer item."""
+        """Take the items of the next step: at most `budget` tokens, or a single longer item.
+
+        Keys and calls take turns after each item. Returns the items sorted by length, shortest first.
+        """
         taken: list[QueuedItem] = []
         while self._requests:
             request = self._requests.next()

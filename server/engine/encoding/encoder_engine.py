@@ -1,4 +1,4 @@
-"""One encoder in the engine: computes vectors or logits of texts. Times are seconds of time.monotonic()."""
+"""Runs the encoder requests of one model: vectors or logits of texts. Times are seconds of `time.monotonic()`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from server.ipc.wire.messages import (
 )
 
 HEAD_TASKS = frozenset({"late_interaction", "max_sim", "labelled_spans", "labelled_classes", "answer_logits"})
-"""Tasks that only some checkpoints have a head for."""
+"""Tasks that need a head which only some checkpoints have."""
 
 
 class EncoderEngine:
-    """The `Encode` requests of one model.
+    """Queues and computes the `Encode` requests of one model.
 
     name: name of the model. runner: computes hidden states. limits: limits of the model.
     step_tokens: largest number of tokens of a step.
     sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
-    heads: the other heads of the checkpoint; None for none.
+    heads: the other heads of the checkpoint; None if it has no others.
     """
 
     def __init__(
@@ -70,11 +70,14 @@ class EncoderEngine:
 
     @property
     def step_seconds(self) -> float:
-        """Longest time that the step in progress may take. May be read from another thread."""
+        """Longest time in seconds that the step in progress may take. May be read from another thread."""
         return self._long_steps.most_seconds
 
     def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
-        """Queue the items. Returns the queued request; an invalid one fails immediately."""
+        """Queue the items of a message. Returns a list with the queued request.
+
+        An invalid message fails immediately: the failure is added to `events`, and the list is empty.
+        """
         request = EncodeRequest(message, message.model if message.model != self.name else "")
         code, reason = self._refusal(message)
         if reason:
@@ -115,9 +118,10 @@ class EncoderEngine:
     ) -> StepTiming | None:
         """Encode the next items, if any wait.
 
-        is_shared: a decoder runs on the device, so the step must be short.
-        decode_seconds: duration of its steps (`encoder_budget.delayed_seconds`), or None if it is not known.
-        Raises StepFailed after the requests of the step have failed.
+        is_shared: whether a decoder runs on the same device, so that the step must be short.
+        decode_seconds: duration of a step of that decoder (`encoder_budget.delayed_seconds`); None if not known.
+        Returns the duration and size of the step, or None if no item waits.
+        Raises StepFailed if the step raises an error. Its requests have then failed.
         """
         most = self._max_step_tokens(decode_seconds) if is_shared else self._long_steps.tokens(self.max_tokens)
         texts = self.queue.take(most)
@@ -156,7 +160,7 @@ class EncoderEngine:
         return StepTiming(self.name, "encode", seconds, len(texts), tokens)
 
     def _max_step_tokens(self, decode_seconds: float | None) -> int:
-        """Tokens of a step beside streams."""
+        """Largest number of tokens of a step while a decoder with running streams shares the device."""
         return max_encoder_tokens(self._costs, decode_seconds, self.max_shared_tokens, self.max_tokens)
 
     @torch.inference_mode()
@@ -180,7 +184,11 @@ class EncoderEngine:
         events: EngineEvents,
         message: str = "",
     ) -> None:
-        """End a request before all items are done. A second call does nothing."""
+        """End a request before all its items are done. Does nothing if the request has ended.
+
+        reason: an abort adds no event; a timeout or an error adds a failure to `events`.
+        message: text of the failure, for an error only.
+        """
         if request.finished:
             return
         request.finished = True
@@ -192,5 +200,5 @@ class EncoderEngine:
 
 
 def _are_spans(item: EncodeItem) -> bool:
-    """Whether an item has spans, each of at least one token."""
+    """Whether an item has spans, and each of them has at least one token and lies inside the text."""
     return bool(item.spans) and all(0 <= first < end <= len(item.token_ids) for first, end in item.spans)

@@ -23,12 +23,16 @@ from server.engine.encoding import token_outputs
 from server.ipc.wire.messages import Encode, EncodeItem
 
 MAX_LOGITS_ROWS = 64
-"""Tokens whose logits over the vocabulary are in memory at once, for `embed_sparse`."""
+"""Most rows whose logits over the vocabulary are in memory at once, for `embed_sparse` and `answer_logits`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderOutput:
-    """Result of one item. values: [rows, width], float32. token_ids: tokens of the columns, as in `Encoded`."""
+    """Result of one item.
+
+    values: [rows, width], float32.
+    token_ids: tokens that belong to the values, for tasks that return tokens; else empty. As in `Encoded`.
+    """
 
     values: NDArray[np.float32]
     token_ids: list[int] = field(default_factory=list)
@@ -86,7 +90,7 @@ def _settings_key(message: Encode) -> Hashable:
 
 
 def _output_positions(output_groups: Iterable[_OutputGroup], batch: EncoderBatch) -> tuple[int, ...] | None:
-    """Position of the one token per text that its result needs; None if a result needs more tokens."""
+    """For each text, the position of the only token that its result needs; None if a result needs more tokens."""
     found: dict[int, int] = {}
     for output_group in output_groups:
         positions = output_group.output_positions(batch)
@@ -100,8 +104,9 @@ def _output_positions(output_groups: Iterable[_OutputGroup], batch: EncoderBatch
 class _OutputGroup:
     """The texts of a batch whose messages have equal settings. Their results are computed together.
 
-    message: any of these messages.
-    items: all items of the batch. mine: indices, in `items`, of the texts of this group.
+    message: one of these messages.
+    items: all items of the batch.
+    mine: index in `items` of each text of this group.
     """
 
     model: TransformerProtocol
@@ -112,7 +117,7 @@ class _OutputGroup:
     mine: list[int]
 
     def output_positions(self, batch: EncoderBatch) -> tuple[int, ...] | None:
-        """Position of the one token per text of the batch that `compute` needs; None if it needs more."""
+        """For each text of the batch, the position of the only token that `compute` needs; None if it needs more."""
         match self.message.task:
             case "embed":
                 if self.message.pooling is None and self.sentence is not None:
@@ -183,14 +188,14 @@ class _OutputGroup:
         return tuple(item.mask_index or 0 for item in self.items)
 
     def _tokens(self, values: Tensor, batch: EncoderBatch) -> Tensor:
-        """The values of this group's tokens. values: [tokens of the batch, ...]."""
+        """The values of this group's tokens, text by text. values: [tokens of the batch, ...]."""
         return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
 
     def _span_vectors(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
-        """One vector per span of the group's texts: the mean of the span's hidden states, then the dense layers.
+        """One vector per span of the group's texts: the mean of the span's hidden states.
 
-        Dense layers and normalization belong to the checkpoint's own pooling.
-
+        The dense layers of the checkpoint are applied only if the message names no pooling. Vectors are normalized if
+        the message says so.
         Source: Guenther et al. 2024, arXiv:2409.04701 (late chunking).
         """
         starts = [(batch.offsets[index], self.items[index].spans) for index in self.mine]
@@ -204,9 +209,11 @@ class _OutputGroup:
         return [EncoderOutput(part) for part in np.split(vectors.float().cpu().numpy(), ends[:-1])]
 
     def _vocabulary_weights(self, hidden: Tensor, batch: EncoderBatch, index: int) -> EncoderOutput:
-        """The weights above zero of one text: log(1 + max(0, logit)), the largest or the sum over the text's tokens.
+        """The vocabulary tokens of one text with weights above zero.
 
-        Logits are computed for a few tokens at a time, because those of a whole batch take gigabytes.
+        A weight is log(1 + max(0, logit)), the largest one or the sum over the text's tokens. Some checkpoints apply
+        the logarithm more than once. Logits are computed for a few tokens at a time, because the logits of a whole
+        batch take gigabytes. If one is not finite, the result is a single NaN.
         Source: Formal et al. 2021, arXiv:2109.10086 (SPLADE v2).
         """
         adapter, settings = batch.adapters[index] if batch.adapters else "", self.heads.vocabulary
@@ -239,11 +246,11 @@ _TEXT_OUTPUTS = {
     "labelled_spans": token_outputs.labelled_spans,
     "labelled_classes": token_outputs.labelled_classes,
 }
-"""Results that are computed from the hidden states of one text."""
+"""The function for each task whose result is computed from the hidden states of one text."""
 
 
 def _logarithms(logits: Tensor, count: int) -> Tensor:
-    """The logits, negative ones as zero, after `log(1 + x)` has been applied `count` times in a row."""
+    """Set negative logits to zero, then apply `log(1 + x)` to all logits, `count` times in a row."""
     weights = torch.relu(logits)
     for _ in range(count):
         weights = torch.log1p(weights)
@@ -256,9 +263,9 @@ def _rows(values: Tensor) -> list[EncoderOutput]:
 
 
 def _top_tokens(logits: Tensor, top_k: int, targets: list[int]) -> list[EncoderOutput]:
-    """The most probable tokens of each mask.
+    """The most probable tokens for the mask of each text, with their probabilities.
 
-    logits: [texts, vocab]. top_k: number of tokens.
+    logits: [texts, vocab], at the masks. top_k: number of tokens.
     targets: if not empty, only these tokens are considered. Probabilities are relative to the whole vocabulary.
     """
     scores = torch.softmax(logits.float(), dim=-1)

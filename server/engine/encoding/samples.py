@@ -1,4 +1,4 @@
-"""Recordings as samples: the batch of an encoder that reads them, and the sources of a `Generate`."""
+"""Makes batches of recordings for encoders that read audio samples, in `Encode` and in `Generate` requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from server.ipc.wire.params import GenerationParams
 
 
 class SamplesRunner(Runner):
-    """A `Runner` whose sources are samples. embedding: decides on the number of hidden states of a recording."""
+    """A `Runner` whose encoder sources are audio samples.
+
+    embedding: determines how many hidden states a recording of a given length has.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,10 @@ def waveform_batch(
 
 
 def silent_generate(name: str, sequence_id: int, limits: ModelLimits, start: list[int]) -> Generate:
-    """A request with the shortest recording, of silence, to warm up a model. start: decoder start tokens."""
+    """A request with a silent recording of the shortest allowed length, to warm up a model.
+
+    start: decoder start tokens.
+    """
     row = GenerateRow(sequence_id, 3, 0, start)
     params = GenerationParams(do_sample=True, top_k=5)
     return Generate(name, params, [], [row], frames=[bytes(FLOAT_BYTES * limits.min_samples)])

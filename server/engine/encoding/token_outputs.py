@@ -1,6 +1,6 @@
-"""Results of `Encode` items from the heads that a checkpoint has besides the head of its architecture.
+"""Results of `Encode` items from the extra heads of a checkpoint, such as those for late interaction or entities.
 
-Each text is computed alone from its hidden states, so that the other texts of a step change no bit.
+Each text is computed alone from its hidden states. The other texts of a step therefore do not change its result.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def token_vectors(heads: TokenHeads, message: Encode, item: EncodeItem, hidden: 
 def max_sim(heads: TokenHeads, message: Encode, item: EncodeItem, hidden: Tensor) -> Tensor:
     """The score of a text for the query of the message: [1, 1], float32.
 
-    The sum, over the query vectors, of the largest product with a vector of the text. A text without vectors has the
-    lowest score of vectors of unit length. Source: Khattab and Zaharia 2020, arXiv:2004.12832, section 3.3.
+    For each query vector, the largest dot product with a vector of the text is found; the score is the sum of these.
+    A text without vectors gets minus the number of query vectors, the lowest score that unit vectors can have.
+    Source: Khattab and Zaharia 2020, arXiv:2004.12832, section 3.3.
     """
     assert heads.vectors is not None, "the model has no late interaction"
     vectors: Tensor = heads.vectors(hidden)
@@ -47,8 +48,9 @@ def max_sim(heads: TokenHeads, message: Encode, item: EncodeItem, hidden: Tensor
 
 
 def token_weights(heads: TokenHeads, message: Encode, item: EncodeItem, hidden: Tensor) -> Weights:
-    """The weights of the tokens of a text, the largest where a token occurs several times.
+    """The weight of each distinct token of a text: the largest one if the token occurs several times.
 
+    Tokens in `message.skipped_ids` are left out. If a weight is not finite, the result is a single NaN.
     Source: Chen et al. 2024, arXiv:2402.03216, section 3.2.
     """
     assert heads.weights is not None, "the model has no weights of tokens"
@@ -64,7 +66,7 @@ def token_weights(heads: TokenHeads, message: Encode, item: EncodeItem, hidden: 
 
 
 def labelled_spans(heads: TokenHeads, message: Encode, item: EncodeItem, hidden: Tensor) -> Tensor:
-    """The entities of a text: [entities, 4], float32: first word, last word, label, probability."""
+    """The entities of a text: [entities, 4], float32: index of first word, of last word, of label, and probability."""
     assert heads.spans is not None, "the model reads no labels"
     words = [first for first, _ in item.spans]
     found: Tensor = heads.spans(hidden, words, item.label_indices, message.threshold)
@@ -87,7 +89,7 @@ def _kept(message: Encode, item: EncodeItem, device: torch.device) -> Tensor:
 
 
 def problem_of(message: Encode, heads: Sequence[str]) -> str:
-    """Why the items of a message for one of these heads are not valid, or empty.
+    """Why a message for one of the extra heads is not valid; empty if it is valid.
 
     heads: tasks that the heads of the model compute.
     """

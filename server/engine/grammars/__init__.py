@@ -1,1 +1,1 @@
-"""Grammars of answers: masks of allowed tokens, the threads that compute masks, and the groups that wait for them."""
+"""Grammars of answers: masks of allowed tokens, threads that compute masks, and groups that wait for their masks."""

@@ -1,11 +1,11 @@
 """Grammars of structured answers: the position of each sequence in its grammar, and masks of allowed tokens.
 
 A mask depends only on tokens that are known when a step is scheduled. The masks of a step are therefore computed in
-parallel with its forward pass, by threads that do not hold Python's lock. `GrammarWaits` holds a group whose masks are
-late.
+parallel with its forward pass, by threads that do not hold Python's lock. `GrammarWaits` delays a group whose masks are
+not done when the forward pass ends.
 
-The automaton is that of the library llguidance: an Earley parser over a lexer that uses derivatives of regular
-expressions, run along the trie of the vocabulary.
+The library llguidance computes the masks. It runs an Earley parser, over a lexer that uses derivatives of regular
+expressions, along the trie of the vocabulary.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from server.engine.sequences.grammar_state import Bits, CompiledGrammar, Grammar
 
 CACHED_GRAMMARS = 16
 MAX_LEXER_STATES = 1 << 15
-"""Limit for one grammar. A state takes one to two kilobytes."""
+"""Most lexer states of one grammar. A state takes one to two kilobytes."""
 LIMITS = llguidance.LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
 
 TOO_COMPLEX = "`response_format` grew too complex"
@@ -58,12 +58,12 @@ class GrammarMasks:
         self.threads = MaskThreads(self._make)
 
     def prepare(self, grammar_state: GrammarState) -> None:
-        """Give a state the grammars of its sections. Grammars that are not cached are compiled in a thread."""
+        """Give a grammar state the grammars of all its sections. Uncached grammars are compiled in a thread."""
         for text in {section.grammar for section in grammar_state.sections if section.grammar}:
             grammar_state.grammars[text] = self._compiled(text)
 
     def start(self, tasks: Sequence[MaskTask]) -> None:
-        """Compute masks in threads. tasks: one for each sequence group; its grammar has been compiled."""
+        """Compute masks in threads. tasks: one for each sequence group. Their grammars must be compiled."""
         self.threads.start(tasks)
 
     def _compiled(self, text: str) -> CompiledGrammar:
@@ -94,7 +94,11 @@ class GrammarMasks:
     def _consume(
         self, grammar_state: GrammarState, tokens: Sequence[int], ends: Sequence[int], other_ends: Sequence[int]
     ) -> bool:
-        """Read new tokens. Returns whether the current section has a grammar whose mask must be computed."""
+        """Read the new tokens of a sequence.
+
+        tokens: all tokens of the sequence. ends, other_ends: end tokens and stop tokens of the request.
+        Returns whether the current section has a grammar whose mask must be computed.
+        """
         grammar_state.accepts = grammar_state.is_complete = False
         grammar_state.bits = np.zeros(self._words, dtype=np.uint32)
         if grammar_state.failure:
@@ -139,16 +143,21 @@ class GrammarMasks:
                 grammar_state.section_bytes = rest
 
     def _read(self, grammar_state: GrammarState, tokens: list[int]) -> None:
-        """Advance the grammar of the current section."""
+        """Advance the grammar of the current section by some tokens.
+
+        If that fails, the section's fallback is used. Without one, the grammar state fails.
+        """
         if grammar_state.matcher is None:
             grammar_state.matcher = _matcher(grammar_state)
         if not grammar_state.matcher.consume_tokens(tokens) and not self._fall_back(grammar_state, tokens):
             self._fail(grammar_state)
 
     def _fall_back(self, grammar_state: GrammarState, tokens: Sequence[int] = ()) -> bool:
-        """Follow the fallback of the section from now on. Returns whether there is one that allows its text.
+        """Replace the grammar of the section, which grew too complex, by the section's fallback grammar.
 
-        tokens: tokens to read after those that were read.
+        tokens: tokens to read in addition to those that the section has already read.
+        Returns False if there is no other fallback, if the grammar has refused a token, or if the fallback does not
+        allow the text of the section.
         """
         section, failed = grammar_state.section, grammar_state.matcher
         if not section.fallback or grammar_state.uses_fallback or failed is None or _REFUSED in failed.get_error():
@@ -173,7 +182,7 @@ class GrammarMasks:
         return masks[key]
 
     def _misleading(self, grammar_state: GrammarState) -> Iterable[int]:
-        """Tokens that complete a marker and continue with text that the grammar after it does not allow."""
+        """Tokens that complete a marker and continue with text that the grammar of the next section does not allow."""
         texts = [marker.text for marker in grammar_state.section.markers if marker.text and not marker.at_start]
         for token in self._marker_tokens.candidates(grammar_state.scanner, texts):
             tried = grammar_state.fork()
@@ -190,8 +199,8 @@ class GrammarMasks:
     def _store_mask(self, grammar_state: GrammarState, ends: Sequence[int], other_ends: Sequence[int]) -> bool:
         """Store the mask that the matcher computes for the next token. Returns whether it allows any token.
 
-        ends: end tokens that are allowed exactly if the grammar accepts the text.
-        other_ends: end tokens that are allowed in addition if the grammar accepts the text.
+        ends: end tokens, allowed only if the grammar accepts the text.
+        other_ends: stop tokens, allowed if the grammar accepts the text, or if it allows them as part of the text.
         """
         assert grammar_state.matcher is not None
         mask: Bits = np.zeros(self._all_words, dtype=np.uint32)

@@ -1,7 +1,7 @@
-"""Sequence groups whose next token waits for a grammar. They wait alone: the steps of other groups go on.
+"""Sequence groups whose next token waits for a grammar mask. The steps of other groups go on meanwhile.
 
-The masks of a step are started before its forward pass. A group whose masks are late after it is held: its logits are
-kept, no step computes it, and its token is chosen as soon as its masks are done.
+The masks of a step are started before its forward pass. A group whose masks are not done soon after the pass is held:
+its logits are kept, no step computes the group, and its token is chosen as soon as the masks are done.
 See docs/decisions/0052-grammars-off-the-step.md.
 """
 
@@ -16,17 +16,17 @@ from server.engine.grammars.mask_threads import MaskTask
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 
 PATIENCE = 0.25
-"""Longest wait for masks of fast grammars after the forward pass, as a fraction of its duration, in a step that also
-has groups without a grammar."""
+"""Longest wait for masks of fast grammars after a forward pass, as a fraction of the duration of that pass. For steps
+that also have groups without a grammar."""
 PATIENCE_ALONE = 2.0
-"""Like `PATIENCE`, for a step in which every group has a grammar."""
+"""Longest wait, as for `PATIENCE`, in a step in which every group has a grammar."""
 MAX_SECONDS = 20.0
-"""Limit for compiling a grammar, and for the masks of one token."""
+"""Time limit in seconds for compiling a grammar, and for computing the masks of one token."""
 TOO_SLOW = f"{TOO_COMPLEX}: compiling it, or finding its next tokens, took more than {MAX_SECONDS:g} s"
 
 
 class GrammarWaits:
-    """The mask tasks of the groups of one model, and the groups that are held."""
+    """Keeps the mask tasks of one model's sequence groups, and the decoder outputs of held groups."""
 
     def __init__(self, masks: GrammarMasks) -> None:
         self._masks = masks
@@ -35,7 +35,7 @@ class GrammarWaits:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any group is held."""
+        """Whether any group is held, which means that its next token waits for grammar masks."""
         return bool(self._held)
 
     def prepare(self, group: SequenceGroup) -> None:
@@ -44,7 +44,10 @@ class GrammarWaits:
             self._masks.prepare(grammar_state)
 
     def start(self, groups: Sequence[SequenceGroup]) -> None:
-        """Start the masks of groups that get a token in this step, as far as their grammars are compiled."""
+        """Start computing the masks of groups whose grammars are compiled.
+
+        groups: groups that get a token in this step. Groups without a grammar are ignored.
+        """
         tasks = []
         for group in groups:
             if needs_masks(group) and self._task(group) is None and group.grammar_states[0].is_compiled:
@@ -57,7 +60,12 @@ class GrammarWaits:
             self._masks.start(tasks)
 
     def late(self, groups: Sequence[SequenceGroup], forward_seconds: float) -> list[SequenceGroup]:
-        """Wait a little for the masks of a step. Returns the groups whose masks are not done."""
+        """Wait for the masks of a step, for a time in proportion to the forward pass.
+
+        groups: groups that get a token in the step.
+        forward_seconds: duration of the forward pass.
+        Returns the groups whose masks are not done after that time.
+        """
         waiting = [group for group in groups if needs_masks(group)]
         tasks = [task for group in waiting if (task := self._task(group)) is not None and not task.is_slow]
         patience = PATIENCE_ALONE if len(waiting) == len(groups) else PATIENCE
@@ -65,11 +73,14 @@ class GrammarWaits:
         return [group for group in waiting if not self._is_done(group)]
 
     def hold(self, group: SequenceGroup, output: DecoderOutput) -> None:
-        """Keep the outputs of a group until its masks are done. output: its rows of the step, in their own memory."""
+        """Keep the decoder output of a group until its masks are done. output: copy of the group's rows of the step."""
         self._held[group] = output
 
     def take_ready(self) -> list[tuple[SequenceGroup, DecoderOutput]]:
-        """Held groups whose masks are done. Starts the masks of those whose grammars were compiled in the meantime."""
+        """Remove and return the held groups whose masks are done, with their outputs.
+
+        Also starts the masks of held groups whose grammars have been compiled meanwhile.
+        """
         self.start(list(self._held))
         ready = [(group, output) for group, output in self._held.items() if self._is_done(group)]
         for group, _ in ready:
@@ -83,7 +94,7 @@ class GrammarWaits:
                 del self._held[group]
 
     def overdue(self) -> list[SequenceGroup]:
-        """Held groups whose grammar takes too long."""
+        """Held groups whose grammar has been compiling, or whose masks have been computing, for over MAX_SECONDS."""
         latest = time.monotonic() - MAX_SECONDS
         return [group for group in self._held if any(started < latest for started in self._started(group))]
 
@@ -102,7 +113,7 @@ class GrammarWaits:
         self._masks.threads.wait_for_any(seconds)
 
     def _task(self, group: SequenceGroup) -> MaskTask | None:
-        """The task for the next token of a group, if it was started."""
+        """The mask task for the next token of a group; None if it was not started."""
         task = self._tasks.get(group)
         return task if task is not None and task.num_tokens == group.num_tokens else None
 
@@ -111,7 +122,10 @@ class GrammarWaits:
         return task is not None and task.is_done
 
     def _started(self, group: SequenceGroup) -> list[float]:
-        """Start times of the work that a held group waits for."""
+        """Start times, in seconds of `time.monotonic()`, of the computations that a held group waits for.
+
+        Empty if none of them has begun.
+        """
         task = self._task(group)
         if task is not None:
             return [] if task.started is None else [task.started]
@@ -120,5 +134,5 @@ class GrammarWaits:
 
 
 def needs_masks(group: SequenceGroup) -> bool:
-    """Whether the grammar of a group decides about its next token. It does not decide about a forced first token."""
+    """Whether the next token of a group needs a grammar mask. A forced first token needs none."""
     return bool(group.grammar_states) and group.num_tokens >= group.grammar_states[0].num_consumed

@@ -1,7 +1,7 @@
 """Finds tokens that contain the end of a marker and more text after it.
 
-Such a token is allowed only if the text after the marker fits the section that follows. There are few of them, so they
-are found by the beginnings of tokens instead of trying every token.
+Such a token is allowed only if the text after the marker fits the section that follows. Such tokens are few. They are
+found by an index of the first bytes of tokens, because trying every token would be slow.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from server.ipc.wire.sections import WHITE_SPACE, MarkerScanner
 
 _WHITE_SPACE = WHITE_SPACE.encode()
 MAX_CACHED = 256
-"""Markers, and ends of markers, whose tokens are kept. A tool format has about ten."""
+"""Size of the caches: markers, and parts of markers, whose tokens are kept. A tool format has about ten markers."""
 
 
 class MarkerTokens:
     """Finds the tokens of a vocabulary whose text contains or begins a marker, such as `</think>`.
 
-    What was found for a marker is cached, for the last `MAX_CACHED` of them: requests may bring markers of their own.
+    The tokens found for the last `MAX_CACHED` markers are cached. The cache is limited, because requests can define
+    markers.
 
     tokens: bytes of each token, by id; empty for special tokens.
     """
@@ -32,10 +33,10 @@ class MarkerTokens:
         self._beginning: dict[tuple[bytes, bool], list[int]] = {}
 
     def candidates(self, scanner: MarkerScanner, texts: Sequence[str]) -> set[int]:
-        """All tokens that complete a marker and contain more text after it, and some other tokens.
+        """All tokens that complete a marker and contain more text after it. Some other tokens may be included.
 
-        scanner: position in a section. texts: the texts, decoded as Latin-1, of its markers that are recognised
-            anywhere.
+        scanner: position in a section.
+        texts: bytes, decoded as Latin-1, of the section's markers that may stand anywhere in the text.
         """
         found: set[int] = set()
         held = scanner.held.encode("latin-1")
@@ -57,7 +58,7 @@ class MarkerTokens:
         return self._containing[marker]
 
     def _beginning_with(self, text: bytes, without_space: bool) -> list[int]:
-        """All tokens that begin with a text and are longer. without_space: white space in tokens is ignored."""
+        """All tokens that begin with a text and are longer than it. without_space: ignore white space in tokens."""
         key = text, without_space
         if key not in self._beginning:
             _make_room(self._beginning)
@@ -81,12 +82,12 @@ class MarkerTokens:
 
     @cached_property
     def _after_space(self) -> list[int]:
-        """All tokens with white space before other text."""
+        """Indices of all tokens that have white space before other text."""
         spaces = (index for byte in _WHITE_SPACE for index in self._by_first_byte[byte])
         return [index for index in spaces if self._tokens[index].strip(_WHITE_SPACE)]
 
 
 def _make_room(cache: dict[Any, list[int]]) -> None:
-    """Forget what was found first if a cache is full."""
+    """Delete the oldest entries of a cache until it has room for one more."""
     while len(cache) >= MAX_CACHED:
         del cache[next(iter(cache))]

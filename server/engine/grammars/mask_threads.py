@@ -1,7 +1,7 @@
-"""Threads that compile grammars and compute masks. A slow grammar delays no mask of another one.
+"""Threads that compile grammars and compute masks. A slow grammar does not delay the masks of fast ones.
 
-Threads for fast grammars compute most masks. Compiling, and masks of grammars that were slow before, have threads of
-their own with a low priority, so that they also leave the processors to the steps.
+Threads for fast grammars compute most masks. Separate threads compile grammars, and compute masks of grammars that were
+slow before. They have a low priority, so that the processor cores stay free for the steps.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from server.system.cores import give_way, usable_cores
 log = logging.getLogger("triptych.engine")
 
 SLOW_SECONDS = 0.01
-"""A grammar counts as slow if one of its tasks took at least this processor time."""
+"""A grammar counts as slow if its recorded processor time for a mask task exceeds this number of seconds."""
 SLOW_DECAY = 0.9
-"""A grammar that was slow once becomes fast again after some tasks: its recorded time falls by this factor."""
+"""Each mask task multiplies the recorded time of its grammar by this factor. A slow grammar can become fast again."""
 NUM_SLOW_THREADS = 2
 
 MaskRow = tuple[GrammarState, Sequence[int], Sequence[int], Sequence[int]]
@@ -33,7 +33,7 @@ class MaskTask:
 
     rows: its sequences. Their grammar states must not be used until the task is done.
     num_tokens: length of each sequence.
-    started: time of time.monotonic() at which a thread began, or None.
+    started: when a thread began the task, in seconds of `time.monotonic()`; None before.
     error: the exception that ended the task, or None.
     """
 
@@ -46,7 +46,7 @@ class MaskTask:
 
     @property
     def is_slow(self) -> bool:
-        """Whether a grammar of the group was slow before, or has no masks yet."""
+        """Whether a grammar of the group counts as slow. A grammar without a computed mask counts as slow too."""
         grammars = self.rows[0][0].grammars.values()
         return any(grammar.mask_seconds is None or grammar.mask_seconds > SLOW_SECONDS for grammar in grammars)
 
@@ -65,7 +65,7 @@ class MaskThreads:
         self._done = threading.Condition()
 
     def start(self, tasks: Sequence[MaskTask]) -> None:
-        """Start tasks. Those of fast grammars are divided among the fast threads."""
+        """Start tasks and return at once. Tasks with fast grammars are divided among the fast threads."""
         slow = [task for task in tasks if task.is_slow]
         fast = [task for task in tasks if task not in slow]
         for first in range(min(self._num_fast, len(fast))):
@@ -74,7 +74,7 @@ class MaskThreads:
             self._slow.submit(self._run, [task])
 
     def start_slowly(self, work: Callable[[], None]) -> None:
-        """Run work in a thread for slow grammars."""
+        """Run a function in a thread for slow grammars. An exception in it is only logged."""
 
         def run() -> None:
             try:
@@ -114,6 +114,6 @@ class MaskThreads:
 
 
 def _lower_priority() -> None:
-    """Lower the priority of this thread. Only Linux has priorities of threads."""
+    """Lower the priority of this thread. Does nothing except on Linux, where each thread has a priority."""
     if sys.platform == "linux":
         give_way(threading.get_native_id())

@@ -1,1 +1,1 @@
-"""The worker process itself: its main loop, its messages, loading of models, memory of the device."""
+"""The worker process: its main loop, its connection, loading of models, and division of the memory."""

@@ -1,9 +1,9 @@
-"""Size of the KV caches on a CPU where the operator has set none, and a warning where the chosen size may not fit.
+"""Default size of the KV caches on a CPU, and a warning if a size that the operator has chosen may not fit.
 
-Each model gets the memory with which it runs one sequence of `AGENT_TOKENS` tokens, but all workers together take at
-most a part of the memory that was free when the server started, without the weights. The amount is read once, by the
-HTTP process, so that a worker that is started again gets the same size. Memory is taken when it is first written, see
-`models.lazy_zeros`. See docs/decisions/0114-second-turn.md.
+By default, each model gets enough memory for one sequence of `AGENT_TOKENS` tokens. But all workers together take at
+most a part of the memory that was free when the server started, after subtracting the weights. The HTTP process reads
+the free memory once, so that a restarted worker gets the same size. A cache takes memory only when blocks are first
+written (`models.lazy_zeros`). See docs/decisions/0114-second-turn.md.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from server.ipc.wire.descriptions import AGENT_TOKENS, EngineOptions, ModelInfo
 log = logging.getLogger("triptych.worker")
 
 MIN_WANTED_BYTES = 1 << 30
-"""Wanted size where the models need less, so that several sequences run together."""
+"""Wanted size if the models need less, so that several sequences can run at the same time."""
 MIN_BYTES = 64 << 20
-"""Size on a machine without free memory."""
+"""Smallest default size, used even on a machine without free memory."""
 FREE_SHARE = 0.5
-"""Part of the free memory, without the weights, that the default takes. The rest is for steps, requests and others."""
+"""The default takes at most this part of the memory that is free after the weights. Steps and other programs need the
+rest."""
 
 
 def default_kv_cache_bytes(
     loaded: Sequence[LoadedCheckpoint], drafts: Mapping[str, LoadedCheckpoint], options: EngineOptions
 ) -> int:
-    """Bytes for the KV caches of all models of a worker. The first worker says so if they are too few for an agent.
+    """Default size in bytes for the KV caches of all models of a worker together.
+
+    The first worker logs a warning if the size is too small for one sequence of `AGENT_TOKENS` tokens per model.
 
     loaded: all models. drafts: draft models by the name of their target model.
     """
@@ -77,5 +80,5 @@ def warn_of_too_much(
 
 
 def _weight_bytes(models: Iterable[LoadedCheckpoint]) -> int:
-    """Memory of the weights of all models. Workers share it. A draft model may be one of the other models."""
+    """Bytes of the weights of all models, each model counted once. All workers share this memory."""
     return sum(model.model.weight_bytes for model in {id(model): model for model in models}.values())

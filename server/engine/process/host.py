@@ -21,14 +21,18 @@ _before_pinning: set[int] = set()
 """Processors of this process before `pin_to_processors`; empty if it was not pinned."""
 
 ADDED_OOM_SCORE = 300
-"""Thousandths of the memory limit that a worker counts as larger when the kernel chooses a process to kill."""
+"""Added to the score by which the kernel chooses a process to kill. The kernel treats the worker as if it used 30% more
+of the available memory."""
 
 _KEPT_BYTES = 8 << 20
 """Free bytes that the heap keeps at its end while steps run."""
 
 
 def die_with_parent() -> None:
-    """Let Linux kill this process when its parent ends. On other systems the closed socket ends the worker."""
+    """Let Linux kill this process when its parent ends. Does nothing on other systems.
+
+    On other systems the worker ends when its socket is closed.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -47,7 +51,10 @@ def end_before_the_server(adjustment: Path = Path("/proc/self/oom_score_adj")) -
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore signals that reach the whole process group. The parent drains and then sends `Shutdown`."""
+    """Ignore SIGINT, SIGTERM and SIGHUP, which can reach the whole process group.
+
+    The parent handles them: it lets running requests finish and then sends `Shutdown`.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -55,7 +62,7 @@ def leave_signals_to_parent() -> None:
 def pin_to_processors(processors: Collection[int]) -> None:
     """Run this process and its later threads on these logical processors only. Call before torch is imported.
 
-    A set that the system refuses changes nothing: the set of allowed processors may have shrunk since it was made.
+    If the system refuses the set, nothing changes: the allowed processors may be fewer than when the set was chosen.
     """
     global _before_pinning
     if hasattr(os, "sched_setaffinity"):
@@ -66,7 +73,7 @@ def pin_to_processors(processors: Collection[int]) -> None:
 
 
 def use_all_processors() -> None:
-    """Undo `pin_to_processors` for all threads: the worker computes on another device than the CPU."""
+    """Undo `pin_to_processors` for all threads, because the worker computes on another device than the CPU."""
     if _before_pinning:
         for task in Path("/proc/self/task").iterdir():
             with contextlib.suppress(OSError):
@@ -76,9 +83,9 @@ def use_all_processors() -> None:
 def let_threads_sleep() -> None:
     """Let idle OpenMP threads sleep soon instead of spinning for milliseconds. Call before torch is imported.
 
-    The worker shares its cores with the HTTP process. If a thread of a parallel region is not scheduled, the spinning
-    of the others keeps it waiting: measured on two busy cores, a step took ten times as long. Settings of the operator
-    in the environment take precedence.
+    The worker shares its cores with the HTTP process. If one thread of a parallel region has no core, the other threads
+    wait for it, and would keep the cores busy by spinning. Measured on two busy cores, a step took ten times as long.
+    OpenMP settings of the operator in the environment take precedence.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
@@ -87,7 +94,8 @@ def let_threads_sleep() -> None:
 def map_large_blocks() -> None:
     """Let glibc map every block of 1 MiB and more separately. Call before loading.
 
-    Otherwise blocks freed by loading leave holes in the heap, and the steps fill one hole after the other.
+    Otherwise blocks that loading frees would leave holes in the heap, and later steps would fill one hole after the
+    other.
     """
     _set_thresholds(_LOADING_BYTES, _LOADING_BYTES)
 
@@ -95,10 +103,9 @@ def map_large_blocks() -> None:
 def reuse_large_blocks() -> None:
     """Return freed memory to the system, and let the heap keep the memory that a step frees for the next one.
 
-    Call after loading. Returning and mapping pages in every step costs more time than the computation on small blocks.
-    Large blocks are still mapped: their steps are long enough to hide the cost, and in the heap small blocks would
-    occupy the holes they leave, so that the heap would grow. Logits and the scratch memory of programs are larger still
-    and always needed; they are allocated once.
+    Call after loading. For small blocks, returning and mapping pages in every step would take longer than the
+    computation. Blocks of 4 MiB and more are still mapped separately: their steps are long enough to hide the cost, and
+    in the heap they would leave holes. Logits and the scratch memory of programs are allocated only once.
     """
     _set_thresholds(_SERVING_BYTES, _KEPT_BYTES)
 
@@ -116,7 +123,7 @@ def _set_thresholds(below: int, kept: int) -> None:
 
 
 def _set_malloc(option: int, size: int) -> None:
-    """Call glibc's `mallopt`. Settings of the operator in the environment take precedence."""
+    """Call glibc's `mallopt`. Does nothing if the operator has set malloc options in the environment."""
     chosen = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys()
     if sys.platform == "linux" and not chosen:
         with contextlib.suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Divides the memory for keys, values and states: among models, and among the pools of one model, by need.
+"""Divides the memory for keys, values and states by need, among models and among the pools of one model.
 
 The need of a pool is the memory for one sequence as long as the context, with the default number of beams. Most
 conversations are much shorter than a long context. So each pool first gets the memory for one sequence of
@@ -24,14 +24,16 @@ from models.steps.state_memory import StateMemory
 from server.ipc.wire.descriptions import AGENT_TOKENS, state_slots
 
 AGENT_SLOTS = 8
-"""State slots of one agent: its sequence, the snapshots of its last prompts, and those of short requests between."""
+"""State slots for one sequence of `AGENT_TOKENS` tokens: for its state, for snapshots of the conversation's last
+prompts, and for snapshots of short requests in between."""
 
 
 @dataclass(frozen=True)
 class PoolNeed:
-    """Memory that one pool can use.
+    """Memory that one pool needs, in blocks.
 
-    block_bytes: bytes of a block. blocks: blocks of one sequence of full length, with all its beams.
+    block_bytes: bytes of a block.
+    blocks: blocks of one sequence of full length, with all its beams.
     max_blocks: blocks of the largest batch of such sequences.
     agent_blocks: blocks of one sequence of at most `AGENT_TOKENS` tokens, with all its beams.
     """
@@ -57,9 +59,9 @@ class PoolNeed:
 def pool_need(
     layers: Sequence[AttentionConfig], dtype: torch.dtype, block_size: int, length: int, beams: int, max_rows: int
 ) -> PoolNeed:
-    """Need of a pool.
+    """Memory need of a pool of KV blocks.
 
-    layers: attention of each layer. dtype: dtype of keys and values.
+    layers: attention of each layer. dtype: dtype of keys and values. block_size: tokens of a block.
     length: tokens of the longest sequence. beams: default number of beams. max_rows: rows of the largest batch.
     """
     blocks, agent_blocks = -(-length // block_size), -(-min(length, AGENT_TOKENS) // block_size)
@@ -68,10 +70,10 @@ def pool_need(
 
 
 def state_need(mixers: Iterable[MixerConfig], beams: int, max_rows: int, has_drafts: bool) -> PoolNeed:
-    """Need of the pool of state slots.
+    """Memory need of the pool of state slots. A slot counts as one block.
 
-    A slot counts as one block. In the largest batch each row has a state and a snapshot, and with drafts a second
-    state.
+    mixers: the layers with a state. beams: default number of beams. max_rows: rows of the largest batch.
+    In the largest batch, each row has a state and a snapshot, and with drafts a second state.
     """
     one = state_slots(beams)
     largest = max(one, (3 if has_drafts else 2) * max_rows)
@@ -103,7 +105,7 @@ def pool_blocks(needs: Mapping[str, PoolNeed], memory_bytes: int) -> dict[str, i
 
 
 def agent_bytes(needs: Mapping[str, PoolNeed]) -> int:
-    """Memory of a model with which `pool_blocks` gives each pool its `agent_blocks`."""
+    """Bytes that a model must get for `pool_blocks` to give each pool at least its `agent_blocks`."""
     states = needs["state"].agent_bytes if "state" in needs else 0
     others = sum(need.agent_bytes for name, need in needs.items() if name != "state")
     wanted = 2 * max(states, others) if states and others else states + others
@@ -113,12 +115,13 @@ def agent_bytes(needs: Mapping[str, PoolNeed]) -> int:
 def divide_by_need(
     total: int, needs: Sequence[int], maxima: Sequence[int], firsts: Sequence[int] | None = None
 ) -> list[int]:
-    """Divide a number of bytes among receivers. Returns the share of each.
+    """Divide a number of bytes among receivers. Returns the number of bytes for each receiver.
 
-    First each receiver gets `firsts[i]`, then `needs[i]` in total. The rest is divided in proportion to the needs, up
-    to `maxima[i]` in total. If there is too little for all firsts, or for all needs, the smallest ones are met first.
+    First each receiver gets up to `firsts[i]`, then up to `needs[i]` in total. The remaining bytes are divided in
+    proportion to the needs, up to `maxima[i]` in total. If there are too few bytes for all firsts, or for all needs,
+    the receivers with the smallest amounts get theirs completely.
 
-    needs, maxima, firsts: bytes of each receiver. Firsts and needs are at most the maxima.
+    needs, maxima, firsts: bytes of each receiver. `firsts[i]` and `needs[i]` are at most `maxima[i]`.
     """
     equal = [1] * len(needs)
     shares = [0] * len(needs)
@@ -130,7 +133,10 @@ def divide_by_need(
 
 
 def _fill(total: int, weights: Sequence[int], limits: Sequence[int]) -> list[int]:
-    """Divide `total` in proportion to the weights, up to the limits. The excess over a limit goes to the others."""
+    """Divide `total` in proportion to the weights, up to the limits. The others get what exceeds a limit.
+
+    Returns the amount for each weight.
+    """
     given = [0] * len(weights)
     left, left_weight = total, sum(weights)
     for index in sorted(range(len(weights)), key=lambda place: limits[place] / max(weights[place], 1)):

@@ -1,4 +1,4 @@
-"""Loads a checkpoint into the engine: weights, KV pools, limits, and its description for the HTTP process."""
+"""Loads a checkpoint into the engine: weights, KV pools, limits, and a description for the HTTP process."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class LoadError(Exception):
 class LoadedCheckpoint:
     """A model whose weights are loaded, without KV pools.
 
-    spec: the model to load. model: the loaded model. dtype: dtype of weights and hidden states.
-    device: device of the weights. seconds: time to load.
-    is_from_cache: its weights were read from the packed cache.
+    spec: what was asked to be loaded. model: the loaded model. dtype: dtype of weights and hidden states.
+    device: device of the weights. seconds: duration of the load.
+    is_from_cache: whether the weights were read from the packed cache.
     """
 
     spec: ModelSpec
@@ -105,11 +105,11 @@ class LoadedCheckpoint:
     is_from_cache: bool = False
 
     def kv_cache_dtype(self, options: EngineOptions) -> KVCacheDType:
-        """The setting `--kv-cache-dtype` for this checkpoint: the one of the model, else the one of the worker."""
+        """The setting `--kv-cache-dtype` for this checkpoint: that of the model if it has one, else of the worker."""
         return self.spec.kv_cache_dtype or options.kv_cache_dtype
 
     def kv_dtype(self, options: EngineOptions) -> torch.dtype:
-        """Dtype of keys and values in the cache."""
+        """Dtype of keys and values in the cache: int8 if the setting says so, else the dtype of attention."""
         is_int8 = self.kv_cache_dtype(options) == "int8"
         return torch.int8 if is_int8 else self.model.transformer.attention_dtype
 
@@ -124,7 +124,7 @@ class LoadedCheckpoint:
 
     @property
     def encode_tasks(self) -> list[EncodeTask]:
-        """The `Encode` tasks of the model."""
+        """The `Encode` tasks that the model can compute; empty if there are none."""
         settings = self.model.head_settings
         if settings.spans is not None:
             return ["labelled_spans", "labelled_classes"] if settings.spans.class_token else ["labelled_spans"]
@@ -136,7 +136,7 @@ class LoadedCheckpoint:
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether the rotation of keys depends on the text length. Such a model has no drafts."""
+        """Whether the rotation of keys depends on the text length. Such a model cannot use speculative decoding."""
         return self.model.config.keys_depend_on_length
 
     @property
@@ -148,12 +148,12 @@ class LoadedCheckpoint:
 
     @property
     def reads_recordings(self) -> bool:
-        """Whether a decoder writes the text of recordings, as frames or as samples."""
+        """Whether the model generates the text of recordings. Its encoder reads log-mel frames or samples."""
         return bool(self.num_mels) or (self.samples is not None and self.generates)
 
     @property
     def samples(self) -> SamplesEmbeddingConfig | None:
-        """The embedding of a model that reads samples; None for other models."""
+        """Configuration of the encoder's embedding if the encoder reads audio samples; None for other models."""
         encoder = self.model.config.encoder
         embedding = None if encoder is None else encoder.embedding
         return embedding if isinstance(embedding, SamplesEmbeddingConfig) else None
@@ -166,7 +166,7 @@ class LoadedCheckpoint:
 
     @property
     def source_tokens(self) -> int:
-        """Longest input of the encoder, or of a decoder without an output head; 0 for other decoders."""
+        """Longest input, in tokens, of the encoder or of a decoder with `Encode` tasks; 0 for other decoders."""
         if self.model.config.encoder is None and not self.encodes:
             return 0
         limit = self.model.source_tokens if self.model.config.is_encoder_decoder else self.model.context_tokens
@@ -198,7 +198,7 @@ class LoadedCheckpoint:
 
 
 def unexpected(error: Exception) -> str:
-    """Message for an exception that no loader expects. A restart would not help, because the files stay the same."""
+    """Message for an exception that no loader raises on purpose. It blames the files and says where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" at {'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}" if frames else ""
     return f"its files are damaged, or contradict each other ({type(error).__name__}{at})"
@@ -215,8 +215,8 @@ def load(
 
     progress: called with the bytes read so far and in total.
     memory: keeps the tensors of the model.
-    cache: has the packed weights of earlier loads; unused for memory that is filled.
-    Raises LoadError.
+    cache: packed weights of earlier loads, or None. Not used if `memory` already has the tensors.
+    Raises LoadError, whatever the reason: invalid or damaged files, too little memory, or too long a planning phase.
     """
     started = time.monotonic()
     try:
@@ -247,7 +247,7 @@ def load(
 
 
 def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
-    """Raise LoadError for a model that cannot have the int8 KV cache that the settings ask for."""
+    """Raise LoadError if the settings ask for an int8 KV cache and the model cannot have one."""
     if loaded.kv_cache_dtype(options) != "int8":
         return
     if not loaded.generates:
@@ -274,9 +274,10 @@ def build(
     """Create the KV pools and engines of a model.
 
     loaded: the loaded model. options: engine options.
-    kv_memory_bytes: memory for its keys and values in bytes; unused if the model does not generate.
+    kv_memory_bytes: memory in bytes for keys, values and states; unused if the model does not generate.
     drafter: proposes draft tokens, or None.
-    Returns the model's engine and its description. Raises LoadError if the memory is less than one block.
+    Returns the model's engine and its description. Raises LoadError if the memory is less than one block or than the
+    states of one request, if it cannot be allocated, or if the model cannot have the int8 cache that was asked for.
     """
     model, spec = loaded.model, loaded.spec
     config, transformer = model.config, model.transformer
@@ -357,7 +358,10 @@ def build(
 
 
 def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
-    """Descriptions of a model's adapters. base: description of the model, whose tasks and KV blocks they share."""
+    """Descriptions of a model's adapters, which share the tasks and KV blocks of the model.
+
+    base: description of the model.
+    """
     return [
         replace(
             base,
@@ -423,7 +427,7 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
 
 
 def _head_infos(model: LoadedModel) -> dict[str, Any]:
-    """The fields of `ModelInfo` about the heads that the checkpoint has besides the head of its architecture."""
+    """The fields of `ModelInfo` about the extra heads of a checkpoint, such as those for late interaction."""
     settings = model.head_settings
     found: dict[str, Any] = {}
     if settings.late_interaction is not None:
@@ -441,7 +445,7 @@ def _head_infos(model: LoadedModel) -> dict[str, Any]:
 
 
 def _token_types(reader: StackConfig | None) -> int:
-    """Token types of a stack that reads texts; 0 where it ignores them, as it does a single type."""
+    """Number of token types of a stack that reads texts; 0 if it has only one type or ignores types."""
     embedding = None if reader is None else reader.embedding
     if not isinstance(embedding, EmbeddingConfig) or isinstance(embedding, QuestionTypesEmbeddingConfig):
         return 0

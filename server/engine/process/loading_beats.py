@@ -1,4 +1,4 @@
-"""Heartbeats of a worker that loads models, from the thread that loads.
+"""Heartbeats of a worker that loads models, sent by the thread that loads.
 
 A timer signal interrupts the main thread between two Python instructions, and its handler sends `Loading`. A beat
 therefore proves that the thread makes progress. A helper thread would send beats even if the loading thread hung.

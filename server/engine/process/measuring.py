@@ -1,4 +1,4 @@
-"""The memory that a model would need, found without reading its weights."""
+"""Finds the memory that a model would need, without reading its weights."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from server.ipc.wire.descriptions import EngineOptions
 from server.ipc.wire.messages import ModelMeasured
 
 MIN_KV_BYTES = 64 << 20
-"""KV cache of a model whose longest sequence needs less. A model that cannot use as much gets less."""
+"""Smallest KV cache to plan for a model, so that several short sequences run together. A model that cannot use as much
+gets less."""
 LOGIT_COPIES = 3
 """Copies of the logits of a step: as computed, as changed by penalties, and as sorted for sampling."""
 STEP_TENSORS = 8
-"""Tensors of a step, each as wide as hidden states and intermediate values together, that exist at the same time."""
+"""Assumed number of tensors that exist at the same time in a step. Each is as wide as the hidden states, or as the
+longest one-dimensional parameter if that is wider."""
 
 
 class MeasuringMemory:
     """Counts the bytes of tensors and keeps none. Implements `TensorMemory`.
 
-    It counts as filled, so that no weight is read and all tensors are on the meta device.
+    It is declared as filled, so that loading reads no weight and makes all tensors on the meta device.
     """
 
     is_filled = True
@@ -31,7 +33,7 @@ class MeasuringMemory:
         self.kept_bytes = 0
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Count a tensor. A tied tensor is kept once, because loading keeps each parameter once."""
+        """Count the bytes of a tensor and return it. Loading calls this once for tied parameters."""
         self.kept_bytes += tensor.numel() * tensor.dtype.itemsize
         return tensor
 
@@ -39,9 +41,11 @@ class MeasuringMemory:
 def needed_memory(
     epoch: int, loaded: LoadedCheckpoint, draft: LoadedCheckpoint | None, weight_bytes: int, options: EngineOptions
 ) -> ModelMeasured:
-    """Memory that a model would need in this worker. Its tensors are on the meta device.
+    """Memory that a model would need in this worker, for weights, KV cache and steps.
 
-    draft: its draft model, or None. weight_bytes: bytes of the weights of both.
+    loaded: the model, with tensors on the meta device.
+    draft: its draft model, or None.
+    weight_bytes: bytes of the weights of both models together.
     """
     needs = loaded.pool_needs(options)
     drafts = {} if draft is None else {loaded.spec.name: draft}
@@ -61,7 +65,7 @@ def needed_memory(
 
 
 def _step_bytes(loaded: LoadedCheckpoint, options: EngineOptions) -> int:
-    """Memory of the largest step besides weights and KV pools."""
+    """Estimate of the memory in bytes that the largest step needs besides weights and KV pools."""
     config, sizes = loaded.model.config, loaded.step_tokens(options)
     tokens = max(sizes.batch if loaded.generates else 0, sizes.encode if loaded.encodes or loaded.source_tokens else 0)
     widest = max(

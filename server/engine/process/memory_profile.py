@@ -1,4 +1,4 @@
-"""Size of the KV cache on a CUDA device: what weights and steps leave free, found by running the largest steps.
+"""Size of the KV cache on a CUDA device: the memory that weights and steps leave free, found by running large steps.
 
 The memory that a step takes besides the cache has two parts. One depends on the limits of a step (activations of the
 longest prefill, logits of the most rows), the other grows with the cache (copies of keys and values of one layer). Two
@@ -26,9 +26,9 @@ from server.ipc.wire.params import GenerationParams
 log = logging.getLogger("triptych.worker")
 
 SPARE_SHARE = 0.06
-"""Share of the device's memory that stays free: for other processes, and for fragments of torch's own memory."""
+"""Part of the device's memory that stays free: for other processes, and for fragmentation of torch's memory."""
 PROFILE_TOKENS = 64
-"""Tokens of each row in the smaller of the two caches, which also holds the longest prompt of a step."""
+"""Tokens per row for which the smaller of the two caches has room. The longest prompt of a step fits there too."""
 
 
 class DeviceMemory(Protocol):
@@ -78,11 +78,11 @@ def kv_cache_bytes(
     options: EngineOptions,
     make_engine: Callable[[int], Engine],
 ) -> int:
-    """Bytes for the KV caches of all models of a worker.
+    """Find the number of bytes for the KV caches of all models of a worker, by running the largest steps twice.
 
-    memory: memory of the device, which holds the weights.
-    make_engine: builds the models with this many bytes for their KV caches.
-    Raises LoadError if weights and steps leave less than the smallest cache of the measurement.
+    memory: memory of the device, which already holds the weights.
+    make_engine: builds an engine whose KV caches have the given number of bytes.
+    Raises LoadError if weights and steps leave less memory than the smaller cache of the two runs.
     """
     token_bytes = sum(need.block_bytes for model in loaded for need in model.pool_needs(options).values())
     token_bytes = -(-token_bytes // options.block_size)
@@ -117,7 +117,10 @@ def _too_little(free: int) -> str:
 
 
 def _run_largest_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> None:
-    """Run the largest steps of each model, one after the other. The engine cannot be used afterwards."""
+    """Run the largest steps of each model, one after the other. The engine cannot be used afterwards.
+
+    Raises torch.OutOfMemoryError if a step fails.
+    """
     for model in loaded:
         found = engine.models[model.spec.name]
         messages: list[Generate | Encode] = []
@@ -135,7 +138,7 @@ def _run_largest_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: 
 
 
 def _largest_prefill(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
-    """Prompts or sources that fill a step together, each as long as possible."""
+    """A message whose prompts, or sources, together fill one step. Each is as long as possible."""
     tokens = model.step_tokens(options).batch
     if generation.is_encoder_decoder:
         tokens *= SOURCE_TOKENS_PER_TOKEN
@@ -173,9 +176,10 @@ def _row_tokens(generation: GenerationEngine, name: str, rows: int) -> int:
 
 
 def _generate(model: LoadedCheckpoint, generation: GenerationEngine, lengths: list[int], new: int) -> Generate:
-    """A message with one row for each length of a prompt or source. Prompts differ from their first token on.
+    """A message with one row for each of `lengths`. Prompts differ in their first token, so that rows share no blocks.
 
-    So the rows share no blocks. new: number of tokens to generate per row.
+    lengths: number of prompt tokens, or source tokens, of each row.
+    new: number of tokens to generate per row.
     """
     limits = generation.limits
     starts = list(model.model.generation.decoder_start_token_ids) if generation.is_encoder_decoder else []
@@ -188,7 +192,7 @@ def _generate(model: LoadedCheckpoint, generation: GenerationEngine, lengths: li
 
 
 def _texts(model: LoadedCheckpoint, options: EngineOptions) -> Encode:
-    """Texts that fill an encoder step, each as long as the model reads."""
+    """A message whose texts, or silent recordings, together fill one encoder step. Each is as long as possible."""
     tokens = model.step_tokens(options).encode
     length = max(min(tokens, model.source_tokens), 1)
     if model.samples is not None:

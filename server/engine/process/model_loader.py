@@ -1,8 +1,8 @@
-"""Load models while others run: a thread reads and packs the weights, and the main thread runs the first steps.
+"""Loads models while others run: a thread reads and packs the weights, and the main thread runs the first steps.
 
 The thread has a low priority, so that the steps of other models keep their cores. Each load has a new thread, whose
-packed weights are in mappings of their own (`models.backends.huge_pages`). KV pools and first steps are work of the
-main thread, because all programs share one scratch memory. See docs/decisions/0151-models-on-demand.md.
+packed weights are in separate memory mappings (`models.backends.huge_pages`). The main thread creates the KV pools and
+runs the first steps, because all programs share one scratch memory. See docs/decisions/0151-models-on-demand.md.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from server.ipc.wire.messages import (
 log = logging.getLogger("triptych.worker")
 
 POLL_SECONDS = 0.02
-"""Time between two looks at the thread while the worker has no other work."""
+"""Seconds between two calls of `ModelLoader.poll` while the worker has no other work."""
 LOADING_PRIORITY = 10
-"""Niceness of the thread and of the threads of its products."""
+"""Niceness of the loading thread, and of the torch threads that it starts. A higher niceness is a lower priority."""
 SWITCH_SECONDS = 0.0005
-"""While a thread loads, the interpreter changes threads this often. The default of 5 ms would delay each step."""
+"""Switch interval of the interpreter while a thread loads. The default of 5 ms would delay each step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A model whose weights the thread has read. draft: its draft model, or None."""
+    """A model whose weights the loading thread has read. draft: its draft model, or None."""
 
     message: LoadModel
     loaded: LoadedCheckpoint
@@ -62,7 +62,7 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _WarmingUp:
-    """A model that runs its first steps. engine: has this model only. info: its description."""
+    """A model that runs its first steps. engine: a temporary engine with this model only. info: its description."""
 
     engine: Engine
     model: ModelEngine
@@ -73,8 +73,8 @@ class _WarmingUp:
 class ModelLoader:
     """Carries out the messages that measure, load and unload models. The main loop calls `add` and `poll`.
 
-    engine: gets the loaded models.
-    options: of the worker. The messages say the size of each KV cache.
+    engine: the engine to which loaded models are added.
+    options: options of the worker. Each `LoadModel` message has the size of the KV cache for its model.
     send: sends answers to the HTTP process.
     """
 
@@ -92,16 +92,16 @@ class ModelLoader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `poll` has to be called soon."""
+        """Whether a load or measurement is in progress, so that `poll` must be called soon."""
         return self._thread is not None or self._warming is not None
 
     @property
     def has_steps(self) -> bool:
-        """Whether `poll` has a step to run."""
+        """Whether `poll` has a warm-up step to run, so that it must be called without a pause."""
         return self._warming is not None
 
     def add(self, message: MeasureModel | LoadModel | UnloadModel) -> None:
-        """Begin the work of a message. If earlier work goes on, the message waits until that is done."""
+        """Begin the work of a message. Loads and measurements wait until earlier ones are done; unloading does not."""
         if isinstance(message, UnloadModel):
             self._unload(message.model)
         else:
@@ -109,7 +109,7 @@ class ModelLoader:
             self._start()
 
     def poll(self) -> None:
-        """Run one step of a model that was read, or take the result of the thread."""
+        """Run one warm-up step of a model that was read; if there is none, take the result of the loading thread."""
         if self._warming is not None:
             self._warm_up(self._warming)
             return
@@ -133,7 +133,7 @@ class ModelLoader:
             self._start()
 
     def _start(self) -> None:
-        """Start the thread of the next message unless the work of another one goes on."""
+        """Start a thread for the next waiting message, unless another load or measurement is in progress."""
         if self.is_busy or not self._waiting:
             return
         message = self._waiting.popleft()
@@ -144,7 +144,7 @@ class ModelLoader:
         self._thread.start()
 
     def _run(self, message: MeasureModel | LoadModel) -> None:
-        """The work of the thread. Its result is in the queue at the end, whatever happens."""
+        """Measure or read a model, in the loading thread. Puts one result into the queue, also after an exception."""
         name = message.model.name
         failed = ModelFailed(self._engine.epoch, name, f"model {name!r}: the load was interrupted")
         result: _Read | ModelMeasured | ModelFailed = failed
@@ -168,7 +168,7 @@ class ModelLoader:
         return _Read(message, *self._load(message.model, PRIVATE))
 
     def _load(self, spec: ModelSpec, memory: TensorMemory) -> tuple[LoadedCheckpoint, LoadedCheckpoint | None]:
-        """A model and its draft model. Raises LoadError."""
+        """Load a model and its draft model, which is None if the model has none. Raises LoadError if either fails."""
 
         def read(spec: ModelSpec) -> LoadedCheckpoint:
             return load(spec, self._engine.device, lambda done_bytes, total_bytes: None, memory, self._cache)
@@ -208,7 +208,10 @@ class ModelLoader:
         self._start()
 
     def _unload(self, name: str) -> None:
-        """Drop a model. Also cancels a waiting load of it; a load in progress is dropped when it has finished."""
+        """Remove a model from the engine. A waiting load of the model is cancelled.
+
+        A load in progress goes on to its end, and its result is then discarded.
+        """
         self._waiting = deque(message for message in self._waiting if message.model.name != name)
         if name == self._reading or (self._warming is not None and self._warming.model.name == name):
             self._dropped.add(name)

@@ -1,10 +1,10 @@
-"""A directory with the packed weights of models, so that a later load packs nothing.
+"""Keeps the packed weights of models in a directory, so that a later load packs nothing.
 
-A file has one model: its name is a digest of the `packed_key`, and `server.engine.process.packed_file` is its format.
-Only files and directories that belong to this user, and that no other user may read or write, are used. A file is
-written under a temporary name, locked by its writer, and gets its own name when it is on the disk. Processes that write
-the same file do not disturb each other: the last one replaces it. The files together have a limit in bytes; the least
-recently used ones are removed. See docs/decisions/0161-packed-weights-on-disk.md.
+Each file has the weights of one model. Its name is a digest of the `packed_key`; `server.engine.process.packed_file` is
+its format. Only files and directories that belong to this user, and that no other user may read or write, are used. A
+file is written under a temporary name, locked by its writer, and gets its final name when it is on the disk. Processes
+that write the same file do not disturb each other: the last one replaces the file. The files together have a limit in
+bytes; the least recently used files are removed. See docs/decisions/0161-packed-weights-on-disk.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ _Loaded = TypeVar("_Loaded")
 
 
 class _CachedFile(NamedTuple):
-    """A file of the directory. used: time of its last use, or of its last write."""
+    """A file of the cache directory.
+
+    used: modification time in nanoseconds. Reading a file sets it to the present time.
+    size: size in bytes.
+    """
 
     used: int
     size: int
@@ -48,14 +52,14 @@ class _CachedFile(NamedTuple):
 
 
 class PackedCacheReport(NamedTuple):
-    """Result of `PackedCache.check`. files: number of files. damaged: number of them that were damaged and removed."""
+    """Result of `PackedCache.check`. files: number of files. damaged: number of damaged files, which were removed."""
 
     files: int
     damaged: int
 
 
 class PackedCache:
-    """The packed weights in a directory, which is created if it is missing.
+    """Packed weights in the files of a directory, which is created if it is missing.
 
     If the directory or a file cannot be used, a warning is logged and the model is packed as without a cache.
 
@@ -76,8 +80,10 @@ class PackedCache:
     ) -> tuple[_Loaded, bool]:
         """Load a model from the cache; or load it from its checkpoint and write its tensors into the cache.
 
-        model: its name, for warnings. make_key: see `packed_key`; called again when the model is loaded.
-        memory: keeps the tensors. load: loads the model with the memory that it is given.
+        model: name of the model, for warnings.
+        make_key: makes the `packed_key`. It is called again after a load, to detect files that have changed meanwhile.
+        memory: keeps the tensors.
+        load: loads the model, with the given memory for its tensors.
         progress: called with the bytes read from the cache so far and in total.
         Returns the model, and whether it was read from the cache. Raises the exceptions of `load` and of `memory`.
         """
@@ -100,7 +106,10 @@ class PackedCache:
             return self._pack(directory, key, make_key, model, memory, load), False
 
     def check(self) -> PackedCacheReport:
-        """Compare all files with the hashes from the time when they were written. Removes those that differ."""
+        """Compare all files with the hashes from the time when they were written, and remove files that differ.
+
+        Returns the number of files, and the number of removed files.
+        """
         files = damaged = 0
         with self._open() as directory:
             for kept in [] if directory is None else _files(directory):
@@ -118,7 +127,7 @@ class PackedCache:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[int | None]:
-        """A descriptor of the directory; None where it cannot be used."""
+        """Context manager: a descriptor of the directory, or None, with a warning, if the directory cannot be used."""
         descriptor = None
         try:
             with contextlib.suppress(FileExistsError):
@@ -201,9 +210,9 @@ class PackedCache:
             log.warning("model %r is not kept in the packed cache: %s", model, error.strerror)
 
     def _make_room(self, directory: int, unfinished: str, size: int) -> None:
-        """Remove the least recently used files until a new one has room.
+        """Remove the least recently used files until a new file has room, and files whose writers have died.
 
-        unfinished: the name of the new file. size: its size. Raises OSError if it is too large.
+        unfinished: the name of the new file. size: its size in bytes. Raises OSError if the file has no room.
         """
         others = sorted(kept for kept in _files(directory) if kept.name != unfinished)
         total = sum(kept.size for kept in others) + size
@@ -219,7 +228,7 @@ class PackedCache:
 
 
 def packed_cache(options: EngineOptions) -> PackedCache | None:
-    """The cache that the options of a worker name, or None."""
+    """The cache in the directory that the options of a worker name; None if they name none."""
     return PackedCache(Path(options.packed_cache), options.packed_cache_bytes) if options.packed_cache else None
 
 
@@ -256,7 +265,7 @@ def _code_version() -> str:
 
 @cache
 def _instructions() -> str:
-    """Digest of the instructions that the processor has, as far as the system names them."""
+    """Digest of the instruction sets of the processor, as far as the system names them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -270,7 +279,7 @@ def _name(key: str) -> str:
 
 
 def _files(directory: int) -> list[_CachedFile]:
-    """The files of the cache. Other files of the directory are left alone."""
+    """The finished and unfinished files of the cache, without other files. directory: descriptor of the directory."""
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -283,7 +292,11 @@ def _files(directory: int) -> list[_CachedFile]:
 
 @contextlib.contextmanager
 def _opened(directory: int, name: str) -> Iterator[int]:
-    """A descriptor of a file of this user, for reading. Raises OSError, PackedFileError."""
+    """Context manager: a descriptor of a file in the directory, for reading.
+
+    Raises OSError if the file cannot be opened, and PackedFileError if it is not a regular file or is not private to
+    this user.
+    """
     # A pipe of this name would block without O_NONBLOCK.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(name, flags, dir_fd=directory)
@@ -312,7 +325,7 @@ def _is_being_written(directory: int, name: str) -> bool:
 
 
 def _why_unsafe(status: os.stat_result) -> str | None:
-    """Why another user could have written a file or directory, as a clause for a log line; None if none could."""
+    """Why a file or directory is not private to this user, as a clause for a log line; None if it is private."""
     if status.st_uid != os.geteuid():
         return "it belongs to another user"
     if status.st_mode & 0o077:

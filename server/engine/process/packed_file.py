@@ -1,8 +1,8 @@
-"""A file of packed weights: the tensors that a loaded model computes with, in the order in which loading keeps them.
+"""A file of packed weights: the tensors with which a loaded model computes, in the order in which loading keeps them.
 
 The layout is: a header of 64 bytes; tensors, each at a multiple of 64 bytes; a `_StoredIndex` in msgpack. The header
-has the place and the SHA-256 of the index. A file is complete or it is not used: its header is written last, and the
-file gets its name after that (`server.engine.process.packed_cache`).
+has the offset and the SHA-256 of the index. An incomplete file is never used: its header is written last, and the file
+gets its final name after that (`server.engine.process.packed_cache`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from models.backends.tensor_memory import TensorMemory
 
 _MAGIC = b"TRIPACK1"
 _HEADER = struct.Struct("<8sQQ32s8x")
-"""The magic number, offset and length of the index, and its SHA-256."""
+"""The header: the magic number, and the offset, the length and the SHA-256 of the index."""
 _ALIGNMENT = 64
 _MAX_INDEX_BYTES = 64 << 20
 _SYNCED_BYTES = 64 << 20
-"""Bytes between two writes to the disk, each of which delays the heartbeats of a loading worker."""
+"""Bytes after which the file is flushed to the disk. A larger flush would delay the heartbeats of a loading worker."""
 _HASHED_BYTES = 16 << 20
 
 
@@ -34,7 +34,7 @@ class PackedFileError(Exception):
 
 
 class _StoredTensor(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor. offset: its first byte in the file. size: its bytes."""
+    """One tensor. offset: position of its first byte in the file. size: number of bytes."""
 
     dtype: str
     shape: list[int]
@@ -45,7 +45,7 @@ class _StoredTensor(msgspec.Struct, frozen=True, array_like=True):
 class _StoredIndex(msgspec.Struct, frozen=True):
     """Index at the end of the file.
 
-    key: see `packed_key`: the files and the code from which the tensors were made.
+    key: the `packed_key`, which names the files and the code from which the tensors were made.
     sha256: digest of all bytes between the header and the index.
     """
 
@@ -57,10 +57,10 @@ class _StoredIndex(msgspec.Struct, frozen=True):
 class PackingMemory:
     """Writes each tensor to a file, and keeps it in other memory. Implements `TensorMemory`.
 
-    An error of the file system ends the writing and not the load: `problem` then has the error.
+    After an error of the file system nothing more is written, and the load goes on. `problem` then has the error.
 
     descriptor: an empty file. memory: keeps the tensors.
-    make_room: called with the size that the file is about to have; raises OSError where the file may not be as large.
+    make_room: called with the size that the file will have next; raises OSError if the file must not become so large.
     """
 
     is_filled = False
@@ -81,7 +81,10 @@ class PackingMemory:
         return self._memory.keep(tensor)
 
     def finish(self, key: str) -> None:
-        """Write the index and the header, and wait until the file is on the disk. Raises OSError."""
+        """Write the index and the header, and wait until the file is on the disk.
+
+        Raises OSError if this fails, or if an earlier write has failed.
+        """
         if self.problem is not None:
             raise self.problem
         index = msgspec.msgpack.encode(_StoredIndex(key, self._hash.digest(), self._entries))
@@ -115,8 +118,8 @@ class PackedFile:
     """A file that `PackingMemory` has finished. Its header, index and sizes are checked; its tensors are not.
 
     descriptor: the file, which the caller closes.
-    key: the key that the file must have, see `packed_key`; None to accept every key.
-    Raises PackedFileError.
+    key: the `packed_key` that the file must have; None to accept every key.
+    Raises PackedFileError if the file cannot be read, is damaged, or has another key.
     """
 
     def __init__(self, descriptor: int, key: str | None = None) -> None:
@@ -150,7 +153,10 @@ class PackedFile:
         self.tensors = self._index.tensors
 
     def check_content(self) -> None:
-        """Compare the tensors with the hash from the time when they were written. Raises PackedFileError."""
+        """Compare the tensors with the hash from the time when they were written.
+
+        Raises PackedFileError if they differ or cannot be read.
+        """
         found, offset = hashlib.sha256(), _HEADER.size
         while offset < self._end:
             part = self._read(min(_HASHED_BYTES, self._end - offset), offset)
@@ -160,7 +166,10 @@ class PackedFile:
             raise PackedFileError("its tensors have changed since they were written")
 
     def read(self, entry: _StoredTensor) -> Tensor:
-        """A tensor as bytes, [size], in huge pages where the system has them. Raises PackedFileError."""
+        """The bytes of a tensor: [size], uint8, in huge pages if the system has them.
+
+        Raises PackedFileError if the file cannot be read or is too short.
+        """
         return self._read(entry.size, entry.offset)
 
     def _read(self, size: int, offset: int) -> Tensor:
@@ -180,8 +189,8 @@ class PackedFile:
 class ReadingMemory:
     """A `TensorMemory` that replaces each tensor of a model by the next tensor of a packed file.
 
-    file: the file, open as long as tensors are kept.
-    maps: map the file, for tensors that will be copied; otherwise read it into memory of this process.
+    file: the file, which must stay open while tensors are kept.
+    maps: True to map the file, for tensors that will be copied; False to read it into memory of this process.
     progress: called with the bytes read so far and in total.
     """
 
@@ -196,7 +205,10 @@ class ReadingMemory:
         self._map = map_in_huge_pages(file.descriptor, size) if maps else None
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The next tensor of the file, in place of the given one. Raises PackedFileError if its shape differs."""
+        """Return the next tensor of the file in place of `tensor`.
+
+        Raises PackedFileError if there is none, or if its dtype or shape differs.
+        """
         entry = next(self._entries, None)
         size = tensor.numel() * tensor.dtype.itemsize
         expected = (_name(tensor.dtype), list(tensor.shape), size)
@@ -216,7 +228,7 @@ class ReadingMemory:
         return found
 
     def finish(self) -> None:
-        """Report the end. Raises PackedFileError if the file has further tensors."""
+        """Report that all bytes are read. Raises PackedFileError if the file has further tensors."""
         if next(self._entries, None) is not None:
             raise PackedFileError("its tensors are those of another model")
         self._progress(self._total, self._total)

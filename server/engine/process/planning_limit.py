@@ -1,8 +1,8 @@
-"""A limit of the processor time and the memory that a checkpoint may take before the first of its weights is read.
+"""Limits the processor time and the memory that a checkpoint may take before its first weight is read (planning).
 
-Until then only names, shapes and settings are read, of which small files can describe any number. The loaders compare
-them with each other and with the files; this limit holds for whatever they do not foresee, such as regular expressions
-of a checkpoint that backtrack.
+Until then only names, shapes and settings are read. Small files can describe very many of them. The loaders check them
+against each other and against the files. This limit is for cases that the loaders do not foresee, such as a regular
+expression in a checkpoint that backtracks.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SECONDS = 3.0
-"""Processor time for a checkpoint of a few megabytes."""
+"""Limit of the processor time in seconds for a checkpoint of a few megabytes."""
 SECONDS_PER_GIB = 1.0
 MAX_SECONDS = 300.0
-"""More for a larger one: its names are more, too. 92,000 tensors in 640 GiB take 20 s on a slow processor."""
+"""Largest limit of the processor time. Larger checkpoints have more names, so the limit grows with the bytes on disk.
+92,000 tensors in 640 GiB take 20 s on a slow processor."""
 REPEAT_SECONDS = 0.5
 MEMORY_BYTES = 1 << 30
 MAPPINGS = 8
-"""How often the files may be mapped. The passes over names and shapes map them three times, and private mappings count
-as memory of the process, though they use none."""
+"""The memory limit allows for this many mappings of all files. Planning maps the files three times. The system counts
+private mappings as memory of the process, although they use none."""
 
 Progress = Callable[[int, int], None]
 
 
 class PlanningTooLong(BaseException):
-    """The limit of time was exceeded. Not an Exception, so that no handler of damaged files takes it for one."""
+    """Planning exceeded its time limit. It is no `Exception`, so that handlers for damaged files do not catch it."""
 
 
 @contextmanager
 def planning_limit(sources: Sequence[Path], progress: Progress, limits_memory: bool) -> Iterator[Progress]:
     """Context manager that limits the time, and the memory, of the planning at the beginning of a load.
 
-    It yields a callback for progress, to be used in place of `progress`. The limits end at its first call.
+    It yields a progress callback, which the load must call instead of `progress`. The first call ends the limits.
 
-    sources: directories and files from which the model is loaded. progress: called by the callback.
+    sources: directories and files from which the model is loaded. progress: called by the yielded callback.
     limits_memory: whether added memory is limited too. False for devices whose drivers reserve more than they use.
-    Raises PlanningTooLong in the block, and MemoryError or RuntimeError where memory runs out. Threads other than the
-    main one have no limit.
+    Beyond the time limit, PlanningTooLong is raised inside the block. Beyond the memory limit, allocations raise
+    MemoryError or RuntimeError. There are no limits on systems other than Linux, and outside the main thread.
     """
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         yield progress
@@ -79,9 +80,9 @@ def _raise(number: int, frame: object) -> None:
 
 
 def _bytes_of(source: Path) -> tuple[int, int]:
-    """Bytes of the files of a checkpoint, and those of them that are on the disk.
+    """Total size of the files of a checkpoint, and how many of these bytes are on the disk.
 
-    Holes of sparse files are not on the disk, nor is anything that /proc states.
+    Holes of sparse files are not on the disk, and neither are files of /proc.
     """
     files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
     found = [path.stat() for path in files]
@@ -96,6 +97,6 @@ def _seconds(file_bytes: int) -> float:
 
 
 def _data_bytes() -> int:
-    """Private memory of this process that counts for the limit."""
+    """Bytes of private memory of this process that the memory limit counts (VmData)."""
     lines = (line.split() for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     return next(int(fields[1]) * 1024 for fields in lines if fields[0] == "VmData:")

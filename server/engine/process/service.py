@@ -1,7 +1,7 @@
 """The worker's main loop: loads the models, then reads messages, runs steps and sends results.
 
-All of it runs in one thread, which also sends the heartbeat. A heartbeat therefore proves that the loop is running.
-During a long step this thread cannot send it. A second thread then does, see `server.engine.process.step_beats`.
+All of this runs in one thread, which also sends the heartbeat. A heartbeat therefore proves that the loop is running.
+During a long step a second thread sends heartbeats instead (`server.engine.process.step_beats`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run_worker(
     """Run a worker until `Shutdown`. Returns the exit status: 0, or 2 if a model cannot be loaded.
 
     early: messages that arrived together with `configure`.
-    stop_beats: stops the heartbeats that are sent while models load. The main loop sends its own.
+    stop_beats: stops the heartbeats of the loading phase. After it, the main loop sends heartbeats.
     Raises ConnectionClosed if the HTTP process closes the connection.
     """
     epoch = configure.epoch
@@ -92,7 +92,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     """Load all models, divide the KV memory among them, and warm them up.
 
     configure: models and options. send: called with the progress of loading.
-    Returns the engine and the descriptions of all models and adapters. Raises LoadError.
+    Returns the engine and the descriptions of all models and adapters.
+    Raises LoadError if a model cannot be loaded, or if an option does not fit the device.
     """
     try:
         choice.check_kernels()
@@ -143,9 +144,9 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
 
 
 def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured: Mapping[str, str]) -> None:
-    """Log what the operator should know of each model. A worker logs warnings and errors only.
+    """Log, as warnings, the notes about each checkpoint, and the models that run slower than they could.
 
-    captured: see `_capture_steps`.
+    captured: execution of each model whose steps were to be captured, by model name, from `_capture_steps`.
     """
     for model, info in zip(loaded, infos, strict=True):
         for note in info.notes:
@@ -158,7 +159,7 @@ def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured:
 def _build(
     loaded: list[LoadedCheckpoint], drafts: dict[str, LoadedCheckpoint], options: EngineOptions
 ) -> list[tuple[ModelEngine, ModelInfo]]:
-    """Build the engines of all models. Raises LoadError."""
+    """Build the engine and the description of each model. Raises LoadError if the KV memory is too small."""
     built = []
     for model, share in zip(loaded, kv_shares(loaded, drafts, options), strict=True):
         own_share, drafter = make_drafter(model, drafts.get(model.spec.name), options, share)
@@ -169,7 +170,10 @@ def _build(
 def _kv_cache_bytes(
     loaded: list[LoadedCheckpoint], drafts: dict[str, LoadedCheckpoint], options: EngineOptions, device: torch.device
 ) -> int:
-    """Memory for keys and values where the operator has set none. Raises LoadError."""
+    """Bytes for the KV caches of all models if the operator has set no size.
+
+    Raises LoadError if the device has too little memory, or if another worker shares the CUDA device.
+    """
     if device.type != "cuda" or not any(model.generates for model in loaded):
         return default_kv_cache_bytes(loaded, drafts, options)
     if options.worker_index >= torch.cuda.device_count():
@@ -188,9 +192,10 @@ def _kv_cache_bytes(
 def _load_models(
     configure: Configure, device: torch.device, send: Callable[[Progress], None]
 ) -> tuple[list[LoadedCheckpoint], dict[str, LoadedCheckpoint]]:
-    """Load all models, and the draft models by the name of their target model. Raises LoadError.
+    """Load all models and draft models. Raises LoadError if one cannot be loaded.
 
-    On a CPU the tensors are those of the shared memory, if `Configure` has one.
+    On a CPU the weights are in the memory that the workers share, if `Configure` has one.
+    Returns the models, and the draft models by the name of their target model.
     """
     seconds: dict[str, float] = {}
     from_cache: set[str] = set()
@@ -227,7 +232,7 @@ def _load_models(
 
 
 def _device(choice: DeviceChoice, worker_index: int) -> torch.device:
-    """The device of a worker. Raises LoadError where the operator chose CUDA and no device can be used."""
+    """The device of a worker. Raises LoadError if the operator chose CUDA and no CUDA device can be used."""
     cpu = torch.device("cpu")
     if choice == "cpu":
         return cpu
@@ -249,7 +254,7 @@ def _device(choice: DeviceChoice, worker_index: int) -> torch.device:
 def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> dict[str, str]:
     """Capture the decode steps of all models as CUDA graphs. A model whose steps cannot be captured runs eagerly.
 
-    Returns `ModelInfo.execution` of each model that generates.
+    Returns how each model that generates runs its steps (`ModelInfo.execution`), by model name.
     """
     executions = {}
     for model in loaded:
@@ -278,7 +283,10 @@ def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: Engi
 
 
 def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:
-    """Callback that sends `Progress` at most every PROGRESS_SECONDS, and at the end."""
+    """A callback that sends the progress of loading a model, at most every PROGRESS_SECONDS, and at the end.
+
+    name: name of the model.
+    """
     last = -PROGRESS_SECONDS
 
     def report(done_bytes: int, total_bytes: int) -> None:

@@ -1,11 +1,11 @@
 """Weights that the workers of one server share: packed once by the first worker, mapped read-only by all of them.
 
-The memory is a memfd that the HTTP process owns (`server.ipc.workers.weight_memory` says how). It is complete when the
-kernel has sealed it against writing, and then never changes. A worker that finds it incomplete takes a lock, loads the
-models as it would without sharing, and writes each tensor that they compute with. It then seals the memory, maps it and
-uses it like the other workers, so that all of them compute with the same bytes. The kernel releases the lock of a
-worker that dies; the next worker starts again. A worker that starts later, for example after a crash, reads no weights
-of the checkpoint and packs nothing.
+The memory is a memfd of the HTTP process (`server.ipc.workers.weight_memory`). It is complete when the kernel has
+sealed it against writing, and then never changes. A worker that finds it incomplete takes a lock, loads the models as
+it would without sharing, and writes each tensor with which they compute. It then seals the memory, maps it and uses it
+like the other workers, so that all of them compute with the same bytes. If the writing worker dies, the kernel releases
+its lock, and the next worker starts again. A worker that starts later, for example after a crash, reads no weights of
+the checkpoint and packs nothing.
 
 The layout is: tensors, each at a multiple of 64 bytes, in the order in which loading keeps them; an `_Index` in
 msgpack; its length. A mapped tensor cannot be written: an attempt is a segmentation fault in the worker that makes it.
@@ -37,7 +37,7 @@ _POLL_SECONDS = 0.05
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor. offset: first byte in the memory."""
+    """One tensor. offset: position of its first byte in the memory."""
 
     dtype: str
     shape: list[int]
@@ -45,7 +45,11 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Index(msgspec.Struct, frozen=True):
-    """Index at the end of the memory. fingerprint: see `fingerprint`. tensors: in the order of the calls of `keep`."""
+    """Index at the end of the memory.
+
+    fingerprint: names the files and versions from which the tensors were made.
+    tensors: in the order of the calls of `keep`.
+    """
 
     fingerprint: str
     tensors: list[_Entry]
@@ -55,7 +59,7 @@ class WritingMemory:
     """Writes tensors to the memory. Implements `TensorMemory`; the tensors it returns are on the meta device.
 
     descriptor: the memory, whose previous contents are dropped.
-    Raises OSError if there is no memory left, here and in all methods.
+    The constructor and all methods raise OSError if there is no memory left.
     """
 
     is_filled = False
@@ -74,7 +78,10 @@ class WritingMemory:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
     def seal(self, fingerprint: str) -> None:
-        """Complete the memory. From here on no process can change it."""
+        """Write the index and seal the memory. After this call no process can change the memory.
+
+        fingerprint: names the files and versions from which the tensors were made.
+        """
         index = msgspec.msgpack.encode(_Index(fingerprint, self._entries))
         self._write(memoryview(index + _TRAILER.pack(len(index))))
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -105,7 +112,10 @@ class MappedMemory:
         self._entries = iter(index.tensors)
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The next tensor of the memory. `tensor` has its shape and dtype, and its contents are not used."""
+        """Return the next tensor of the memory in place of `tensor`, which must have the same shape and dtype.
+
+        The contents of `tensor` are not used.
+        """
         entry = next(self._entries, None)
         found = None if entry is None else (entry.dtype, entry.shape)
         assert entry is not None and found == (_name(tensor.dtype), list(tensor.shape)), (
@@ -158,7 +168,10 @@ def _is_sealed(descriptor: int) -> bool:
 
 
 def _lock(descriptor: int) -> bool:
-    """Try to take the lock. It belongs to this process, and the kernel releases it when the process ends."""
+    """Try to take the lock for writing the memory. Returns whether this process has it now.
+
+    The kernel releases the lock when the process ends.
+    """
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

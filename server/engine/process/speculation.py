@@ -19,10 +19,11 @@ from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 def find_drafts(
     loaded: Sequence[LoadedCheckpoint], read: Callable[[ModelSpec], LoadedCheckpoint]
 ) -> dict[str, LoadedCheckpoint]:
-    """Draft models by the name of their target model.
+    """Find or load the draft models of all models. Returns them by the name of their target model.
 
-    loaded: all loaded models. read: loads a draft model from its own directory.
-    Raises LoadError for a target model that cannot use drafts, and for a draft model that does not fit.
+    loaded: all loaded models. read: loads a draft model that is not one of these.
+    Raises LoadError if a target model cannot use drafts, unless its drafts are optional, or if a draft model does not
+    match its target model.
     """
     by_name = {model.spec.name: model for model in loaded}
     drafts: dict[str, LoadedCheckpoint] = {}
@@ -83,10 +84,11 @@ def make_drafter(
 ) -> tuple[int, Drafter | None]:
     """Create the drafter of a model.
 
+    draft: the draft model; None to draft from n-grams.
     kv_memory_bytes: memory for keys and values of the model and its draft model, in bytes.
-    The memory is divided so that both pools hold the same number of tokens; by need if the model has states.
-    Returns the remaining bytes of the target model, and the drafter or None.
-    Raises LoadError if the draft model gets less than one block.
+    The memory is divided so that both pools hold the same number of tokens, or by need if the model has mixers.
+    Returns the bytes that are left for the target model, and the drafter; None if the model uses no drafts.
+    Raises LoadError if the draft model gets less than one block or its memory cannot be allocated.
     """
     if model.spec.speculation is None or why_without_drafts(model) is not None:
         return kv_memory_bytes, None
@@ -120,7 +122,7 @@ def make_drafter(
 def kv_shares(
     loaded: Sequence[LoadedCheckpoint], drafts: Mapping[str, LoadedCheckpoint], options: EngineOptions
 ) -> list[int]:
-    """Bytes of the KV cache of each model, draft model included; 0 for a model that does not generate."""
+    """Bytes of KV memory for each model and its draft model together; 0 for a model that does not generate."""
     needs = [list(model.pool_needs(options).values()) for model in loaded]
     for model, own in zip(loaded, needs, strict=True):
         if model.spec.name in drafts:

@@ -1,12 +1,12 @@
-"""Heartbeats of a worker in a long step: a worker that computes is told apart from one that hangs.
+"""Heartbeats of a worker during a long step. They tell a worker that computes from a worker that hangs.
 
-The main loop sends messages between its steps only, and the first steps of a long prompt may take longer than
+The main loop sends messages only between its steps, and the first steps of a long prompt may take longer than
 `--hang-seconds` on a slow or busy machine. A step may be a single call of native code, in which no Python code of the
 main thread runs. So a second thread watches how much processor time the main thread uses, and sends the beats.
 
-A worker that is stopped, or whose main thread waits for a lock that nobody releases, uses no processor time and sends
-no beat. A main thread that computes without end is replaced too: the beats end `MAX_STEP_SECONDS` after its last
-message, or later if the step has a long text, see `Engine.step_seconds`.
+A worker that is stopped, or whose main thread waits for a lock that is never released, uses no processor time and sends
+no beat. A worker whose main thread computes without end is replaced too: the beats end `MAX_STEP_SECONDS` after its
+last message, or later if the step has a long text (`Engine.step_seconds`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from server.ipc.wire.messages import Computing
 from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
 BEAT_SECONDS = 0.5
-"""Time between two beats. Shorter than `--stale-seconds`, so that a worker in a long step stays ready."""
+"""Seconds between two beats. Shorter than `--stale-seconds`, so that a worker in a long step stays ready."""
 MIN_PROCESSOR_SHARE = 0.01
-"""A main thread that computes uses at least this part of the time. It may share its core with many other threads."""
+"""A main thread that computes uses processor time for at least this part of the elapsed time. The value is low because
+the thread may share its core with many others."""
 MAX_STEP_SECONDS = NO_PROGRESS_SECONDS
-"""Longest time of beats without a message, for a step that can be cut."""
+"""Longest time for which beats are sent without a message of the main thread, unless the step has a long text."""
 
 
 class StepBeats:
-    """Sends beats from a thread until `stop`. Create it in the main thread, which it watches.
+    """Sends beats from a thread until `stop`. It watches the thread that creates it, which must be the main thread.
 
-    connection: where the main thread sends its messages. epoch: see `Configure`.
+    connection: connection over which the main thread sends its messages.
+    epoch: number of this life of the worker, part of each beat.
     max_seconds: returns the longest time that the step in progress may take.
     """
 
@@ -60,7 +62,7 @@ class StepBeats:
                     self._connection.send_between(self._beat)
 
     def _processor_seconds(self) -> float:
-        """Processor time of the main thread; of all threads on systems without clocks of single threads."""
+        """Processor time of the main thread in seconds. On systems without clocks for threads, that of all threads."""
         return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
 
 

@@ -1,4 +1,4 @@
-"""Run a few steps of each model, so that its memory and its kernels are ready for the first request."""
+"""Runs a few steps of each model, so that its memory and its kernels are ready for the first request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.ipc.wire.params import GenerationParams
 
 
 def warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
-    """Run the first steps of models and their adapters."""
+    """Run the first steps of models and their adapters, and return when they are done."""
     add_warm_up(engine, models)
     while engine.has_work:
         engine.step()
@@ -20,7 +20,7 @@ def warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
 
 
 def add_warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
-    """Add the requests of `warm_up`, without running them."""
+    """Add the warm-up requests of models and their adapters to the engine, without running them."""
     names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
     for index, (model, name) in enumerate(names):
         if model.num_mels:

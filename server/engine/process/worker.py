@@ -2,11 +2,12 @@
 
 N is the inherited descriptor of one end of a socket pair.
 
-With `--processors`, one of several workers on a CPU runs on a share of the processors (`server.system.cores`).
+With `--processors`, the worker runs only on the given processors, so that several workers share the cores of a CPU
+(`server.system.cores`).
 
 Exits with 0 after `Shutdown` or when the socket is closed, and with 2 if a model cannot be loaded. The operating system
-settings are made before torch is imported, because the import takes seconds and reads the environment. Heartbeats
-start before it, too.
+settings are made before torch is imported, because the import takes seconds and reads the environment. Heartbeats also
+start before the import.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from server.system.cores import interrupt_others
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the worker. Returns the exit status."""
+    """Run the worker until it is shut down. Returns the exit status.
+
+    arguments: command line arguments; None for those of the process.
+    """
     parser = argparse.ArgumentParser(
         prog="server.engine.process.worker", description="A Triptych worker; the server starts it."
     )

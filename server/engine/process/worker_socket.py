@@ -1,6 +1,6 @@
-"""Message frames over the worker's end of the socket, without blocking.
+"""Sends and receives messages over the worker's end of the socket, without blocking.
 
-Bytes that do not fit the socket buffer are kept and sent first next time, so that frames stay whole.
+Bytes that do not fit into the socket buffer are kept and sent before the next message, so that frames stay whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from server.ipc.wire.frames import FrameReader, encode_frame
 from server.ipc.wire.messages import Message, ToWorker, decode_to_worker
 
 MAX_UNSENT_BYTES = 64 << 20
-"""With more unsent bytes, `send` blocks, so that the worker does not run out of memory."""
+"""If more bytes than this are unsent, `send` blocks, so that the worker does not run out of memory."""
 _CHUNK_BYTES = 1 << 18
 
 
@@ -22,7 +22,7 @@ class ConnectionClosed(Exception):
 
 
 class WorkerSocket:
-    """A connected stream socket. The constructor makes it non-blocking.
+    """The worker's end of the socket to the HTTP process. The constructor makes the socket non-blocking.
 
     num_sent: number of messages that `send` has sent.
     """
@@ -41,7 +41,7 @@ class WorkerSocket:
         """Read all complete messages, and send unsent bytes.
 
         timeout_seconds: maximum time to wait for the first byte; None waits without a limit.
-        Raises ConnectionClosed, and the errors of `FrameReader.read`.
+        Raises ConnectionClosed if the other end is closed, and the errors of `FrameReader.read` for invalid frames.
         """
         writers = [self._socket] if self._unsent else []
         readable, writable, _ = select.select([self._socket], writers, [], timeout_seconds)
@@ -51,14 +51,17 @@ class WorkerSocket:
         return self._read() if readable else []
 
     def receive_some(self) -> list[ToWorker]:
-        """Like `receive`, but wait until there is a message."""
+        """Wait until at least one message is complete, and return all complete messages. Raises as `receive` does."""
         messages: list[ToWorker] = []
         while not messages:
             messages = self.receive(None)
         return messages
 
     def send(self, message: Message) -> None:
-        """Send a message. Bytes that do not fit the socket buffer are sent later. Raises ConnectionClosed."""
+        """Send a message. Bytes that do not fit into the socket buffer are sent later.
+
+        Raises ConnectionClosed if the other end is closed.
+        """
         with self._sending:
             self.num_sent += 1
             self._unsent += encode_frame(message)
@@ -70,7 +73,7 @@ class WorkerSocket:
     def send_between(self, message: Message) -> None:
         """Send a heartbeat from a signal handler or another thread, unless a message is being sent or waits to be sent.
 
-        Raises ConnectionClosed.
+        Raises ConnectionClosed if the other end is closed.
         """
         if self._sending.acquire(blocking=False):
             try:
@@ -81,7 +84,7 @@ class WorkerSocket:
                 self._sending.release()
 
     def drain(self, timeout_seconds: float) -> None:
-        """Wait until all bytes are sent. timeout_seconds: maximum time without progress."""
+        """Wait until all bytes are sent. Returns early if none could be sent for `timeout_seconds`."""
         while self._unsent:
             if not select.select([], [self._socket], [], timeout_seconds)[1]:
                 return

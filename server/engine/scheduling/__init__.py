@@ -1,1 +1,1 @@
-"""Which sequences a step computes: the scheduler, its budgets and the measured costs behind them."""
+"""Decides which sequences a step computes: the scheduler, its budgets, and the measured costs of steps."""

@@ -1,4 +1,4 @@
-"""Limits of encoder steps: of one that delays running streams, by the values of the prefill budget, and of long ones.
+"""Limits the tokens of encoder steps: of steps that delay running streams, and of long steps on a slow processor.
 
 See docs/decisions/0126-work-beside-streams.md and docs/decisions/0111-deadlines.md.
 """
@@ -18,17 +18,19 @@ from server.engine.scheduling.token_costs import TokenCosts
 from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
 PREFILL_SHARE = 0.5
-"""Part of its time that an encoder step gets while prefill work lengthens the decode steps beside it."""
+"""An encoder step gets this part of its usual time while prefill work also lengthens the decode steps."""
 ALLOWED_TOKEN_SECONDS = 0.1
-"""Time that a step may take for each token, besides `NO_PROGRESS_SECONDS`: ten times what a model of 0.6 billion
-parameters takes on two slow cores. A text cannot be cut, and attention to a long one costs more per token."""
+"""Seconds that a step may take for each token, in addition to `NO_PROGRESS_SECONDS`. This is ten times the time that a
+model of 0.6 billion parameters takes on two slow cores. A text cannot be divided among steps, and attention in a long
+text costs more per token."""
 
 
 def delayed_seconds(decode_seconds: Iterable[float | None], has_prefill: bool) -> float | None:
-    """Duration of a decode step, from which the budget of an encoder step is derived; None if none is known.
+    """The duration in seconds from which the budget of an encoder step is derived: that of a decode step.
 
     decode_seconds: expected duration of a decode step of each model with streams. The shortest one is used.
-    has_prefill: prompts wait, or are partly computed. Then only a part of the duration is used.
+    has_prefill: whether prompts wait or are partly computed. If so, only a part of the duration is used.
+    Returns None if no duration is known.
     """
     shortest = min((seconds for seconds in decode_seconds if seconds is not None), default=None)
     return shortest if shortest is None or not has_prefill else PREFILL_SHARE * shortest
@@ -50,9 +52,11 @@ def max_encoder_tokens(costs: TokenCosts, decode_seconds: float | None, unmeasur
 
 
 class LongSteps:
-    """The limits of encoder steps on a slow processor: texts are divided among steps, and a long text gets more time.
+    """Limits of encoder steps on a slow processor, from the measured time per token of the last step.
 
-    most_seconds: longest time that the step in progress may take.
+    The texts of a batch are divided among several steps, and a step with a long text may take more time.
+
+    most_seconds: longest time in seconds that the step in progress may take.
     """
 
     def __init__(self) -> None:
@@ -60,24 +64,27 @@ class LongSteps:
         self._token_seconds: float | None = None
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Learn from a step."""
+        """Learn the time per token from a step. tokens: tokens of the step. seconds: its duration."""
         self._token_seconds = seconds / tokens
 
     def tokens(self, most: int) -> int:
-        """Largest number of tokens in a step that delays no streams, see `tokens_of_long_steps`."""
+        """Largest number of tokens in a step that delays no streams.
+
+        It is `most`, or the number that takes `MAX_PREFILL_SECONDS` if that is smaller.
+        """
         return tokens_of_long_steps(self._token_seconds or 0.0, most)
 
     def is_long(self, tokens: int) -> bool:
         """Whether a step may take longer than `MAX_PREFILL_SECONDS`.
 
-        Before the first measurement, the slowest processor is assumed.
+        Before the first measurement, `ALLOWED_TOKEN_SECONDS` per token are assumed.
         """
         token_seconds = ALLOWED_TOKEN_SECONDS if self._token_seconds is None else self._token_seconds
         return token_seconds * tokens > MAX_PREFILL_SECONDS
 
     @contextmanager
     def computing(self, tokens: int) -> Iterator[None]:
-        """Context manager around a step."""
+        """Context manager around a step of `tokens` tokens: `most_seconds` is larger while the step runs."""
         self.most_seconds = NO_PROGRESS_SECONDS + ALLOWED_TOKEN_SECONDS * tokens
         try:
             yield

@@ -1,9 +1,9 @@
-"""Which running group gives its rows to a waiting one: rows are shared between API keys, then between calls.
+"""Chooses the running group to preempt for a waiting group, so that API keys, and then calls, have equally many rows.
 
-A running group is preempted for a waiting one only if afterwards its key keeps at least as many rows as the key of the
-waiting group then has. If both groups have the same key, the rule holds for their calls. Two groups therefore never
-take rows from each other in turns. If all calls have few rows, a short group takes the row of a group that is not
-short, for the moment that it needs. See docs/decisions/0137-fair-shares.md.
+A running group is preempted for a waiting group only if the key of the running group afterwards has at least as many
+rows as the key of the waiting group. If both groups have the same key, the rule compares their calls instead. Two
+groups therefore never preempt each other again and again. If the rule allows no preemption, a short group (one that
+asks for few tokens) may take the row of a longer group for a moment. See docs/decisions/0137-fair-shares.md.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from server.engine.scheduling.round_robin import RunningRows
 from server.engine.sequences.sequence import SequenceGroup
 
 MAX_STARTS = 8
-"""Groups of different calls for which one step makes room. Each preempted group is computed again later."""
+"""Most waiting groups for which one step preempts others. Each preempted group must be computed again."""
 
 
 class FairRows:
-    """The running rows after the preemptions and starts that are planned.
+    """Numbers of running rows by key and by call, as they will be after the planned preemptions and starts.
 
-    rows: number of rows of the running groups, by key and by call. running: the running groups, the oldest first.
-    max_short: number of short groups that may run in place of preempted groups.
+    rows: number of rows of the running groups, by key and by call.
+    running: the running groups, the oldest first.
+    max_short: a short group may preempt any longer group while fewer than this number of short groups run.
     """
 
     def __init__(self, rows: RunningRows, running: Sequence[SequenceGroup], max_short: int = 0) -> None:
@@ -33,8 +34,8 @@ class FairRows:
     def victim(self, group: SequenceGroup) -> SequenceGroup | None:
         """The running group to preempt for a waiting group; None if no running group may be preempted for it.
 
-        It belongs to the key with the most rows, and there to the call with the most rows. Of that call it is the group
-        that started last.
+        The result belongs to the key with the most rows, and among the calls of that key to the one with the most rows.
+        It is the group of that call that started last.
         """
         if not self._running:
             return None
@@ -59,13 +60,13 @@ class FairRows:
         return self._by_key[group.key], self._by_call[group.call_id]
 
     def preempt(self, group: SequenceGroup) -> None:
-        """Plan the preemption of a running group."""
+        """Count a running group as preempted."""
         self._num_short -= group.is_short
         self._running.remove(group)
         self._count(group, -group.max_rows)
 
     def start(self, group: SequenceGroup) -> None:
-        """Plan the start of a waiting group."""
+        """Count a waiting group as started."""
         self._num_short += group.is_short
         self._count(group, group.max_rows)
 

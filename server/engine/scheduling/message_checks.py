@@ -1,6 +1,6 @@
-"""Check the messages that ask for text against the model.
+"""Checks `Generate` messages against the limits of the model.
 
-The checks repeat those of the HTTP process, because an invalid id crashes a GPU.
+The HTTP process has made the same checks. They are repeated here because an invalid token id would crash a GPU.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from server.ipc.wire.params import GenerationParams, SpeechAlignment
 
 
 class MessageChecks:
-    """The checks of one model.
+    """Checks the `Generate` messages of one model.
 
+    limits: limits of the model.
     cross_attention_layers: returns the cross-attention configuration of each decoder layer.
     """
 
@@ -30,7 +31,7 @@ class MessageChecks:
         self._cross_attention_layers = cross_attention_layers
 
     def invalid_reason(self, message: Generate, has_vocabulary: bool) -> str | None:
-        """Why a message is invalid, or None. has_vocabulary: whether the model has the bytes of its tokens."""
+        """Why a message is invalid; None if it is valid. has_vocabulary: whether the bytes of the tokens are known."""
         wrong = self._limits.wrong_source(message.frames)
         if wrong is not None:
             return wrong
@@ -54,7 +55,7 @@ class MessageChecks:
         return found
 
     def _invalid_terms(self, message: Generate, has_vocabulary: bool) -> str | None:
-        """Why the terms of a message, or their settings, are invalid, or None."""
+        """Why the required terms of a message, or the settings for them, are invalid; None if they are valid."""
         params = message.term_params
         if params is None or params.num_beams == 1 or params.num_beam_groups > 1 or params.sections:
             return "terms need a beam search without groups and without a grammar"
@@ -68,7 +69,7 @@ class MessageChecks:
         return self._invalid_params(message, params, has_vocabulary)
 
     def _invalid_params(self, message: Generate, params: GenerationParams, has_vocabulary: bool) -> str | None:
-        """Why settings of a message are invalid, or None."""
+        """Why the generation settings `params` are invalid for a message; None if they are valid."""
         ids = [*params.suppress_token_ids, *params.end_token_ids, *params.stop_token_ids]
         ids += [*params.allowed_token_ids, *params.logit_bias, *params.begin_suppress_token_ids]
         if params.probe is not None:
@@ -113,7 +114,7 @@ class MessageChecks:
         return None
 
     def _can_align(self, alignment: SpeechAlignment, rows: list[GenerateRow]) -> bool:
-        """Whether the model has the heads and the source positions of the rows."""
+        """Whether `alignment` names existing attention heads and an odd filter width, and the rows' recordings fit."""
         layers = self._cross_attention_layers()
         heads_exist = all(
             0 <= layer < len(layers) and 0 <= head < layers[layer].num_heads for layer, head in alignment.heads

@@ -1,4 +1,4 @@
-"""Limits of one model for its requests."""
+"""Limits that the requests of one model must keep: vocabulary, lengths, and sizes of recordings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from server.ipc.wire.messages import FLOAT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """Limits of one model.
+    """Limits that the requests of one model must keep.
 
     vocab_size, context_tokens: vocabulary size and longest text of the decoder; 0 without a decoder.
     source_vocab_size, source_tokens: vocabulary size and longest text of the encoder; 0 without an encoder.
-    token_types: token types of the reader's embedding; 0 for a model that ignores them.
-    frame_bytes: size of the log-mel frames that a speech model reads, in bytes; 0 for other models.
-    min_samples, samples_per_token: of a model that reads samples, samples of the shortest source and of each further
-        token; 0 for other models.
-    restart_tokens, key_variant: see `ModelConfig`.
+    token_types: number of token types; 0 for a model that ignores them.
+    frame_bytes: size in bytes of the log-mel frames of one source; 0 for models that read no frames.
+    min_samples, samples_per_token: for a model that reads audio samples, the samples of the shortest source, and those
+        of each further source token; 0 for other models.
+    restart_tokens: length at which a text must be computed again from its start, because its rotary embeddings change;
+        None if there is no such length.
+    key_variant: maps the length of a prompt to a text. Prompts share cached keys only if these texts are equal.
     """
 
     vocab_size: int = 0
@@ -33,7 +35,10 @@ class ModelLimits:
     key_variant: Callable[[int], str] = lambda length: ""
 
     def wrong_source(self, recordings: Sequence[bytes]) -> str | None:
-        """Why a source is no recording that the model reads, or None. recordings: empty for texts."""
+        """Why the model cannot read the sources of a message; None if it can.
+
+        recordings: frames or samples of each source; empty if the sources are texts.
+        """
         if self.min_samples:
             sizes = [len(recording) for recording in recordings]
             wrong = [size for size in sizes if size % FLOAT_BYTES or not self.recording_tokens(size) > 0]
@@ -46,7 +51,7 @@ class ModelLimits:
         return None
 
     def recording_tokens(self, num_bytes: int) -> int:
-        """Source tokens of a recording, as frames or as samples; 0 or less for samples that are too short."""
+        """Number of source tokens of a recording of `num_bytes` bytes; 0 or less if it has too few samples."""
         if not self.min_samples:
             return self.source_tokens
         return (num_bytes // FLOAT_BYTES - self.min_samples) // self.samples_per_token + 1

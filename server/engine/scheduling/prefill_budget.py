@@ -1,6 +1,6 @@
-"""Limits the work that a step adds for others, so that running streams keep a steady inter-token latency.
+"""Limits the prefill work of a step, so that running streams keep a steady inter-token latency.
 
-All values of the policy are here: for prefill work in decode steps, and for encoder steps between them
+All constants of this policy are here: for prefill work in decode steps, and for encoder steps between decode steps
 (`server.engine.scheduling.encoder_budget`). `server.engine.scheduling.step_time` measures the durations of steps.
 This module works on counts and seconds only. It reads no requests and no clock. See docs/decisions/0026-bursts.md and
 docs/decisions/0126-work-beside-streams.md.
@@ -15,12 +15,12 @@ MIN_PREFILL_TOKENS = 16
 MAX_STEP_STRETCH = 0.75
 """Added work may take 75% of the time of a decode-only step. Keeps the p99 gap under 3 times the median."""
 MAX_PREFILL_SECONDS = 10.0
-"""A step without decoding rows is no longer than this. A long prompt of a large model then reports progress in time
-(`server.ipc.wire.time_limits`), even if its next tokens cost ten times as much, and others wait for one step only."""
+"""Longest duration of a step without decoding rows. A long prompt then reports progress in time
+(`server.ipc.wire.time_limits`), even if its next tokens take ten times as long. Other requests wait for one step."""
 PREFILL_PER_DECODE = 4
-"""Prefill tokens per decoding row of a step, as long as no step times were measured."""
+"""Most prefill tokens per decoding row of a step, as long as no step times were measured."""
 _SHARED_DIVISOR = 8
-"""Added work may have this part of the largest step, an eighth, as long as no step times were measured."""
+"""As long as no step times were measured, added work may have an eighth of the tokens of the largest step."""
 
 
 def tokens_of_long_steps(token_seconds: float, most: int) -> int:
@@ -44,13 +44,16 @@ class PrefillBudget(StepTime):
     """Limits the prefill work in steps that delay the streams of one model, from measured step times."""
 
     def tokens_of_long_steps(self, most: int) -> int:
-        """Prefill tokens of a step without decoding rows, see `tokens_of_long_steps`."""
+        """Largest number of prefill tokens in a step without decoding rows.
+
+        It is `most`, or the number that takes `MAX_PREFILL_SECONDS` if that is smaller.
+        """
         return tokens_of_long_steps(self._last_prefill_token_seconds, most)
 
     def max_prefill_tokens(
         self, num_decoding: int, num_just_started: int, num_waiting: int, decode_tokens: int
     ) -> int | None:
-        """Number of prefill tokens that the next step may process, or None before the first measurements.
+        """Largest number of prefill tokens that the next step may process; None before the first measurements.
 
         num_decoding: groups that have received at least two tokens.
         num_just_started: groups that have received exactly one token.

@@ -1,4 +1,4 @@
-"""Queues in which API keys, then calls, take turns, so that a call with many items does not hold up one with few."""
+"""Queues in which API keys, and then calls, take turns. A call with many items does not delay a call with few items."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Item = TypeVar("Item")
 
 
 class RoundRobinQueue(Generic[Item]):
-    """Waiting items by key and call. The key with the fewest running rows comes first, then its call with the fewest.
+    """Waiting items by key and call. The key with the fewest running rows comes first, and of its calls the one with
+    the fewest running rows.
 
-    Keys with equal numbers of rows take turns, and so do calls.
+    Keys with equally many rows take turns, and so do calls of a key.
 
     rows_by_key, rows_by_call: number of running rows; a key or call that is missing has none. Without these arguments,
         all keys and calls are equal.
 
-    A key is an opaque text that stands for the API key of a call; see `Generate.key`.
+    A key is an opaque text that stands for the API key of a call (`Generate.key`).
     """
 
     def __init__(
@@ -55,12 +56,12 @@ class RoundRobinQueue(Generic[Item]):
         self._length += 1
 
     def next(self) -> Item:
-        """The first item of the call whose turn it is."""
+        """The first item of the call whose turn it is. The item stays in the queue, which must not be empty."""
         key, call_id = self._turn()
         return self._keys[key][call_id][0]
 
     def heads(self) -> list[Item]:
-        """The first item of every call. Keys with fewer rows come first, then calls."""
+        """The first item of every call, sorted by running rows: keys with few rows first, then calls with few rows."""
         keys = sorted(self._keys, key=lambda key: self._rows_by_key.get(key, 0))
         return [
             self._keys[key][call_id][0]
@@ -69,9 +70,10 @@ class RoundRobinQueue(Generic[Item]):
         ]
 
     def end_turn(self, keep: bool = False) -> None:
-        """End the turn of the current call: remove its first item, and put the call behind its equals.
+        """End the turn of the current call: remove its first item.
 
-        keep: the first item stays in the queue, for the next turn of the call.
+        The call and its key then come last among calls and keys with equally many rows.
+        keep: True to leave the first item in the queue, for the next turn of the call.
         """
         key, call_id = self._turn()
         if not keep:
@@ -94,7 +96,7 @@ class RoundRobinQueue(Generic[Item]):
         return key, _fewest(self._keys[key], self._rows_by_call)
 
     def remove(self, key: str, call_id: int, item: Item) -> None:
-        """Remove an item. Raises ValueError or KeyError for one that is not in the queue."""
+        """Remove an item. Raises ValueError or KeyError if the item is not in the queue."""
         calls = self._keys[key]
         calls[call_id].remove(item)
         self._length -= 1
@@ -105,7 +107,7 @@ class RoundRobinQueue(Generic[Item]):
 
 
 def _fewest(names: Iterable[Name], rows: Mapping[Name, int]) -> Name:
-    """The first of the names with the fewest rows."""
+    """The name with the fewest rows; the first one if several have equally few. There must be at least one name."""
     best, least = None, 0
     for name in names:
         count = rows.get(name, 0)
@@ -145,11 +147,11 @@ class RunningRows:
 
 
 class WaitingGroups:
-    """Sequence groups that wait. Groups that ran before come first in their call.
+    """Sequence groups that wait. Preempted groups come before the other groups of their call.
 
-    Short groups come before all others while fewer than `max_short` of them run. More of them wait like the others.
+    Short groups come before all other groups while fewer than `max_short` short groups run. Otherwise they come last.
 
-    rows: rows of the running groups.
+    rows: numbers of rows of the running groups.
     """
 
     def __init__(self, rows: RunningRows, max_short: int = 1) -> None:
@@ -169,7 +171,10 @@ class WaitingGroups:
         self._round_robin(group).add(group.key, group.call_id, group)
 
     def resume_first(self, group: SequenceGroup) -> None:
-        """Queue a preempted group before all other groups of its call. See `RoundRobinQueue.add_first`."""
+        """Queue a preempted group before all other groups of its call.
+
+        The call comes first among the calls of its key with equally many rows, and the key among such keys.
+        """
         self._round_robin(group).add_first(group.key, group.call_id, group)
 
     def next(self) -> SequenceGroup:
@@ -177,12 +182,12 @@ class WaitingGroups:
         return (self._short if prefers_short or not self._others else self._others).next()
 
     def heads(self) -> list[SequenceGroup]:
-        """The next group of every call, as in `RoundRobinQueue.heads`, in the order of `next`."""
+        """The next group of every call, in the order in which `next` would choose them."""
         short, left = self._short.heads(), self._short_left
         return [*short[:left], *self._others.heads(), *short[left:]]
 
     def short_heads(self) -> list[SequenceGroup]:
-        """The next short group of every call, as far as they come before all other groups."""
+        """The next short group of every call, limited to the short groups that may start before all other groups."""
         return self._short.heads()[: self._short_left] if self._short else []
 
     @property
@@ -196,7 +201,7 @@ class WaitingGroups:
         return max(self._max_short - self._rows.num_short, 0)
 
     def take(self, group: SequenceGroup) -> None:
-        """Remove a group that starts. See `RoundRobinQueue.take`."""
+        """Remove a group that starts. Its call and key then come last among those with equally many rows."""
         self._round_robin(group).take(group.key, group.call_id, group)
 
     def remove(self, group: SequenceGroup) -> None:

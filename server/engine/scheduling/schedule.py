@@ -1,4 +1,4 @@
-"""What one step computes: the rows of decoding sequences, chunks of prompts, and sources. Imports no torch."""
+"""Data classes for what one step computes: rows of decoding sequences, chunks of prompts, sources. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 
 SOURCE_TOKENS_PER_TOKEN = 2
-"""Source tokens that cost as much as one decoder token: they need no output head and no self-attention cache."""
+"""Number of source tokens that cost as much as one decoder token: they need no output head and no KV cache."""
 
 
 def source_cost(group: SequenceGroup) -> int:
@@ -26,7 +26,7 @@ class ScheduledRow:
 
     @property
     def num_step_tokens(self) -> int:
-        """Tokens of the step in this row, draft included."""
+        """Number of tokens that the step computes in this row, draft included."""
         return self.num_tokens + len(self.sequence.draft)
 
     @property
@@ -40,16 +40,16 @@ class ScheduledRow:
 class Schedule:
     """One step: encode sources, copy blocks, then compute rows.
 
-    decoding: groups that decode. Each of their sequences has one row: the accepted tokens that it computes again, its
-        last token, and its draft.
+    decoding: groups that decode. Each of their sequences has one row with its last token, its draft, and accepted
+        draft tokens that must be computed again.
     sequences: the sequences of these groups, in order.
-    chunks: the other rows: parts of prompts, and of texts that are computed again; all rows of a step that is launched
-        ahead.
+    chunks: all other rows: parts of prompts, and parts of texts that are computed again. In a step that is launched
+        ahead, all rows are here.
     sources: groups whose sources are encoded.
     copies: copies within the `self` pool: (source block, destination block, first slot, end slot).
     num_row_tokens: tokens of all rows. Set when the schedule is complete.
     num_decode_tokens: tokens of decoding rows that already have a generated token. Set when the schedule is complete.
-    is_plain: each row of `sequences` computes one token. Set when the schedule is complete.
+    is_plain: whether each row of `sequences` computes one token. Set when the schedule is complete.
     """
 
     decoding: list[SequenceGroup] = field(default_factory=list)
@@ -68,9 +68,10 @@ class Schedule:
 
     @property
     def rows(self) -> list[ScheduledRow]:
-        """All rows: those of `sequences`, then the chunks.
+        """All rows: the rows of `sequences`, then the chunks.
 
-        Made at the first call, which must come before the step is computed. A decode step of many beams does without.
+        The list is made at the first call, which must come before the step is computed. It is not made in advance,
+        because decode steps of many beams do not need it.
         """
         if self._rows is None:
             owners = [group for group in self.decoding for _ in group.sequences]
@@ -80,7 +81,7 @@ class Schedule:
 
     @property
     def ready(self) -> list[SequenceGroup]:
-        """Groups that get their next tokens in this step, because it computes their last ones. In the order of rows."""
+        """Groups that get their next tokens in this step, because it computes their last tokens; in row order."""
         return [*self.decoding, *dict.fromkeys([row.group for row in self.chunks if row.needs_logits])]
 
     @property
@@ -119,7 +120,7 @@ class Schedule:
         self.sequences += group.sequences
 
     def count_tokens(self) -> None:
-        """Set the numbers of tokens. A prompt that lacks one token has no generated token and counts as prefill."""
+        """Set the numbers of tokens and `is_plain`. The last token of a prompt counts as prefill, not as decode."""
         prompts = sum(len(group.sequences) for group in self.decoding if group.num_generated == 0)
         self.num_decode_tokens = len(self.sequences) - prompts
         self.num_row_tokens = len(self.sequences) + sum(row.num_step_tokens for row in self.chunks)
@@ -131,7 +132,7 @@ class Schedule:
 
 
 def _further_tokens(group: SequenceGroup) -> int:
-    """Number of tokens in a decoding group's rows besides the last token of each sequence: repeated and draft tokens.
+    """Number of draft tokens, and of accepted tokens to compute again, in the row of a decoding group.
 
     0 for a group with beams.
     """

@@ -1,18 +1,19 @@
 """Decides what one step computes. Imports no torch; `BlockTables` assigns the KV blocks.
 
 A step can mix prefill and decoding. Each sequence has tokens, some of them computed, and each step computes more of
-them under a token budget. Sequences that lack one token come first: they decode, and the budget does not limit them.
-Chunks of sequences that lack more tokens follow, then new groups. Calls with unfinished prompts share the budget.
+them under a token budget. Sequences with one uncomputed token come first: they decode, and the budget does not limit
+them. Chunks of sequences with more uncomputed tokens follow, then new groups. Calls with unfinished prompts share the
+budget.
 
 A group is admitted if its present tokens fit the pool. If a decoding sequence finds no free block, the newest admitted
 group is preempted: it frees its blocks and is computed again later
-(docs/decisions/0003-admission-and-preemption.md). API keys, and then calls, take turns to start, and share the rows: a
-group that finds no room takes that of a key or call with more rows (`fair_rows`).
+(docs/decisions/0003-admission-and-preemption.md). API keys, and then calls, take turns to start. If no row or block is
+free for a waiting group, a group of a key or call with more rows is preempted for it (`fair_rows`).
 
-Short groups that start may have a step of their own before the step of all groups (`short_steps`).
+Short groups (few tokens to generate) may start in a separate step before the step of all groups (`short_steps`).
 
-A decoding sequence may have a draft after its last token. The step computes as much of it as the budget and the pool
-allow, and the blocks of rejected tokens are freed (docs/decisions/0018-speculative-decoding.md).
+A decoding sequence may have a draft after its last token. The step computes as many draft tokens as the budget and the
+pool allow. The blocks of rejected tokens are freed (docs/decisions/0018-speculative-decoding.md).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from server.engine.scheduling.short_steps import ShortSteps
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 
 SHORT_PART = 8
-"""Short groups may take an eighth of the rows from others."""
+"""At most an eighth of the rows is given to short groups before other groups."""
 
 
 class Scheduler:
     """Decides which waiting and running groups of one model each step computes.
 
     blocks: KV blocks of the groups.
-    max_batch_tokens: maximum cost of a step with prefill. Sources have the cost `source_cost`. A step that delays
-        running streams has the smaller limit of `prefill_budget`, which learns from the measured time of each step.
+    max_batch_tokens: maximum number of tokens of a step with prefill; two source tokens count as one (`source_cost`). A
+        step that delays running streams has the smaller limit of `prefill_budget`, which learns from measured steps.
     max_batch_rows: maximum number of rows of all running groups.
     """
 
@@ -52,13 +53,13 @@ class Scheduler:
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
         self._gave_room: dict[SequenceGroup, SequenceGroup] = {}
-        """Preempted groups, each with the waiting group that it made room for."""
+        """The waiting group for which each preempted group was preempted."""
         self._short_steps = ShortSteps()
         self._states = blocks if isinstance(blocks, StateBlockTables) else None
 
     @property
     def decode_seconds(self) -> float | None:
-        """Expected duration of a pure decode step of the running groups; None before such steps were measured."""
+        """Expected duration in seconds of a decode-only step of the running groups; None before one was measured."""
         return self.prefill_budget.decode_seconds(sum(len(group.sequences) for group in self.running))
 
     @property
@@ -68,7 +69,7 @@ class Scheduler:
 
     @property
     def can_admit(self) -> bool:
-        """Whether rows and blocks are free for the next waiting group, or another group makes room for it."""
+        """Whether the next waiting group could start: rows and blocks are free, or a group may be preempted for it."""
         group = self._next()
         if group is None:
             return False
@@ -80,7 +81,7 @@ class Scheduler:
         return self.running_rows.total + group.max_rows <= self.max_batch_rows
 
     def refusal(self, group: SequenceGroup) -> str | None:
-        """Why a group could not run even alone, or None if it can."""
+        """Why a group cannot run even if no other group runs; None if it can."""
         if group.max_rows > self.max_batch_rows:
             return (
                 f"{group.max_rows:,} beams need as many rows of a step, but at most {self.max_batch_rows:,} run "
@@ -89,13 +90,13 @@ class Scheduler:
         return self.blocks.refusal(group)
 
     def add(self, group: SequenceGroup) -> None:
-        """Queue a group that `refusal` accepts."""
+        """Queue a group that fits, which means that `refusal` returns None for it."""
         self.waiting.add(group)
 
     def remove(self, group: SequenceGroup, corrupt: bool = False) -> None:
         """Remove a group and free its blocks.
 
-        corrupt: its keys and values may be wrong, including those that it found in the prefix cache.
+        corrupt: whether the keys and values of the group may be wrong, including those from the prefix cache.
         """
         if group.status is SequenceStatus.RUNNING:
             self.running.remove(group)
@@ -108,8 +109,9 @@ class Scheduler:
         self.blocks.release(group, corrupt)
 
     def restart(self, group: SequenceGroup) -> None:
-        """Compute a running group again from its first token, before the waiting groups of its call, with rotary
-        embeddings for its present length.
+        """Compute a running group again from its first token, with rotary embeddings for its present length.
+
+        The group is queued before the waiting groups of its call.
         """
         group.outgrow()
         self._requeue(group)
@@ -143,9 +145,10 @@ class Scheduler:
         return self._prepared(schedule, is_short=False)
 
     def schedule_short(self) -> Schedule | None:
-        """A step of the short groups that can start, with its blocks allocated; None if `schedule` is to be called.
+        """A step of the short groups that can start, with its blocks allocated. None if there is no such step, so that
+        `schedule` must be called.
 
-        There is such a step if the step of all groups is expected to take much longer, see `ShortSteps`.
+        There is such a step only if the step of all groups is expected to take much longer (`ShortSteps`).
         """
         # Short groups alone share their steps: a step for each prompt would be slower for all.
         if self.waiting.only_short or not self.waiting.short_heads():
@@ -174,9 +177,9 @@ class Scheduler:
         return self._prepared(schedule, is_short=True)
 
     def _full_step_seconds(self) -> float | None:
-        """Expected duration of the step of all groups, or None before such steps were measured.
+        """Expected duration in seconds of the step of all groups; None before such steps were measured.
 
-        The prompts beside decoding rows are left out, so the step takes longer.
+        If the step has decoding rows, its prompts are left out of the estimate, and the real step takes longer.
         """
         decoding = sum(len(group.sequences) for group in self.running if group.is_ready_to_decode)
         if decoding:
@@ -187,7 +190,10 @@ class Scheduler:
         return self.prefill_budget.expected_seconds(0, min(tokens, longest))
 
     def _prepared(self, schedule: Schedule, is_short: bool) -> Schedule | None:
-        """A schedule that is complete, with the states of its rows; None if it is empty. is_short: see `ShortSteps`."""
+        """Allocate state slots for the rows of a schedule, and return the schedule; None if it is empty.
+
+        is_short: whether it is a step of short groups.
+        """
         if not (schedule.num_rows or schedule.sources):
             return None
         self._short_steps.count(is_short)
@@ -236,7 +242,7 @@ class Scheduler:
         schedule.decode(group)
 
     def _prefill_limit(self, schedule: Schedule) -> int:
-        """Prefill tokens that the step may add to its decoding rows (docs/decisions/0026-bursts.md)."""
+        """Most prefill tokens that the step may add to its decoding rows (docs/decisions/0026-bursts.md)."""
         generated = [group.num_generated for group in schedule.groups]
         decoding, just_started = sum(count > 1 for count in generated), generated.count(1)
         if not decoding + just_started:
@@ -262,7 +268,10 @@ class Scheduler:
         return used
 
     def _prefill(self, group: SequenceGroup, schedule: Schedule, budget: int) -> int:
-        """Schedule uncomputed tokens of a group within the budget. Returns the part of the budget that is used up."""
+        """Schedule uncomputed tokens of a group within the budget. Returns the number of budget tokens used up.
+
+        If a whole chunk of a model with mixers does not fit, the rest of the budget counts as used up.
+        """
         used = 0
         for row, behind in group.uncomputed_tokens():
             count = min(behind, budget - used)
@@ -277,9 +286,9 @@ class Scheduler:
         return used
 
     def _make_room(self) -> None:
-        """Make room for waiting groups whose keys or calls have few running rows, if rows or blocks are lacking.
+        """Make room for waiting groups whose keys or calls have few running rows, if they lack rows or blocks.
 
-        Preempts groups of keys and calls that have more rows, see `fair_rows`.
+        Preempts groups of keys and calls that have more rows (`fair_rows`).
         """
         group = self._next()
         if group is None or (self._has_rows(group) and self._fits(group)):
@@ -303,7 +312,7 @@ class Scheduler:
             fair.start(group)
 
     def _next(self) -> SequenceGroup | None:
-        """The waiting group whose turn it is; None if there is none."""
+        """The waiting group to start next; None if no group can start."""
         if not self.waiting:
             return None
         group = self.waiting.next()
@@ -312,13 +321,17 @@ class Scheduler:
         return next(iter(self._heads()), None)
 
     def _heads(self) -> list[SequenceGroup]:
-        """The next waiting group of each call, without those that made room for a group that still waits: they would
-        take this room, and give it again in the next step.
+        """The next waiting group of each call, without groups that were preempted for a group that still waits.
+
+        Such a group would take the free room, and would be preempted again in the next step.
         """
         return [group for group in self.waiting.heads() if group not in self._gave_room]
 
     def _waits_no_longer(self, group: SequenceGroup) -> None:
-        """A group starts, ends, or cannot start for now. The groups that made room for it may start again."""
+        """Let the groups that were preempted for a waiting group start again.
+
+        group: the waiting group, which starts, ends, or cannot start for now.
+        """
         if self._gave_room:
             self._gave_room = {giver: taker for giver, taker in self._gave_room.items() if taker is not group}
 
@@ -326,10 +339,10 @@ class Scheduler:
         return self.blocks.fits(group, self.blocks.find(group))
 
     def _admit_shorter(self, behind: list[SequenceGroup]) -> list[SequenceGroup]:
-        """Admit waiting groups with a short prompt before a long running prompt is computed. Returns them.
+        """Admit waiting groups with a short prompt before a long running prompt is computed. Returns these groups.
 
         A prompt is short if it has fewer tokens than the running prompt with the most uncomputed tokens. Only the first
-        group of each call is considered, and no call of a group in `behind`.
+        waiting group of each call is considered. Calls of groups in `behind` are left out.
 
         behind: running groups with unfinished prompts.
         """
@@ -355,7 +368,7 @@ class Scheduler:
         If a call needs less than its share, the rest is divided among the other calls.
 
         behind: running groups with unfinished prompts. budget: in tokens.
-        Returns the number of tokens that are scheduled.
+        Returns the number of budget tokens used up.
         """
         by_call: dict[int, list[SequenceGroup]] = {}
         for group in behind:
@@ -405,7 +418,7 @@ class Scheduler:
             prefills = True
 
     def _start(self, group: SequenceGroup, found: list[int]) -> None:
-        """Move a waiting group to the running groups, with its blocks. found: its blocks in the prefix cache."""
+        """Move a waiting group to the running groups and allocate its blocks. found: its blocks in the prefix cache."""
         self.waiting.take(group)
         self._waits_no_longer(group)
         group.status = SequenceStatus.RUNNING
@@ -428,5 +441,5 @@ class Scheduler:
 
 
 def _num_uncomputed(group: SequenceGroup) -> int:
-    """Tokens of a group that are not computed."""
+    """Number of prefill tokens that a group still has to compute."""
     return sum(count for _, count in group.uncomputed_tokens())

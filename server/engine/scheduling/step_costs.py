@@ -1,4 +1,4 @@
-"""Measured duration of decode steps by their number of tokens.
+"""Learns the duration of decode-only steps by their number of tokens.
 
 Works on counts and seconds only; it sees no requests and reads no clock.
 """
@@ -11,18 +11,22 @@ from collections import deque
 PRIOR_SLOPE = 0.04
 """Assumed cost of one more token, as a fraction of the smallest step's duration, until a higher cost is measured."""
 WINDOW_STEPS = 7
-"""The duration of a size is the median of its last steps. A step is often delayed by something else, and never
-accelerated: the median of few steps forgets a delay at once, and is as stable as a mean."""
+"""The duration of a size is the median of this many last steps of the size. Other work often delays a step, but nothing
+makes it faster. The median of a few steps ignores a single delay, and is as stable as a mean."""
 TRIALS = 3
 """The assumed cost of a size is used until the size was measured this many times: its first steps may be slow."""
 MAX_AGE_STEPS = 2048
-"""A measurement is dropped after this many steps without one of its size, so that the size may be tried again."""
+"""A measurement is dropped after this many steps without a step of its size, so that the size may be tried again."""
 BASELINE_SHARE = 0.75
-"""A step with at least this share of the tokens counts as a measurement of the step without drafts."""
+"""The cost of a step without drafts counts as known if a step with at least this part of its tokens was measured."""
 
 
 class _Size:
-    """Steps of one size. seconds: median of the last ones. count: steps so far. last: index of the last step."""
+    """The steps of one size.
+
+    seconds: median duration of the last steps. count: number of steps so far.
+    last: index of the last step of this size among all steps.
+    """
 
     __slots__ = ("_latest", "count", "last", "seconds")
 
@@ -41,7 +45,7 @@ class _Size:
 class StepCosts:
     """Measured durations of one model's decode steps.
 
-    They are kept twice: by the exact number of tokens in the step, and by the number's bit length.
+    The durations are kept twice: by the exact number of tokens in a step, and by the bit length of this number.
     """
 
     def __init__(self) -> None:
@@ -51,7 +55,7 @@ class StepCosts:
         self._num_steps = 0
 
     def __len__(self) -> int:
-        """Number of sizes that were measured lately."""
+        """Number of different sizes, in tokens, that were measured lately."""
         return len(self._sizes)
 
     def clear(self) -> None:
@@ -59,7 +63,7 @@ class StepCosts:
         self._sizes, self._powers, self._sorted, self._num_steps = {}, {}, [], 0
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Learn from a step without prefill. tokens: tokens of its rows, drafts included."""
+        """Learn from a step without prefill. tokens: tokens of its rows, drafts included. seconds: its duration."""
         self._num_steps += 1
         if tokens not in self._sizes:
             self._sizes[tokens] = _Size()
@@ -78,18 +82,19 @@ class StepCosts:
         return place < len(self._sorted) and self._sorted[place] <= rows
 
     def usual_seconds(self, tokens: int) -> float:
-        """Duration of a step with about this number of tokens: of the nearest power of two that was measured.
+        """Duration in seconds of a step with about this number of tokens.
 
-        Steadier than `seconds` where the number of tokens changes with each step. At least one step must have been
-        measured.
+        It is the median of measured steps whose token count has the same, or the nearest, bit length. Steadier than
+        `seconds` if the number of tokens changes with each step. At least one step must have been measured.
         """
         power = tokens.bit_length()
         return self._powers[min(self._powers, key=lambda seen: (abs(seen - power), seen))].seconds
 
     def seconds(self, tokens: int) -> float:
-        """Expected duration of a step with exactly this number of tokens, from measured and assumed differences.
+        """Expected duration in seconds of a step with exactly this number of tokens.
 
-        At least one step must have been measured.
+        It is the measured median if this size was measured often enough. Otherwise it is interpolated between measured
+        sizes, or extrapolated with an assumed cost per token. At least one step must have been measured.
         """
         size = self._sizes.get(tokens)
         if size is not None and size.count >= TRIALS:

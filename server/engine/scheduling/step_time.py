@@ -1,6 +1,6 @@
-"""Learns how long the steps of one model take. Each step is measured once, here, for all that depends on step time.
+"""Learns how long the steps of one model take, from the measured duration of each step.
 
-The prefill budget, the length of encoder steps beside streams and the length of drafts read the same estimates.
+The prefill budget, the length of encoder steps between decode steps, and the length of drafts use the same estimates.
 Works on counts and seconds only; it sees no requests and reads no clock.
 """
 
@@ -11,11 +11,12 @@ from server.engine.scheduling.token_costs import TokenCosts
 
 
 class StepTime:
-    """Measured seconds of the steps of one model: of decode-only steps by their tokens, and of prefill work.
+    """Measured durations of decode-only steps by their number of tokens, and measured costs of prefill work.
 
-    has_fixed_part: prefill work also has a fixed cost, which does not depend on its tokens. This is the case if
+    has_fixed_part: whether prefill work also has a fixed cost, which does not depend on its tokens. This is the case if
         decode-only steps are captured as CUDA graphs, because steps with prefill are not.
-    decode_steps: learns the durations of decode-only steps; None makes a new one. A drafter of the model has the same.
+    decode_steps: learns the durations of decode-only steps; None makes a new one. A drafter of the model uses the same
+        object.
     """
 
     def __init__(self, has_fixed_part: bool = False, decode_steps: StepCosts | None = None) -> None:
@@ -41,11 +42,11 @@ class StepTime:
             self._prefill_costs.observe(prefill_tokens, seconds, usual, is_typical=decode_tokens > 0)
 
     def decode_seconds(self, tokens: int) -> float | None:
-        """Expected duration of a decode-only step with about this number of tokens, or None before the first one."""
+        """Expected seconds of a decode-only step with about this number of tokens; None before one was measured."""
         return self._decode_seconds(tokens) if self._decode_step_seconds else None
 
     def expected_seconds(self, decode_tokens: int, prefill_tokens: int) -> float | None:
-        """Expected duration of a step with these tokens, or None before both kinds of steps were measured."""
+        """Expected seconds of a step with these tokens; None until steps with and without prefill were measured."""
         if not (self._decode_step_seconds and self._prefill_costs.are_measured):
             return None
         seconds = self._decode_seconds(max(decode_tokens, 1))

@@ -1,8 +1,8 @@
 """Estimates the time that tokens add to a step: a fixed part, and a part for each token.
 
-The tokens are those of prefill work, or of encoder steps. Every step that has any pays the fixed part once. On a CUDA
-device, the fixed part is the time in which Python launches each kernel; captured decode steps do not need it. On a CPU
-it is close to zero, and is not estimated.
+The tokens are prefill tokens, or tokens of encoder steps. Every step with such tokens pays the fixed part once. On a
+CUDA device, the fixed part is the time in which Python launches each kernel; captured decode steps do not need it. On a
+CPU it is close to zero, and is not estimated.
 This module works on counts and seconds only. See docs/decisions/0108-fixed-cost-of-prefill.md.
 """
 
@@ -25,7 +25,7 @@ many steps of one size."""
 MAX_GROWTH = 2
 """The fit is used for steps of up to this multiple of the tokens of the largest measured steps."""
 MIN_STRETCH = 2
-"""The tokens of a step may always take twice the fixed part. Half of this time is then left for the tokens alone."""
+"""The tokens of a step may always take twice the fixed part in total. The tokens alone then get half of this time."""
 
 
 class TokenCost(NamedTuple):
@@ -94,8 +94,8 @@ class TokenCosts:
 
         tokens: tokens of the step, at least 1. seconds: duration of the step.
         decode_seconds: expected duration of the same step without these tokens.
-        is_typical: the step is used to estimate the fixed part. Prefill without decoding rows is not typical: its
-            prompts are shorter, and it has no decode part.
+        is_typical: whether the step is used to estimate the fixed part. Prefill without decoding rows is not typical:
+            its prompts are shorter, and it has no decode part.
         """
         keep = COST_WINDOW_TOKENS / (COST_WINDOW_TOKENS + tokens)
         self._tokens = keep * self._tokens + tokens

@@ -1,1 +1,1 @@
-"""Sequence groups and the state that belongs to one sequence. All other parts of the engine use them."""
+"""Sequence groups, and the data of one sequence in a group. All other parts of the engine use these classes."""

@@ -1,7 +1,8 @@
-"""Decides which requests may run in steps that are launched ahead, from the fields of their messages.
+"""Decides from the fields of a message whether its requests may run in steps that are launched ahead.
 
-Such a step chooses its tokens on the device, before the host has read those of the last step. A request may therefore
-set only the fields listed here. The lists name what is supported, so a new field is refused until it is listed.
+A step is launched ahead if it starts before the host has read the tokens of the previous step. It chooses its tokens on
+the device, which supports only some settings. A request may therefore set only the fields listed here. A new field of
+the messages is refused until it is listed.
 Imports no torch.
 """
 
@@ -16,12 +17,12 @@ from server.ipc.wire.messages import GenerateRow
 from server.ipc.wire.params import GenerationParams
 
 _BY_DEVICE = frozenset({"do_sample", "temperature", "top_k", "top_p", "min_p"})
-"""Fields that the captured steps implement, see `models.backends.cuda.graphs.step_graphs`."""
+"""Fields that captured steps implement on the device (`models.backends.cuda.graphs.step_graphs`)."""
 _BY_ENDS = frozenset({"end_token_ids", "stop_token_ids", "attention", "alignment"})
 """Fields that the host applies when it reads a token, or when the sequence has ended."""
 _BY_PROMPT = frozenset({"top_logprobs", "probe"})
-"""Fields that the prompt needs. No step is launched ahead before the prompt is scored. Without `logprobs`,
-`top_logprobs` concerns the prompt alone."""
+"""Fields that only concern the prompt, as `top_logprobs` does without `logprobs`. No step is launched ahead before the
+prompt is scored."""
 _BY_BEAMS = frozenset({"stream", "renormalize_logits"})
 """Fields without effect on the tokens of a sequence without beams."""
 PARAMS_FIELDS = _BY_DEVICE | _BY_ENDS | _BY_PROMPT | _BY_BEAMS
@@ -48,13 +49,13 @@ def may_run_ahead(params: GenerationParams, row: GenerateRow) -> bool:
 
 
 def _set_fields(message: msgspec.Struct) -> Set[str]:
-    """Names of the fields whose values are not neutral. Fields without a default always count."""
+    """Names of the fields whose values differ from their defaults. Fields without a default always count."""
     return {name for name, neutral in _neutral(type(message)) if getattr(message, name) != neutral}
 
 
 @lru_cache(maxsize=16)
 def _neutral(struct: type[msgspec.Struct]) -> list[tuple[str, object]]:
-    """The fields of a message with their defaults, which are neutral."""
+    """Name and default of each field of a message class."""
     return [
         (field.name, field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory())
         for field in msgspec.structs.fields(struct)

@@ -12,10 +12,10 @@ NOT_FINITE = "the model computed values that are not finite"
 STEP_FAILED = "the step that computed this request failed"
 
 REPORT_SECONDS = 10.0
-"""Time after which a request in progress is reported again as `StepOutput.computing`."""
+"""Seconds after which a request in progress is reported again in `StepOutput.computing`."""
 EARLY_REPORT_SECONDS = 30.0
-"""A start is reported before the step if its `start_deadline` is at most this far away. A worker whose steps take this
-long is replaced (`--hang-seconds`)."""
+"""The start of a request is reported before its first step, not after it, if its `start_deadline` is less than this
+many seconds away. A worker whose steps take this long is replaced (`--hang-seconds`)."""
 
 
 class StepFailed(RuntimeError):
@@ -41,9 +41,11 @@ class EngineEvents:
         return bool(self.prompts or self.tokens or self.finished or self.encoded or self.failed or self.computing)
 
     def starts(self, requests: Sequence[tuple[int, float | None]], now: float) -> None:
-        """Report requests that the next step starts, given as (request id, start deadline), if they cannot wait for it.
+        """Report requests that the next step starts before the step runs, if their start deadline is near.
 
-        The HTTP process ends a request that was not reported to it before its start deadline.
+        The HTTP process ends a request that was not reported before its start deadline.
+        requests: pairs of request id and start deadline, in seconds of `time.monotonic()`, or None.
+        now: seconds of `time.monotonic()`.
         """
         urgent = [
             sequence_id

@@ -1,4 +1,4 @@
-"""Position of one sequence in the sections of its answer."""
+"""Keeps the position of one sequence in the sections of its answer, and in their grammars."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Bits = NDArray[np.uint32]
 class CompiledGrammar:
     """A grammar that a thread compiles.
 
-    matcher: a matcher at its start; None until it is compiled.
-    started: time of time.monotonic() at which compiling began, or None.
-    mask_seconds: processor time of the latest masks, see `MaskThreads`; None before the first ones.
-    has_failed: a copy of the matcher failed. Copies share lexer states, whose limit may be the cause.
+    matcher: a matcher at the start of the grammar; None until the grammar is compiled.
+    started: when compiling began, in seconds of `time.monotonic()`; None before.
+    mask_seconds: recorded processor time of a mask task, by which `MaskThreads` finds slow grammars; None before the
+        first task.
+    has_failed: whether a copy of the matcher has failed. Copies share lexer states, and their number may be the cause.
     """
 
     def __init__(self, text: str) -> None:
@@ -44,12 +45,12 @@ class GrammarState:
     matcher: position in the section's grammar, or None before the first use.
     tokens: the tokens that are being read, of which `num_consumed` have been read.
     section_start: index, in `tokens`, of the first whole token of the section.
-    section_bytes: byte tokens that the section's text begins with, before that token. They spell the rest of the token
+    section_bytes: byte tokens with which the section's text begins, before that token. They spell the rest of the token
         in which the previous section ended.
-    uses_fallback: the matcher follows the section's fallback.
+    uses_fallback: whether the matcher follows the fallback grammar of the section.
     bits: mask of the next token: [words], uint32, or None if every token is allowed. Token i is allowed if bit i % 32
         of word i // 32 is set.
-    accepts: the text may end here. is_complete: the text can only end here.
+    accepts: whether the text may end here. is_complete: whether the text must end here.
     failure: error message if no token is allowed, else empty.
     free_masks: masks in sections without a grammar, by section, held text, and whether a marker at the start of the
         section is still possible; shared by all beams.
@@ -88,7 +89,7 @@ class GrammarState:
         return all(grammar.matcher is not None for grammar in self.grammars.values())
 
     def fork(self) -> GrammarState:
-        """A copy for another beam."""
+        """A copy for another beam. The copy shares the compiled grammars, and has its own position in them."""
         other = copy(self)
         other.scanner = self.scanner.fork()
         other.matcher = self.matcher.deep_copy() if self.matcher is not None else None
@@ -102,7 +103,13 @@ def _in_bytes(marker: Marker) -> Marker:
 def fork(
     grammar_states: Sequence[GrammarState], parents: Sequence[int], possible: Sequence[bool], failure: str
 ) -> list[GrammarState]:
-    """Grammar states of new beams, copied from their parents. Impossible beams get a failed state."""
+    """Grammar states of new beams. The first possible child of a state takes over the state, other children get copies.
+
+    grammar_states: states of the old beams.
+    parents: for each new beam, the index of the old beam that it continues.
+    possible: whether each new beam is possible. An impossible beam gets a failed state.
+    failure: error message of failed states.
+    """
     children = []
     unclaimed = set(range(len(grammar_states)))
     for parent, is_possible in zip(parents, possible, strict=True):

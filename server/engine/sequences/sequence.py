@@ -63,21 +63,21 @@ class CachedSequence:
 
 
 SHORT_NEW_TOKENS = 32
-"""A message that asks for at most this many tokens is short: it keeps a row for a moment only."""
+"""A message that asks for at most this many tokens, over all rows and beams, is short: it runs only briefly."""
 
 
 class SequenceGroup:
     """One row of a `Generate` message, from admission to its end.
 
-    key, call_id: groups of one API key, and of one call, take turns with those of others.
-    is_short: the message asks for few tokens, over all its rows.
-    sequences: one sequence, and after the first token one for each beam. All have the same number of tokens.
+    key, call_id: API key and call of the request. Keys, and the calls of a key, take turns to start groups.
+    is_short: whether the message asks for at most SHORT_NEW_TOKENS tokens, over all its rows and beams.
+    sequences: one sequence before the first new token, afterwards one for each beam. All have equally many tokens.
     source_token_ids: source text of an encoder-decoder, else empty.
     source_frames: audio source in place of text, one of `Generate.frames`.
     num_source_tokens: length of the source in the cross-attention cache.
-    recorded_tokens: see `GenerateRow`.
-    has_attention: the result has the attention of its tokens over the source.
-    source_encoded: the cross-attention blocks are filled.
+    recorded_tokens: leading source positions that belong to the recording; the other positions are padding.
+    has_attention: whether the result has the attention weights of its tokens over the source.
+    source_encoded: whether the cross-attention blocks are filled.
     adapter: name of the adapter, empty for none.
     tables: token settings of the request as arrays.
     grammar_states: position of each sequence in the grammar; empty without a grammar.
@@ -86,19 +86,20 @@ class SequenceGroup:
     probe_logprob: log-probability of the token of `GenerationParams.probe`; None until it is computed.
     root_key: start of the hash chain of the block keys. Texts with different root keys share no blocks.
     cached_tokens: prompt tokens found in the prefix cache at the first admission; None before it or without a cache.
-    accepts_drafts: speculative decoding is possible.
-    runs_ahead: the request sets no field that steps launched ahead do not support
+    accepts_drafts: whether speculative decoding is possible.
+    runs_ahead: whether steps that are launched ahead support all fields that the request sets
         (`server.engine.sequences.ahead_fields`).
     preempted_tokens: computed tokens that were dropped by a preemption; 0 after the next admission.
     shared_tokens: after a preemption, number of leading tokens that the beams share again. Only the first beam computes
         them.
-    copies: block copies to do before the next step, see `Schedule.copies`.
-    writable_tokens: no block with an uncomputed position below this one is shared. So steps can write to these
-        positions without copying blocks.
+    copies: block copies to do before the next step: (source block, destination block, first slot, end slot).
+    writable_tokens: steps can write to all uncomputed positions below this one without copying blocks, because no
+        block with such a position is shared.
     rope_length: minimum text length for rotary embeddings that depend on the length: the length of the prompt, or of
         the text at the last restart.
     arrival, first_scheduled, first_token: seconds of time.monotonic(), or None if not reached yet.
-    start_deadline: as in `Generate`.
+    start_deadline: seconds of time.monotonic() after which the HTTP process ends the request if it has not started; or
+        None.
     report_due: seconds of time.monotonic() from which the next `StepOutput.computing` reports the group.
     """
 
@@ -112,7 +113,12 @@ class SequenceGroup:
         adapter: str = "",
         key_variant: Callable[[int], str] = lambda length: "",
     ) -> None:
-        """key_variant: see `ModelLimits`."""
+        """Make a waiting group from one row of a message.
+
+        arrival: seconds of time.monotonic().
+        num_source_tokens: length of an audio source; None for the length of the source text.
+        key_variant: maps the length of a prompt to a text. Prompts share cached keys only if these texts are equal.
+        """
         params = message.params_of(row)
         self.sequence_id = row.sequence_id
         self.key = message.key
@@ -172,7 +178,7 @@ class SequenceGroup:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of each sequence, prompt and generated."""
+        """Number of tokens of each sequence: prompt and generated tokens."""
         return len(self.sequences[0].tokens)
 
     @property
@@ -181,20 +187,26 @@ class SequenceGroup:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the grammar, or the allowed sequences, accept the text of a group with one sequence as it is."""
+        """Whether the grammar, or the allowed sequences, allow the text to end here.
+
+        False for a group with several sequences, and for a request without a grammar and allowed sequences.
+        """
         if self.nodes is not None and self.tables.sequences is not None:
             return len(self.nodes) == 1 and self.tables.sequences.may_end(int(self.nodes[0]))
         return len(self.grammar_states) == 1 and self.grammar_states[0].accepts
 
     @property
     def has_prompt_to_score(self) -> bool:
-        """Whether log-probabilities of the prompt, or after a part of it, still have to be computed."""
+        """Whether log-probabilities of the prompt, or of the probed token, still have to be computed."""
         unprobed = self.params.probe is not None and self.probe_logprob is None
         return unprobed or (self.reports_prompt_logprobs and not self.prompt_reported)
 
     @property
     def is_ready_to_decode(self) -> bool:
-        """Whether the last token of every sequence is the only one whose keys and values are not in the cache."""
+        """Whether the keys and values of all tokens but the last one of each sequence are in the cache.
+
+        Accepted draft tokens that a model with mixers computes again do not count.
+        """
         for row in self.sequences:  # noqa: SIM110 - `all` with a generator takes three times as long
             if len(row.tokens) - row.num_computed_tokens != 1 + row.repeated_tokens:
                 return False
@@ -207,13 +219,14 @@ class SequenceGroup:
 
     @property
     def is_verified(self) -> bool:
-        """Whether logits computed from all its keys and values were finite."""
+        """Whether the logits that were computed from all keys and values of the group were finite."""
         return all(row.verified_tokens == row.num_computed_tokens for row in self.sequences)
 
     def follow(self, parents: Sequence[int], tokens: Sequence[int]) -> None:
-        """Move the nodes of the texts after a token was added to each.
+        """Update `nodes` after a token was added to each text. Does nothing without allowed sequences.
 
-        parents: for each text, the index of the text that it continues. tokens: its new token.
+        parents: for each text, the index of the text that it continues.
+        tokens: the new token of each text.
         """
         sequences, is_forced = self.tables.sequences, self.params.forced_bos_token_id is not None
         if sequences is None or self.nodes is None:
@@ -235,8 +248,9 @@ class SequenceGroup:
     def uncomputed_tokens(self) -> list[tuple[CachedSequence, int]]:
         """Sequences to prefill, each with the number of its tokens to compute.
 
-        A single sequence is computed up to its last token, so its prefill also decodes. Beams stop one token earlier
-        and decode together later. Beams that share tokens with the first one are computed after it.
+        A single sequence is computed including its last token, so that its prefill gives the next token. Beams are
+        computed up to the token before the last one, and later decode together. Beams that share tokens with the first
+        beam are computed after it.
         """
         if len(self.sequences) == 1:
             return [(self.sequences[0], self.sequences[0].num_uncomputed_tokens)]

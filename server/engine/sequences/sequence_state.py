@@ -1,4 +1,4 @@
-"""Slots of the state memory that one sequence holds, for models with mixers. Imports no torch."""
+"""The state slots of one sequence, for models with mixers (layers with a state per sequence). Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class RowPart(NamedTuple):
     """Consecutive tokens of a row that start from one state and end in another one.
 
     num_tokens: tokens of the part.
-    is_prompt: they belong to the prompt and run in chunks; otherwise they run one by one.
+    is_prompt: whether the tokens belong to the prompt. Prompt tokens run in chunks, other tokens one by one.
     source: slot of the state before the part; None for the beginning of the text.
     slot: slot of the state after the part.
     """
@@ -23,13 +23,13 @@ class RowPart(NamedTuple):
 
 @dataclass(slots=True)
 class SequenceState:
-    """Slots of one sequence. The sequence holds a reference of its own to each of them.
+    """State slots of one sequence. The sequence counts as an owner of each of them.
 
     source: slot with the state after the computed tokens, None before the first token. It is `slot`, or a slot that is
         shared with other sequences or the prefix cache and is never written.
     slot: slot that the next step writes; None after a fork, until the next step.
     draft_slot: slot that the next step writes after the draft; None without a draft.
-    wanted: positions in the prompt at which to take a snapshot: numbers of tokens before it.
+    wanted: positions in the prompt at which to take snapshots, each as the number of tokens before it.
     snapshots: slot of each snapshot, by the number of tokens before it. The prefix cache gets a snapshot as soon as
         later logits are finite.
     parts: parts of the row in the current step.
@@ -43,8 +43,7 @@ class SequenceState:
     parts: list[RowPart] = field(default_factory=list)
 
     def divide(self, start: int, num_tokens: int, num_draft_tokens: int, num_prompt_tokens: int) -> None:
-        """Set `parts` for a step: a row is divided where a snapshot is taken, after its prompt, and before
-        its draft.
+        """Set `parts` for a step. The row is divided where a snapshot is taken, after its prompt, and before its draft.
 
         start: number of computed tokens. num_tokens: tokens of the row without its draft.
         """

@@ -28,7 +28,7 @@ def is_needed(params: GenerationParams) -> bool:
 
 
 def _changes_otherwise(params: GenerationParams) -> bool:
-    """Whether settings change logits in other ways than by bans and forced tokens that are the same for every text."""
+    """Whether settings change logits by more than bans and forced tokens that are the same for every text."""
     return bool(
         params.repetition_penalty != 1.0
         or params.presence_penalty
@@ -45,16 +45,17 @@ def _changes_otherwise(params: GenerationParams) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TokenTables:
-    """Token settings of one request.
+    """Token settings of one request as arrays.
 
     biased: [n], int64, ids of `logit_bias`. biases: [n], float32, their values.
     allowed: [n], int64, ids of `allowed_token_ids`; empty if all tokens are allowed.
     change_logits: whether any setting can change logits.
-    banned: tokens that are never generated, unless they are forced. bad_phrases: `bad_words_ids` of several tokens.
-    only_ban: the settings only ban and force tokens, the same ones whatever the text is.
+    banned: tokens that are banned whenever the next token is not forced.
+    bad_phrases: entries of `bad_words_ids` with several tokens.
+    only_ban: whether the settings only ban and force tokens, independently of the text.
     source: [n], int64, source text of an encoder-decoder or prompt of a decoder; empty unless
         `encoder_no_repeat_ngram_size` is set.
-    sequences: the token sequences of which the answer must be one, or None.
+    sequences: the only token sequences that are allowed as answers; None if all answers are allowed.
     """
 
     biased: Ids

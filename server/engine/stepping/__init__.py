@@ -1,1 +1,1 @@
-"""The steps of all models of a device: which model runs next, and what happens before and after a step."""
+"""Runs the steps of all models of a device: chooses the next model, and handles requests and results around a step."""

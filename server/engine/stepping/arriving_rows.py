@@ -1,7 +1,7 @@
-"""Rows of large messages, which become sequence groups in parts: one part before each step.
+"""Queue of the rows of large messages. They become sequence groups in parts: one part before each step.
 
-To make the groups of a message of 512 rows takes as long as a step. A client may send many such messages at once, and
-the streams and short requests of others would wait for all of them.
+Making the groups of a message with 512 rows takes as long as a step. A client may send many such messages at once. If
+all their groups were made at once, the streams and short requests of other clients would have to wait.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class ArrivingRows:
         self._queue: RoundRobinQueue[tuple[Generate, deque[GenerateRow]]] = RoundRobinQueue()
 
     def __len__(self) -> int:
-        """Number of rows. 0 only if no part is left."""
+        """Number of rows that are not sequence groups yet and were not aborted."""
         return len(self._rows)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of the prompts of all rows. For an encoder-decoder, of their sources; log-mel frames do not count."""
+        """Number of prompt tokens (source tokens of an encoder-decoder) of all rows. Audio sources do not count."""
         return sum(
             len(message.prompts[row.prompt])
             for message, rows in self._queue
@@ -37,16 +37,16 @@ class ArrivingRows:
 
     @property
     def model(self) -> str:
-        """Name of the model, or adapter, of the next part. There must be rows."""
+        """Name of the model, or adapter, of the next part. There must be at least one row."""
         return self._queue.next()[0].model
 
     def add(self, message: Generate) -> None:
-        """Queue the rows of a message behind the earlier ones of its call."""
+        """Queue the rows of a message after the earlier messages of its call."""
         self._rows |= {row.sequence_id: row for row in message.rows}
         self._queue.add(message.key, message.call_id or message.rows[0].sequence_id, (message, deque(message.rows)))
 
     def next(self, max_rows: int) -> tuple[Generate, list[GenerateRow]]:
-        """The next part: a message, and at most `max_rows` of its rows. There must be rows."""
+        """Take the next part: a message, and at most `max_rows` of its rows. There must be at least one row."""
         message, rows = self._queue.next()
         part: list[GenerateRow] = []
         while rows and len(part) < max_rows:
@@ -63,12 +63,12 @@ class ArrivingRows:
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Forget the messages if all their rows were aborted or taken."""
+        """Forget all messages if every row was aborted or taken."""
         if not self._rows and len(self._queue):
             self._queue = RoundRobinQueue()
 
     def remove(self, names: Collection[str]) -> None:
-        """Drop the rows of a model. names: its name, and those of its adapters."""
+        """Drop the rows of a model. names: name of the model, and names of its adapters."""
         kept, self._queue = list(self._queue), RoundRobinQueue()
         for message, rows in kept:
             if message.model in names:

@@ -41,11 +41,12 @@ from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 log = logging.getLogger("triptych.engine")
 
 MAX_STALE_DEADLINES = 64
-"""Deadlines of ended requests that the heap may hold, besides one per open request, before it is cleaned."""
+"""The heap of deadlines is cleaned when it has more than this many entries beyond two per open request. Until then it
+keeps entries of ended requests."""
 
 
 MAX_GRAMMAR_WAIT_SECONDS = 0.002
-"""Longest wait for grammars if there is nothing else to do. Messages are read after it."""
+"""Longest wait for grammars if there is nothing else to do. Then the worker reads messages again."""
 
 
 class DeviceLost(RuntimeError):
@@ -56,8 +57,9 @@ class DeviceLost(RuntimeError):
 class ModelEngine:
     """The engines that compute the requests of one loaded model.
 
-    generation, encoding: its engines; None if the model lacks the task.
-    adapters: names of its adapters.
+    generation: engine for `Generate` requests; None if the model does not generate.
+    encoding: engine for `Encode` requests; None if the model has no such task.
+    adapters: names of the model's adapters.
     """
 
     name: str
@@ -73,7 +75,7 @@ class ModelEngine:
 class Engine:
     """The models of one device and their requests.
 
-    epoch: see `Configure`.
+    epoch: number of this life of the worker, part of every message to the HTTP process.
     send: sends messages that cannot wait for the end of a step; None if there is no HTTP process.
     """
 
@@ -95,7 +97,7 @@ class Engine:
         self._drafts_reported: dict[str, tuple[int, int]] = {}
 
     def add_model(self, model: ModelEngine) -> None:
-        """Serve another model."""
+        """Add a loaded model, so that the engine serves its requests."""
         self.models[model.name] = model
         self._by_name |= dict.fromkeys((model.name, *model.adapters), model)
         self._round_robin.add(model.name)
@@ -118,7 +120,7 @@ class Engine:
 
     @property
     def step_seconds(self) -> float:
-        """Longest time that the step in progress may take. May be read from another thread."""
+        """Longest time in seconds that the step in progress may take. May be read from another thread."""
         encodings = [model.encoding for model in list(self.models.values()) if model.encoding is not None]
         return max((encoding.step_seconds for encoding in encodings), default=NO_PROGRESS_SECONDS)
 
@@ -128,7 +130,7 @@ class Engine:
         return bool(self._events or self._arriving) or any(model.has_work for model in self.models.values())
 
     def add(self, message: Generate | Encode) -> None:
-        """Add a request. Errors are reported by the next `step`."""
+        """Add a request. If it cannot be served, the next `step` returns the failure."""
         model = self._by_name.get(message.model)
         if model is not None and isinstance(message, Generate) and model.generation is not None:
             if model.generation.accepts(message, self._events):
@@ -150,33 +152,37 @@ class Engine:
     def _queued(
         self, model: ModelEngine, message: Generate | Encode, requests: Sequence[SequenceGroup | EncodeRequest]
     ) -> None:
-        """Record the requests of a message that were queued."""
+        """Record the queued requests of a message, and their deadlines, so that they can be aborted by id."""
         for request in requests:
             self._requests[request.sequence_id] = (model, request)
             if message.deadline is not None:
                 self._add_deadline(message.deadline, request.sequence_id)
 
     def _add_arriving(self) -> None:
-        """Queue one part of a large message. It has the rows of one step, so that no step lacks rows."""
+        """Make sequence groups of one part of a large message, if any. A part has as many rows as a step can have."""
         if self._arriving:
             model = self._by_name[self._arriving.model]
             assert model.generation is not None
             self._add_rows(model, *self._arriving.next(model.generation.scheduler.max_batch_rows))
 
     def set_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Set the bytes of a model's tokens, see `Vocabulary`."""
+        """Set the bytes of a model's tokens, which grammars and stop strings need. An unknown model is ignored."""
         model = self.models.get(vocabulary.model)
         if model is not None and model.generation is not None:
             model.generation.set_vocabulary(vocabulary.tokens)
 
     def abort(self, sequence_id: int) -> None:
-        """Drop a row or an `Encode` and free its blocks. Unknown ids are ignored. No event is recorded."""
+        """Drop a row of a `Generate`, or an `Encode`, and free its blocks. No event is recorded.
+
+        An unknown id is ignored.
+        """
         self._end(sequence_id, "abort")
 
     def step(self) -> StepOutput | None:
-        """Run one step of one model. Returns all events since the last call, or None.
+        """Run one step of one model. Returns all events since the last call, or None if there are none.
 
-        Raises DeviceLost; the engine cannot be used after it.
+        If a step fails, its requests get an error and the engine goes on. Raises DeviceLost if the device has failed;
+        the engine cannot be used after that.
         """
         self._add_arriving()
         self._expire(time.monotonic())
@@ -200,16 +206,20 @@ class Engine:
         return self._output()
 
     def _after_encoding(self, busy: set[str]) -> set[str]:
-        """The models that may run the next step.
+        """Names of the models that may run the next step.
 
-        After an encoder step, these are the models with streams, if there are any.
+        After an encoder step, these are the models with running sequence groups, if there are any; else all in `busy`.
+        busy: names of the models with work.
         """
         if not self._has_encoded:
             return busy
         return {name for name in busy if self._is_generating(self.models[name])} or busy
 
     def _wait_for_grammars(self) -> None:
-        """Wait a moment if every running group waits for its grammar."""
+        """Wait a moment for grammar masks. Called if no model could run a step.
+
+        Does nothing if no group waits for a mask, or if there are events to send.
+        """
         generations = [model.generation for model in self.models.values() if model.generation is not None]
         waits = [generation.grammar_waits for generation in generations if generation.grammar_waits is not None]
         waiting = [wait for wait in waits if wait.is_waiting]
@@ -217,7 +227,7 @@ class Engine:
             waiting[0].wait(MAX_GRAMMAR_WAIT_SECONDS / len(waiting))
 
     def _step(self, model: ModelEngine) -> StepTiming | None:
-        """One step of a model; generation and encoding alternate."""
+        """Run one step of a model; generation and encoding alternate. Returns None if there was nothing to compute."""
         generation, encoding = model.generation, model.encoding
         encode_first = model.name not in self._encoded_last
         if (
@@ -234,9 +244,9 @@ class Engine:
         return timing
 
     def _encode(self, name: str, encoding: EncoderEngine) -> StepTiming | None:
-        """Run one encoder step. If it delays running streams, it is limited by `max_encoder_tokens`.
+        """Run one encoder step. The step is short if sequence groups of any model run, because it delays these groups.
 
-        name: name of the model. encoding: its engine.
+        name: name of the model. encoding: encoder engine of the model.
         """
         self._encoded_last.add(name)
         self._has_encoded = True
@@ -302,12 +312,12 @@ class Engine:
         )
 
     def _report(self, sequence_ids: list[int]) -> None:
-        """Report to the HTTP process that requests start. Sent before the step that computes them."""
+        """Tell the HTTP process at once, before the step, that the step will compute these requests."""
         if self.send is not None:
             self.send(StepOutput(self.epoch, computing=sequence_ids))
 
     def stats(self) -> Stats:
-        """The heartbeat message: current state, and counters since the last one."""
+        """The heartbeat message: present numbers of requests and blocks, and counts of events since the last call."""
         generations = [model.generation for model in self.models.values() if model.generation is not None]
         encodings = [model.encoding for model in self.models.values() if model.encoding is not None]
         schedulers = [generation.scheduler for generation in generations]
@@ -373,7 +383,10 @@ def _counts(models: Iterable[ModelEngine]) -> Counter[str]:
 
 
 def device_memory(device: torch.device) -> dict[str, int]:
-    """Memory in bytes: `resident` of the process on a CPU, `allocated` and `reserved` of torch on a GPU."""
+    """Memory in use, in bytes, by kind: on a CPU `resident` (the process), on a GPU `allocated` and `reserved` (torch).
+
+    Empty if the system does not tell the resident memory.
+    """
     if device.type == "cuda":
         return {
             "allocated": torch.cuda.memory_allocated(device),

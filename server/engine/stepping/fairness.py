@@ -1,7 +1,7 @@
-"""Several models on one device: deficit round-robin (Shreedhar and Varghese 1995) on measured step time.
+"""Shares a device among models: deficit round-robin (Shreedhar and Varghese 1995) on measured step time.
 
-In its turn a model runs steps until it has used up its quantum. A longer step is compensated by missed turns, so that
-busy models get equal time, however long their steps are.
+The models take turns. In its turn, a model runs steps until it has used up a fixed time, the quantum. A model whose
+step took longer misses turns afterwards. Busy models therefore get equal time, however long their steps are.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Collection, Iterable
 
 QUANTUM_SECONDS = 0.002
-"""Time of one turn. Short, so that a model with streams does not wait for several steps of another model."""
+"""Seconds of one turn. Short, so that a model with streams does not wait for several steps of another model."""
 
 
 class DeficitRoundRobin:
-    """Chooses the model of the next step. names: all models. quantum_seconds: time of one turn."""
+    """Chooses the model of the next step. names: names of all models. quantum_seconds: time of one turn."""
 
     def __init__(self, names: Iterable[str], quantum_seconds: float = QUANTUM_SECONDS) -> None:
         self._ring = deque(names)
@@ -22,17 +22,20 @@ class DeficitRoundRobin:
         self._quantum = quantum_seconds
 
     def add(self, name: str) -> None:
-        """Add a model."""
+        """Add a model, which then takes turns with the others. name: name of the model."""
         self._ring.append(name)
         self._deficit[name] = 0.0
 
     def remove(self, name: str) -> None:
-        """Forget a model."""
+        """Remove a model, which then gets no more turns. name: name of the model."""
         self._ring.remove(name)
         del self._deficit[name]
 
     def pick(self, busy: Collection[str]) -> str | None:
-        """Name of the model of the next step, or None. busy: models with work; the others accumulate no time."""
+        """Name of the model that runs the next step; None if no model is busy.
+
+        busy: names of the models with work. A model without work gets no credit for the turns that it misses.
+        """
         for name in self._ring:
             if name not in busy:
                 self._deficit[name] = min(self._deficit[name], 0.0)

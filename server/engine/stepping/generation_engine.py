@@ -1,6 +1,6 @@
-"""One generating model in the engine: runs its steps, and its sequence groups from `add` to `finish`.
+"""Runs the `Generate` requests of one model: makes sequence groups, runs steps, and records events and results.
 
-Times are seconds of time.monotonic().
+Times are seconds of `time.monotonic()`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ log = logging.getLogger("triptych.engine")
 
 
 class GenerationEngine:
-    """The sequence groups of one model. drafter: proposes draft tokens, or None without speculative decoding."""
+    """Runs the sequence groups of one model, from `add` to `finish`.
+
+    scheduler: decides what each step computes. runner: computes steps. limits: limits of the model.
+    drafter: proposes draft tokens; None without speculative decoding.
+    """
 
     def __init__(
         self, name: str, scheduler: Scheduler, runner: Runner, limits: ModelLimits, drafter: Drafter | None = None
@@ -82,7 +86,10 @@ class GenerationEngine:
         return None if self.drafter is None else self.drafter.costs
 
     def learn_step_times_again(self, has_fixed_part: bool) -> None:
-        """Forget the durations of all steps so far. has_fixed_part: see `StepTime`."""
+        """Forget the durations of all steps so far.
+
+        has_fixed_part: whether later prefill work has a fixed cost per step, as with captured decode steps.
+        """
         if self._drafter_costs is not None:
             self._drafter_costs.clear()
         self.scheduler.prefill_budget = PrefillBudget(has_fixed_part, self._drafter_costs)
@@ -92,12 +99,12 @@ class GenerationEngine:
         return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next or self._alignments)
 
     def set_vocabulary(self, tokens: list[bytes]) -> None:
-        """Set the bytes of each token, by id. Needed for grammars, and for stop strings with beams."""
+        """Set the bytes of each token, by id. Needed for grammars, required terms, and stop strings with beams."""
         self.grammar_waits = GrammarWaits(GrammarMasks(tokens, self.limits.vocab_size))
         self.token_bytes = tokens
 
     def accepts(self, message: Generate, events: EngineEvents) -> bool:
-        """Whether the message is valid. Otherwise all its rows fail."""
+        """Whether a message is valid. If it is not, a failure of each of its rows is added to `events`."""
         invalid = self._checks.invalid_reason(message, self.grammar_waits is not None)
         if invalid is not None:
             events.failed += [Failed(row.sequence_id, "engine_error", invalid) for row in message.rows]
@@ -106,9 +113,9 @@ class GenerationEngine:
     def add(
         self, message: Generate, rows: Sequence[GenerateRow], events: EngineEvents, now: float
     ) -> list[SequenceGroup]:
-        """Put some rows of a valid message into the queue. Rows that can never run fail immediately.
+        """Queue some rows of a valid message. Rows that exceed a limit fail; rows without new tokens finish at once.
 
-        Returns the sequence groups that were queued, one for each row.
+        Returns the sequence groups of the other rows.
         """
         groups = [self._add_row(message, row, events, now) for row in rows]
         return [group for group in groups if group is not None]
@@ -149,7 +156,10 @@ class GenerationEngine:
 
     @torch.inference_mode()
     def step(self, events: EngineEvents) -> StepTiming | None:
-        """Run one step if there is work. Raises StepFailed after its groups were ended with `engine_error`."""
+        """Run one step, and add its events. Returns its duration and size, or None if there was nothing to compute.
+
+        Raises StepFailed if the step raises an error. Its groups have then ended with `engine_error`.
+        """
         started = time.monotonic()
         if self.grammar_waits is not None:
             self._continue_held(self.grammar_waits, events)
@@ -200,7 +210,7 @@ class GenerationEngine:
 
     @staticmethod
     def _report(groups: Sequence[SequenceGroup], now: float, events: EngineEvents) -> None:
-        """Report the groups that start in a step, and those that were not reported for `REPORT_SECONDS`."""
+        """Report the groups that start in a step, and the groups that were not reported for `REPORT_SECONDS`."""
         due = [group for group in groups if group.report_due <= now]
         if not due:
             return
@@ -226,9 +236,9 @@ class GenerationEngine:
                 drafter.forget(group)
 
     def _run(self, schedule: Schedule, events: EngineEvents) -> float | None:
-        """Compute the step and record its events.
+        """Compute a scheduled step and record its events.
 
-        Returns the seconds spent waiting for grammar masks after the forward pass, or None without grammars.
+        Returns the seconds spent waiting for grammar masks after the forward pass; None if no group has a grammar.
         """
         self.runner.clear(*self.scheduler.blocks.take_blocks_to_clear())
         ready = schedule.ready
@@ -272,7 +282,11 @@ class GenerationEngine:
             self._append(group, [token], (), events)
 
     def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
-        """Choose the next tokens of groups, and record their events. output: the decoder's output for their rows."""
+        """Choose the next tokens of groups, and record their events.
+
+        output: decoder output for the rows of these groups.
+        ready: groups whose last tokens were computed.
+        """
         if not ready:
             return
         self._fail_without_grammar_token(ready, events)
@@ -307,7 +321,11 @@ class GenerationEngine:
         ready: list[SequenceGroup],
         events: EngineEvents,
     ) -> tuple[DecoderOutput, list[SequenceGroup]]:
-        """Hold the groups whose masks are late. Returns the other rows of the step and their groups."""
+        """Hold the groups whose grammar masks are not done. Groups with non-finite logits end with an error.
+
+        late: groups without masks. output: decoder output of the step. ready: groups that get a token in the step.
+        Returns the output and the groups without those in `late`.
+        """
         if not late:
             return output, ready
         for group in late:
@@ -336,9 +354,10 @@ class GenerationEngine:
                 raise StepFailed from error
 
     def _fail_without_grammar_token(self, ready: list[SequenceGroup], events: EngineEvents) -> None:
-        """End the sequence groups whose grammar allows no next token, or whose allowed tokens could not be computed.
+        """End the sequence groups whose grammar allows no next token, or whose masks could not be computed.
 
-        ready: groups that would get a token in this step; the others among them go on.
+        A beam search that already has a finished hypothesis goes on.
+        ready: groups that would get a token in this step.
         """
         for group in [group for group in ready if group.grammar_states]:
             if self.grammar_waits is not None and self.grammar_waits.error_of(group) is not None:
@@ -351,7 +370,11 @@ class GenerationEngine:
     def _append(
         self, group: SequenceGroup, tokens: list[int], logprobs: Sequence[TokenLogprob], events: EngineEvents
     ) -> None:
-        """Append new tokens to a single sequence, up to the first end token. logprobs: one for each, or none."""
+        """Append new tokens to the sequence of a group without beams, up to the first end token, and record events.
+
+        tokens: more than one if draft tokens were accepted.
+        logprobs: one for each token, or empty.
+        """
         if len(tokens) > 1:
             ends = (index + 1 for index, token in enumerate(tokens) if token in group.end_ids)
             count = next(ends, len(tokens))
@@ -396,7 +419,7 @@ class GenerationEngine:
                 self._restart_if_outgrown(group, self.limits.restart_tokens)
 
     def _restart_if_outgrown(self, group: SequenceGroup, limit: int) -> None:
-        """Recompute a group whose text has outgrown the length for which its rotary embeddings were computed."""
+        """Restart a group whose text has become longer than `limit`, beyond which other rotary embeddings apply."""
         if group.rope_length <= limit < group.num_tokens:
             self.scheduler.restart(group)
 
@@ -409,10 +432,10 @@ class GenerationEngine:
         events: EngineEvents,
         message: str = "",
     ) -> None:
-        """End a group and free its blocks. The only way a group ends; a second call does nothing.
+        """End a group and free its blocks. All groups end with this call; a second call for a group does nothing.
 
-        reason: `abort` records no event; `engine_error` and `invalid_format` record a failure with `message`; the
-            others record the result.
+        reason: `abort` records no event; `engine_error` and `invalid_format` record a failure with `message`. A
+            `timeout` before the first token records a failure. All other reasons record the result.
         """
         if group.status is SequenceStatus.FINISHED:
             if reason == "abort":
@@ -436,11 +459,11 @@ class GenerationEngine:
     def _report_end(
         self, group: SequenceGroup, reason: FinishReason, source_blocks: list[int], events: EngineEvents
     ) -> None:
-        """Record the result, or queue the group if its attention weights are requested.
+        """Record the result of a group, or queue the group if attention weights must be computed first.
 
-        An error in computing the attention fails this group only.
+        An error in computing the attention weights fails this group only.
 
-        source_blocks: cross-attention blocks of the group. They are free, and keep their contents until the next step.
+        source_blocks: cross-attention blocks of the group, already free. They keep their contents until the next step.
         """
         hypotheses = hypotheses_of(group, reason)
         if group.has_attention:
@@ -451,7 +474,7 @@ class GenerationEngine:
             events.finished.append(result_of(group, hypotheses, time.monotonic()))
 
     def _align(self, events: EngineEvents) -> None:
-        """Compute the attention weights of the next batch of ended groups, and record their results."""
+        """Compute the attention weights of the next batch of ended groups, if it is due, and record their results."""
         if self._alignments:
             active = (*self.scheduler.running, *self.scheduler.waiting)
             ended = self._alignments.take(any(group.has_attention for group in active))

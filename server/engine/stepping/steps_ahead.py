@@ -1,13 +1,12 @@
-"""Decode steps that are launched before the tokens of the step before them are read.
+"""Launches decode steps before the host has read the tokens of the previous step.
 
-The device then computes a step while the host reads the tokens of the last one, ends sequences and sends events. It
-needs captured steps (`CapturedSteps`) that choose their tokens on the device: greedy or sampled, without anything that
-reads the text so far on the host (`server.engine.sequences.ahead_fields`). Every row of the step must be like that,
-because one schedule serves all of them.
+The device then computes a step while the host reads the tokens of the previous step, ends sequences and sends events.
+This needs captured steps (`CapturedSteps`), which choose tokens on the device, greedily or by sampling. No row of the
+step may have a setting that needs the host to read the text (`server.engine.sequences.ahead_fields`).
 
-Until its tokens are read, a launched step is like a scheduled one that is not computed yet. The step after it is
-planned with the number of tokens alone: each row gets one. A sequence that ends with that token was computed once too
-often; the block that the step writes for it stays in use until that step is over.
+Until its tokens are read, a launched step counts as scheduled but not computed. The step after it is planned without
+knowing the tokens: each row gets one. If a sequence ends with the unread token, the next step computes it in vain. The
+block that this step writes stays in use until the step is over.
 See docs/decisions/0097-steps-ahead.md.
 """
 
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedStep:
-    """A step under way.
+    """A step that was launched and whose tokens are not read yet.
 
-    tokens: the token of each row, to be read. held: the block that each row writes, with one more owner.
+    tokens: reads the chosen token of each row.
+    held: the block that each row writes. Each has one more owner until the step is over.
     """
 
     schedule: Schedule
@@ -43,9 +43,9 @@ class LaunchedStep:
 
 
 class StepsAhead:
-    """The launched steps of one model.
+    """Launches and reads the steps of one model ahead of time.
 
-    next: the launched step whose tokens are read next; None if no step is under way.
+    next: the launched step whose tokens are read next; None if no step is launched.
     """
 
     def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
@@ -53,7 +53,7 @@ class StepsAhead:
         self.next: LaunchedStep | None = None
 
     def launch(self, schedule: Schedule) -> LaunchedStep | None:
-        """Launch a step of the scheduler. None where it must be computed and read at once."""
+        """Launch a step of the scheduler. Returns None if it cannot be launched and must be computed as usual."""
         captured = self._runner.captured
         if captured is None or schedule.sources or schedule.copies:
             return None
@@ -62,14 +62,14 @@ class StepsAhead:
         return self._launch(captured, schedule, None)
 
     def take(self) -> LaunchedStep | None:
-        """The step under way, if any. The caller reads it."""
+        """Remove and return the launched step, whose tokens the caller must read; None if no step is launched."""
         step, self.next = self.next, None
         return step
 
     def read(self, step: LaunchedStep) -> list[int]:
-        """Launch the next step, if possible, and then wait for the results of `step`.
+        """Launch the step after `step`, if possible, and then wait for the tokens of `step`.
 
-        Returns the token of each row; -1 where a logit of the row is not finite.
+        Returns the token of each row; -1 if a logit of the row is not finite.
         """
         tokens: list[int] = []
         try:
@@ -80,7 +80,7 @@ class StepsAhead:
         return tokens
 
     def drop(self) -> None:
-        """Forget the step under way, after an error. Its sequences are also those of the step before it."""
+        """Forget the launched step after an error in the step before it. The sequences of that step fail."""
         if self.next is not None:
             self._release(self.next, is_finite=False)
             self.next = None
@@ -89,7 +89,11 @@ class StepsAhead:
         self._scheduler.blocks.release_held(step.held, is_finite)
 
     def _after(self, step: LaunchedStep) -> LaunchedStep | None:
-        """Launch the step after `step`. None if its schedule needs the tokens of `step`, which are not read yet."""
+        """Launch the step after `step`, whose tokens are not read yet.
+
+        Returns None if the next step cannot be planned without these tokens: if a waiting group can start, a sequence
+        outside of `step` is running, all rows end by length, or blocks are lacking. Also if no captured step fits.
+        """
         scheduler, captured = self._scheduler, self._runner.captured
         assert captured is not None, "a step was launched"
         running = [row for row in step.schedule.rows if row.group.status is SequenceStatus.RUNNING]
@@ -105,7 +109,10 @@ class StepsAhead:
     def _launch(
         self, captured: CapturedSteps, schedule: Schedule, after: Sequence[ScheduledRow] | None
     ) -> LaunchedStep | None:
-        """Launch a step whose blocks are allocated. after: see `CapturedSteps.launch`."""
+        """Launch a step whose blocks are allocated. Returns None if no captured step fits its rows.
+
+        after: rows of the previous launched step if the host has not read its tokens yet, else None.
+        """
         blocks, rows = self._scheduler.blocks, schedule.rows
         self._runner.clear(*blocks.take_blocks_to_clear())
         tokens = captured.launch(rows, _choices(rows, after is not None), after)
@@ -119,7 +126,7 @@ class StepsAhead:
 def _choices(rows: Sequence[ScheduledRow], ahead: bool) -> RowChoices:
     """Sampling settings and random numbers for the next token of each row.
 
-    ahead: whether each row has one more token, which the host has not read yet.
+    ahead: whether each row has one more token that the host has not read yet.
     """
     groups = [row.group for row in rows]
     filters = [SamplerRow.of(group.params, group.seed, group.num_generated + ahead) for group in groups]

@@ -1,1 +1,1 @@
-"""The HTTP process's side of the boundary: calls, admission to the queue, and the choice of a worker."""
+"""The HTTP process's side of the connection to the workers: calls, admission to the queue, choice of a worker."""

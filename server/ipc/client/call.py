@@ -1,9 +1,9 @@
-"""The engine work of one HTTP request: submission, events, and every way to end it early.
+"""The engine work of one HTTP request: submission, events, and every way to end the work early.
 
-A `Call` is created when the request arrives, before its text is tokenized. Sequences are submitted through it, and
-their events arrive here. All cancellation passes through this class: the client disconnected (`leave`), a stop string
-was found (`stop`), a time limit passed (timer), or the request handler ended (`close`). Imports no HTTP and no text
-code.
+A `Call` is created when the request arrives, before its text is tokenized. Sequences are submitted through the call,
+and it receives their events. All cancellation passes through this class: the client disconnected (`leave`), a stop
+string was found (`stop`), a time limit passed (timer), or the request handler ended (`close`). Imports no HTTP and no
+text code.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from server.limits.key_limits import KeyLimits
 log = logging.getLogger("triptych.client")
 
 DEADLINE_SLACK_SECONDS = 1.0
-"""The worker enforces deadlines. The call fails its sequences this long after the deadline if the worker did not."""
+"""Seconds after a deadline at which the call ends its sequences with a failure, if the worker has not ended them."""
 
 SequenceEvent = PromptScored | Tokens | Finished | Encoded | Failed
 EventSink = Callable[[list[tuple[int, SequenceEvent]]], bool]
-"""Receives new events of a call as (sequence index, event). Returns whether it can take more now."""
+"""Function that receives new events of a call as (sequence index, event). Returns whether it can take more now."""
 
 
 class SequenceClient(Protocol):
-    """The part of `EngineClient` that a call uses. `sequence_id`: id of one sequence in the messages to the worker."""
+    """The methods of `EngineClient` that a call uses. sequence_id: id of a sequence in the messages to the worker."""
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]: ...
 
@@ -72,7 +72,7 @@ class SequenceClient(Protocol):
 class Call:
     """The sequences of one HTTP request. Leaving the `with` block aborts all unfinished sequences.
 
-    Read events with `events`, or let `forward` pass them on, which needs no iteration of the event loop per step.
+    Events are read with `events`, or passed on by `forward`, which needs no iteration of the event loop per step.
 
     client: sends sequences to the worker.
     deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
@@ -82,14 +82,15 @@ class Call:
     queue_seconds: longest wait, from now on, until the engine computes the first row; None for no limit.
     limits: the time limits, from `deadline` and `queue_seconds`.
     truncated_inputs: indices, in the request, of the inputs that lost tokens. The operation sets them.
-    ignored: names of the parameters that were sent and dropped.
+    ignored: names of the parameters that the client sent and the server ignored.
+    submitted: time of `time.monotonic()` of the last `submit`.
     model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
-    stage_seconds: time that the sequence that ended last spent in queue, prefill and decode; None unless it ended with
-        `Finished`.
-    encoded: whether the sequence that ended last ended with `Encoded`.
-    finish_reasons: one for each sequence that ended with `Finished` or at a stop string.
-    failure: code of the last failure, or empty.
+    stage_seconds: seconds that the last ended sequence spent in the queue, in prefill and in decoding; None unless it
+        ended with `Finished`.
+    encoded: whether the last ended sequence ended with `Encoded`.
+    finish_reasons: one for each hypothesis of a `Finished`, and one for each sequence that ended at a stop string.
+    failure: code of the last failure; empty if there was none.
     """
 
     def __init__(
@@ -146,13 +147,13 @@ class Call:
             raise ClientGone("the client closed the connection")
 
     def check_time(self) -> None:
-        """Raise the error of a time limit that has passed."""
+        """Raise the error of the first time limit that has passed (DeadlineExceeded or EngineFailure), if any."""
         limit = self.limits.passed()
         if limit is not None:
             raise error_of(limit.code, limit.message)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Run a callback once, when the call closes."""
+        """Run a callback once, when the call closes. Adding the same callback again has no effect."""
         self._close_callbacks[callback] = None
 
     def off_close(self, callback: Callable[[], None]) -> None:
@@ -160,7 +161,7 @@ class Call:
         self._close_callbacks.pop(callback, None)
 
     def ignore(self, names: Iterable[str]) -> None:
-        """Record parameters that were sent and dropped, for the answer's headers.
+        """Record parameters that the client sent and the server ignores, for the headers of the answer.
 
         names: built from field names of this server and indices, never from keys that the client chose.
         """
@@ -171,12 +172,13 @@ class Call:
         return self._client.next_id()
 
     def submit(self, message: Generate | Encode) -> None:
-        """Admit a message and send it, a large one in parts.
+        """Admit a message and send it. A large message is sent in parts.
 
-        Events name a row by its index; the events of an `Encode` have index 0.
+        The events of a row have the index of the row; the events of an `Encode` have index 0.
 
         Earlier sequences of this call must have ended.
-        Raises ClientGone after `leave`, and the errors of `EngineClient.submit`.
+        Raises ClientGone if the client has disconnected, NotReady if no worker is ready, RequestTooLarge if a sequence
+        can never fit, and Overloaded if the queue is full.
         """
         assert not self._open, "a call runs one message at a time"
         self.check_open()
@@ -193,17 +195,19 @@ class Call:
     async def events(self) -> list[tuple[int, SequenceEvent]]:
         """All events since the last call, as (sequence index, event). Empty when all sequences have ended.
 
-        A slow reader receives more events at once. Raises ClientGone after `leave`.
+        Waits until there is an event. A slow reader receives more events at once.
+        Raises ClientGone if the client has disconnected.
         """
         while not self._events and self._open and not self._gone:
             await self._wait()
         return self._take_events()
 
     async def forward(self, sink: EventSink) -> bool:
-        """Pass new events to `sink`, including future ones directly from `deliver`, in the call that receives them.
+        """Pass the events to `sink` until it can take no more, or all sequences have ended.
 
-        Returns True after `sink` has returned False, and False when all sequences have ended.
-        Raises ClientGone after `leave`, and the errors of `sink`.
+        Later events go to `sink` directly from `deliver`, without an iteration of the event loop.
+        Returns True if `sink` has returned False, and False if all sequences have ended.
+        Raises ClientGone if the client has disconnected, and the errors of `sink`.
         """
         while True:
             events = self._take_events()
@@ -236,37 +240,37 @@ class Call:
             self._wake.set_result(more)
 
     def progressed(self, now: float) -> None:
-        """The engine has computed something for the request. now: seconds of `time.monotonic()`."""
+        """Record that the engine has computed something for the request. now: seconds of `time.monotonic()`."""
         self.limits.progressed = now
         if not self._timer.is_running and self._open:
             self._timer.start()
 
     def computing(self, sequence_id: int) -> None:
-        """The engine has started a sequence. `progressed` follows."""
+        """Record that the engine has started a sequence. The caller calls `progressed` after it."""
         if sequence_id in self._open:
             self._computing.add(sequence_id)
 
     def waiting(self, sequence_id: int) -> None:
-        """No step computes a sequence now: an `Encode` has further texts, or its worker was lost."""
+        """Record that no step computes a sequence now, because an `Encode` has further texts or its worker was lost."""
         self._computing.discard(sequence_id)
 
     def stop(self, index: int) -> None:
-        """End one sequence whose text is complete because a stop string was found."""
+        """End one sequence because a stop string was found in its text. index: index of the sequence in the call."""
         if self._ids[index] in self._open:
             self.finish_reasons.append("stop")
         self._client.completed(self._ids[index])
         self._abort(self._ids[index])
 
     def abandon(self, index: int) -> None:
-        """End one sequence whose result is not needed any more.
+        """End one sequence whose result is not needed any more. index: index of the sequence in the call.
 
-        A sequence that was not sent yet is still sent, and runs to its end.
+        A sequence that was not sent to a worker yet is still sent, and runs to its end.
         """
         if self._client.is_sent(self._ids[index]):
             self._abort(self._ids[index])
 
     def leave(self) -> None:
-        """The client has disconnected: abort all sequences and make the reader raise ClientGone."""
+        """Abort all sequences because the client has disconnected. The reader of events then raises ClientGone."""
         self._gone = True
         self._client.cancelled(self._open)
         self.close()
@@ -281,7 +285,7 @@ class Call:
             callback()
 
     def fail(self, code: FailureCode, message: str) -> None:
-        """End every open sequence with a failure that was detected in this process."""
+        """End every open sequence with a `Failed` event, and tell the workers to drop the sequences."""
         for index, sequence_id in enumerate(self._ids):
             if sequence_id in self._open:
                 self.failure = code
@@ -290,11 +294,11 @@ class Call:
         self.deliver()
 
     def put(self, index: int, event: SequenceEvent) -> None:
-        """Add an event of sequence `index`; `deliver` passes it on."""
+        """Add an event of the sequence with this index. `deliver` passes the event on."""
         self._events.append((index, event))
 
     def ended(self, sequence_id: int, event: Finished | Encoded | Failed) -> None:
-        """The worker has finished this sequence with this event."""
+        """Record that a worker has ended a sequence with an event."""
         self._close_row(sequence_id)
         self.ended_at = time.monotonic()
         self.encoded = isinstance(event, Encoded)
@@ -323,7 +327,7 @@ class Call:
         self.limits.is_idle = not self._open
 
     def _others_progressed(self) -> float | None:
-        """See `TimeLimits.others_progressed`."""
+        """Time at which the engine last computed something for any request, if all open sequences wait; else None."""
         is_waiting = self._open and not self._computing
         return self._client.last_computed(self._open) if is_waiting else None
 
@@ -338,7 +342,7 @@ class Call:
         return events
 
     async def _wait(self) -> bool:
-        """Wait for events or the end. Returns False when the sink cannot take more now."""
+        """Wait for events, or for the end of all sequences. Returns False if the sink cannot take more events now."""
         self._wake = asyncio.get_running_loop().create_future()
         try:
             return await self._wake
@@ -352,7 +356,7 @@ def request_error(event: Failed) -> RequestError:
 
 
 def error_of(code: FailureCode, message: str) -> RequestError:
-    """The error that the client receives for a failure."""
+    """The error that the client receives for a failure. message: text for the client."""
     if code == "timeout":
         return DeadlineExceeded(message)
     if code == "request_too_large":

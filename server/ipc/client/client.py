@@ -1,6 +1,6 @@
 """The HTTP process's client of the workers: admits requests, sends each to a worker, and routes events to their calls.
 
-If a worker is lost, its sequences without any output are sent again once: to another worker, or to the next one that
+If a worker is lost, its sequences without any output are sent again once: to another worker, or to the next worker that
 becomes ready. Its other sequences fail. Imports no HTTP and no text code.
 """
 
@@ -41,7 +41,7 @@ from server.ipc.wire.messages import (
 from server.ipc.wire.stats_sum import with_others, without_increments
 
 ROWS_PER_TURN = 512
-"""Rows that are sent or dropped in one turn of the event loop. This takes about 5 ms."""
+"""Number of rows that are sent or dropped in one iteration of the event loop. This takes about 5 ms."""
 
 
 class EngineClient:
@@ -51,9 +51,11 @@ class EngineClient:
     (`server.ipc.client.submission`).
 
     observer: receives counts for the metrics.
-    max_queue_requests, max_queue_tokens: limits of `queue` over all models. Each item of an `Encode` counts.
-    coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
-    stale_seconds: a worker that sent no message for this time gets no requests while others answer.
+    max_queue_requests, max_queue_tokens: largest numbers of waiting sequences and of their tokens, over all models.
+        Each row of a `Generate` and each item of an `Encode` counts as a sequence.
+    coalesce_seconds: longest time that a request to an idle worker is held back for other requests of the same burst.
+    stale_seconds: a worker that sent no message for this time gets no requests while other workers send messages.
+    models: descriptions of the models and adapters that workers have, by name.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class EngineClient:
         self._sequences = SequenceTable(self._dispatcher, self.queue, observer)
         self._unsent: dict[Call, Submission] = {}
         self._entered: dict[Call, Submission] = {}
-        """Requests that have entered the queue as a whole, and whose parts are sent over several turns."""
+        """Requests that are counted in the queue as a whole, and are sent over several iterations of the event loop."""
         self._dropped: deque[tuple[int, OpenSequence]] = deque()
         self._ids = itertools.count(1)
 
@@ -84,7 +86,7 @@ class EngineClient:
 
     @property
     def num_open_sequences(self) -> int:
-        """Sequences that have not ended, without those of unsent parts."""
+        """Number of sequences that were sent to a worker and have not ended."""
         return len(self._sequences.by_id)
 
     def next_id(self) -> int:
@@ -92,7 +94,7 @@ class EngineClient:
         return next(self._ids)
 
     def add_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Send the bytes of a model's tokens to every worker, once each."""
+        """Send the bytes of a model's tokens to every worker that has the model, or gets it later, once each."""
         self._dispatcher.add_vocabulary(vocabulary)
 
     def preparing(self) -> AbstractContextManager[None]:
@@ -100,9 +102,10 @@ class EngineClient:
         return self._dispatcher.preparing()
 
     def submit(self, call: Call, message: Generate | Encode) -> list[int]:
-        """Admit a call's request and send it, or its first part. Returns the ids of its rows, or of its parts.
+        """Admit a call's message and send it, or its first part.
 
-        A `Generate` without rows is not sent.
+        Returns the ids of the rows of a `Generate`, or of the parts of an `Encode`. A message without rows or items is
+        not sent.
 
         Raises:
             NotReady: no worker is ready.
@@ -146,7 +149,7 @@ class EngineClient:
         return submission.sequence_ids
 
     def _send_entered(self) -> None:
-        """Send the next part of a large request. All of its parts are already counted in the queue."""
+        """Send the next part of one of the requests that are already counted in the queue as a whole."""
         call = next(iter(self._entered), None)
         if call is None:
             return
@@ -182,7 +185,7 @@ class EngineClient:
         self._dispatcher.post(message, sequences, self.models[message.model].block_size)
 
     def _send_parts(self) -> None:
-        """Send further parts of large requests, as far as the queue and the share of each request have room."""
+        """Send further parts of large requests, as far as the queue and the limit for one request have room."""
         if not (self._unsent and self.connected):
             return
         for call, submission in list(self._unsent.items()):
@@ -206,7 +209,7 @@ class EngineClient:
         return own_room and self.queue.has_room(sequences, tokens)
 
     def withdraw(self, call: Call) -> None:
-        """Forget the parts of a call that were not sent."""
+        """Forget the parts of a call's message that were not sent. If the queue counts them, they leave the queue."""
         self._unsent.pop(call, None)
         entered = self._entered.pop(call, None)
         for part in entered.parts if entered is not None else ():
@@ -217,7 +220,10 @@ class EngineClient:
         return sequence_id in self._sequences.by_id
 
     def last_computed(self, sequence_ids: Iterable[int]) -> float:
-        """See `SequenceTable.last_computed`."""
+        """Latest time at which a worker that has one of the sequences computed something.
+
+        The present time if one of the sequences waits for a worker, or if none was sent.
+        """
         return self._sequences.last_computed(sequence_ids)
 
     def abort(self, sequence_id: int) -> None:
@@ -225,7 +231,10 @@ class EngineClient:
         self.abort_all([sequence_id])
 
     def abort_all(self, sequence_ids: Sequence[int]) -> None:
-        """The same as `abort` for many sequences. Many are dropped over several turns of the event loop."""
+        """Tell the workers to drop sequences. Events that arrive afterwards are ignored.
+
+        More than `ROWS_PER_TURN` sequences are dropped over several iterations of the event loop.
+        """
         found = ((sequence_id, self._sequences.by_id.pop(sequence_id, None)) for sequence_id in sequence_ids)
         dropped = [(sequence_id, sequence) for sequence_id, sequence in found if sequence is not None]
         if len(dropped) <= ROWS_PER_TURN and not self._dropped:
@@ -236,7 +245,7 @@ class EngineClient:
             self._dropped += dropped
 
     def _drop_next(self) -> None:
-        """Tell the workers to drop the next sequences of `abort_all`. Events of these are ignored already."""
+        """Tell the workers to drop the next sequences of `abort_all`. Events of these sequences are ignored already."""
         self._drop([self._dropped.popleft() for _ in range(min(ROWS_PER_TURN, len(self._dropped)))])
         if self._dropped:
             asyncio.get_running_loop().call_soon(self._drop_next)
@@ -261,7 +270,7 @@ class EngineClient:
             self._observer.on_finished(sequence.model, None)
 
     def fail_all(self, code: FailureCode, message: str) -> None:
-        """End every open sequence with a failure: no worker can be started, or the grace time is over."""
+        """End every open sequence with a failure, because no worker can be started or the grace time is over."""
         calls = [*self._unsent, *self._entered, *(sequence.call for sequence in self._sequences.by_id.values())]
         self._unsent.clear()
         for call in dict.fromkeys(calls):
@@ -273,9 +282,10 @@ class EngineClient:
         self._observer.on_progress(progress)
 
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send, epoch: int = 1) -> None:
-        """A worker is ready. Sequences of lost workers, which wait for a worker, are sent to it.
+        """Add a worker that is ready. Sequences of lost workers, which wait for a worker, are sent again.
 
-        send: sends messages to the worker. epoch: see `Configure`.
+        models: descriptions of the worker's models. send: sends messages to the worker.
+        epoch: number of this life of the worker, which its messages carry.
         """
         self.device = device
         worker = self._dispatcher.add(epoch, send, [info.name for info in models])
@@ -283,11 +293,11 @@ class EngineClient:
         self.loads.on_ready(worker)
 
     def on_model(self, answer: ModelAnswer) -> None:
-        """A worker has measured, loaded or dropped a model, or could not."""
+        """Handle an answer of a worker: it has measured, loaded or dropped a model, or could not."""
         self.loads.on_answer(answer)
 
     def _on_loaded(self, models: list[ModelInfo]) -> None:
-        """A worker has these models. Sequences that wait for them are sent."""
+        """Record that a worker has these models, and send sequences that wait for the models."""
         self.models |= {info.name: info for info in models}
         self._observer.on_ready(models, self.device)
         self._repeat()
@@ -296,7 +306,10 @@ class EngineClient:
             asyncio.get_running_loop().call_soon(self._send_entered)
 
     def forget_model(self, name: str, message: str) -> None:
-        """Forget a model that no worker has any more, and its adapters. Its open sequences fail with `message`."""
+        """Forget a model that no worker has any more, and its adapters. Its open sequences fail.
+
+        message: text of the failures, for the clients.
+        """
         names = [info.name for info in self.models.values() if name in (info.name, info.adapter_of)]
         for known in names:
             del self.models[known]
@@ -307,7 +320,7 @@ class EngineClient:
             call.fail("not_ready", message)
 
     async def restored(self, epoch: int) -> None:
-        """Wait until a new worker has loaded the models that were loaded while the others ran."""
+        """Wait until a new worker has loaded the models that other workers loaded after their start, or could not."""
         await self.loads.restored(epoch)
 
     def retire(self, epoch: int) -> None:
@@ -316,21 +329,24 @@ class EngineClient:
             self._dispatcher.workers[epoch].is_retired = True
 
     def open_on(self, epoch: int) -> int:
-        """Number of sequences of a worker that have not ended."""
+        """Number of sequences of a worker that have not ended; 0 for an unknown worker."""
         worker = self._dispatcher.workers.get(epoch)
         return worker.open if worker is not None else 0
 
     def on_lost(self, epoch: int = 1) -> None:
-        """A worker has failed."""
+        """Handle the failure of a worker. Its sequences without any output are sent again once; the others fail."""
         self._observer.on_lost()
         self._leave(epoch, "the engine stopped working on this request")
 
     def on_stopped(self, epoch: int) -> None:
-        """A retired worker is stopped."""
+        """Handle the stop of a retired worker, as `on_lost` does, but without counting a failure."""
         self._leave(epoch, "the engine was restarted before this request ended")
 
     def _leave(self, epoch: int, message: str) -> None:
-        """Forget a worker. Its sequences without any output are sent again, once; the others fail with `message`."""
+        """Forget a worker. Its sequences without any output are sent again; its other sequences fail with `message`.
+
+        A sequence that was already sent again once fails too.
+        """
         worker = self._dispatcher.workers.pop(epoch, None)
         if worker is None:
             return
@@ -350,7 +366,7 @@ class EngineClient:
         self._repeat()
 
     def _repeat(self) -> None:
-        """Send sequences whose worker was lost to another worker, if one has their model."""
+        """Send the sequences of lost workers to other workers, if these have the model."""
         if self.connected:
             lost = [
                 (sequence_id, sequence)
@@ -361,7 +377,7 @@ class EngineClient:
                 self._dispatcher.post(message, sequences, self.models[message.model].block_size)
 
     def on_stats(self, stats: Stats) -> None:
-        """Statistics of one worker. The observer receives the sum over all workers and the unsent sequences."""
+        """Record statistics of one worker. The observer receives the sum over all workers, with unsent sequences."""
         worker = self._dispatcher.workers.get(stats.epoch)
         if worker is None:
             return
@@ -377,13 +393,13 @@ class EngineClient:
         self._observer.on_stats(stats)
 
     def on_computing(self, epoch: int) -> None:
-        """A worker computes a long step."""
+        """Record that a worker is computing a long step, which counts as progress of the requests in that step."""
         worker = self._dispatcher.workers.get(epoch)
         if worker is not None:
             self._sequences.on_computing(worker)
 
     def on_output(self, output: StepOutput) -> None:
-        """A worker has computed a step. Parts of large requests are sent if the queue has room again."""
+        """Pass on the events of a step, and send parts of large requests if the queue has room again."""
         worker = self._dispatcher.workers.get(output.epoch)
         if worker is not None:
             self._sequences.on_output(output, worker)

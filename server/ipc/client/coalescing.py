@@ -1,7 +1,7 @@
-"""Send requests that arrive together to an idle worker in one write.
+"""Sends requests that arrive together to an idle worker in one write.
 
-A worker starts a step with the requests it has. Without coalescing, the first request of a burst would get a step of
-its own while the others are still being read. They would then join a few at a time, because a step with running
+A worker starts a step with the requests that it has. Without coalescing, the first request of a burst would get a step
+alone while the other requests are still being read. They would then join a few at a time, because a step with running
 streams takes little prefill work. A single request is delayed by a few iterations of the event loop.
 See docs/decisions/0024-events-past-the-event-loop.md.
 """
@@ -15,7 +15,7 @@ from typing import Protocol
 from server.ipc.wire.messages import Message
 
 QUIET_ITERATIONS = 2
-"""Iterations of the event loop without a new message after which a burst counts as complete."""
+"""A burst counts as complete after more than this number of iterations of the event loop without a new message."""
 _POLL_SECONDS = 0.0005
 
 
@@ -26,10 +26,10 @@ class Send(Protocol):
 
 
 class MessageCoalescer:
-    """Holds messages for an idle worker back until the burst that they belong to is complete.
+    """Holds back messages for an idle worker until their burst is complete.
 
     send: sends messages to the worker.
-    max_delay_seconds: limit on the time that a message is held back; 0 disables coalescing.
+    max_delay_seconds: longest time that a message is held back; 0 disables coalescing.
     preparing: number of requests that are being tokenized in a thread and will follow soon.
     """
 

@@ -1,4 +1,4 @@
-"""Hands the events of a step to the calls that wait for them, a few calls in each turn of the event loop."""
+"""Hands the events of a step to the calls that wait for them, a few calls in each iteration of the event loop."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from itertools import islice
 from server.ipc.client.call import Call
 
 MAX_CALLS = 8
-"""Calls that get their events in one turn of the event loop. Writing the tokens of four rows takes about 0.1 ms."""
+"""Most calls that get their events in one iteration of the event loop. Writing the tokens of four rows takes 0.1 ms."""
 
 
 class Deliveries:
-    """Calls whose new events were not handed over yet.
+    """Queue of the calls whose new events were not handed over yet.
 
-    A step may have tokens for hundreds of streams. Other requests need several turns of the event loop until they are
-    answered. Without the limit, each of these turns could write to all of the streams. A call that gets further events
-    before its turn receives all of them at once.
+    A step may have tokens for hundreds of streams. Answering another request takes several iterations of the event
+    loop. Without the limit `MAX_CALLS`, each of these iterations could write to all streams. A call that gets further
+    events while it is in the queue receives all its events at once.
     """
 
     def __init__(self) -> None:
         self._calls: OrderedDict[Call, None] = OrderedDict()
 
     def add(self, calls: Iterable[Call], urgent: Iterable[Call]) -> None:
-        """Hand over the events of the first calls now, and those of the other calls in the next turns.
+        """Queue calls with new events. The first calls get theirs at once, the other calls in the next iterations.
 
-        urgent: the calls that come before all others, also before calls of earlier steps.
+        calls: all calls with new events.
+        urgent: the calls among them that come before all other calls, even before calls of earlier steps.
         """
         is_first = not self._calls
         for call in calls:

@@ -1,4 +1,4 @@
-"""Send messages to the workers that are ready, and count the work of each."""
+"""Sends messages to the workers that are ready, and counts the sequences of each worker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from server.ipc.wire.messages import Abort, Encode, Generate, Vocabulary
 
 
 class Dispatcher:
-    """The workers that are ready.
+    """Sends messages to the ready workers.
 
-    coalesce_seconds: longest time that a request to an idle worker is held back for others of the same burst.
-    stale_seconds: a worker that sent no message for this time gets no requests while others answer.
+    workers: the ready workers, by epoch.
+    coalesce_seconds: longest time that a request to an idle worker is held back for other requests of the same burst.
+    stale_seconds: a worker that sent no message for this time gets no requests while other workers send messages.
     """
 
     def __init__(self, coalesce_seconds: float, stale_seconds: float) -> None:
@@ -27,17 +28,18 @@ class Dispatcher:
 
     @property
     def accepting(self) -> list[WorkerState]:
-        """The workers that get new requests."""
+        """The workers that get new requests: all ready workers that are not retired."""
         return [worker for worker in self.workers.values() if not worker.is_retired]
 
     def serving(self, model: str) -> list[WorkerState]:
-        """The workers that get new requests for a model."""
+        """The workers that get new requests for a model or adapter. model: its name."""
         return [worker for worker in self.accepting if model in worker.models]
 
     def add(self, epoch: int, send: Send, models: Iterable[str]) -> WorkerState:
         """Add a worker that has become ready.
 
-        epoch: see `Configure`. send: sends messages to the worker. models: names of the models that it has.
+        epoch: number of this life of the worker, which its messages carry. send: sends messages to the worker.
+        models: names of the models and adapters that the worker has.
         """
         worker = self.workers[epoch] = WorkerState(epoch, MessageCoalescer(send, self._coalesce_seconds))
         worker.models.update(models)
@@ -75,9 +77,9 @@ class Dispatcher:
                 outbox.preparing -= 1
 
     def post(self, message: Generate | Encode, sequences: Sequences, block_size: int) -> None:
-        """Send a message to one of the workers that serve its model; there must be one.
+        """Send a message to one of the workers that have its model. There must be such a worker.
 
-        sequences: its sequences. block_size: tokens of a KV block of its model.
+        sequences: the sequences of the message, by id. block_size: tokens in a KV block of the model.
         """
         worker = self._placement.choose(self.serving(message.model), message, block_size)
         idle = not worker.open
@@ -89,23 +91,23 @@ class Dispatcher:
         worker.outbox.post(message, idle)
 
     def abort(self, sequence_id: int, sequence: OpenSequence) -> None:
-        """Tell the worker of a sequence to drop it."""
+        """Tell the worker of a sequence to drop the sequence. Does nothing if the sequence waits for a worker."""
         if sequence.worker is not None:
             sequence.worker.outbox.post(Abort(sequence_id), idle=False)
             self.ended(sequence)
 
     def started(self, sequence: OpenSequence) -> None:
-        """Count a sequence that has produced its first output."""
+        """Count a sequence as running on its worker, because its first output has arrived."""
         if sequence.worker is not None:
             sequence.worker.running += 1
 
     def waits_no_longer(self, sequence: OpenSequence, count: int) -> None:
-        """Count rows or items of a sequence that have started, or that have ended without starting."""
+        """Subtract `count` rows or items of a sequence from the waiting ones of its worker."""
         if sequence.worker is not None:
             sequence.worker.waiting -= count
 
     def ended(self, sequence: OpenSequence) -> None:
-        """Remove a sequence from the load of its worker, which has ended it or will drop it."""
+        """Remove a sequence from the counts of its worker, because the worker has ended it or will drop it."""
         if sequence.worker is not None:
             sequence.worker.open -= 1
             sequence.worker.running -= sequence.started

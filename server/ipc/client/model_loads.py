@@ -1,4 +1,4 @@
-"""Ask the workers to measure, load and unload models, and remember which of them every worker should have.
+"""Asks the workers to measure, load and unload models, and remembers which models every worker should have.
 
 A model is wanted from the end of `load` until `unload`. A worker that becomes ready, for example after a crash, gets a
 `LoadModel` for each wanted model. A worker carries out loads one after the other. If a worker ends while it loads a
@@ -35,11 +35,11 @@ class ModelLoadFailed(Exception):
 
 
 class WorkerLost(ModelLoadFailed):
-    """The worker ended while it measured or loaded the model, which may be the cause or not."""
+    """The worker ended while it measured or loaded a model. The model may have caused the end."""
 
 
 class _Pending(NamedTuple):
-    """A message whose answer has not arrived. answer: future of the answer, or of the error if none will arrive."""
+    """A message whose answer has not arrived. answer: future of the answer; it fails if no answer can arrive."""
 
     message: MeasureModel | LoadModel | UnloadModel
     answer: asyncio.Future[ModelAnswer]
@@ -48,15 +48,16 @@ class _Pending(NamedTuple):
 class ModelLoads:
     """Loads and unloads models in all workers while they run. All methods must be called on one event loop.
 
-    dispatcher: lists the workers, and the models that each has.
-    loaded: called with the descriptions of the models of each `ModelLoaded` message.
+    dispatcher: lists the workers, and the models that each worker has.
+    loaded: called with the descriptions of a loaded model and its adapters, for each `ModelLoaded` message.
     """
 
     def __init__(self, dispatcher: Dispatcher, loaded: Callable[[list[ModelInfo]], None]) -> None:
         self.changed: Callable[[], None] = lambda: None
         """Called when a worker has gained or lost models."""
         self.dropped: Callable[[str, str], None] = lambda name, reason: None
-        """Called with the name of a model that was loaded and could not be loaded again, and with the reason."""
+        """Called with the name of a model and a reason if a new worker could not load the model again, and no other
+        worker has the model."""
         self._dispatcher = dispatcher
         self._loaded = loaded
         self._wanted: dict[str, LoadModel] = {}
@@ -69,17 +70,20 @@ class ModelLoads:
         return bool(self._dispatcher.accepting)
 
     def is_available(self, name: str) -> bool:
-        """Whether a worker that accepts requests has a model."""
+        """Whether a worker that accepts requests has a model. name: name of the model or adapter."""
         return bool(self._dispatcher.serving(name))
 
     async def measure(self, spec: ModelSpec) -> ModelMeasured:
-        """The memory that a model needs in each worker. Raises ModelLoadFailed."""
+        """The memory that a model needs in each worker. Raises ModelLoadFailed if it cannot be measured."""
         (answer,) = await self._ask(self._dispatcher.accepting[:1], spec.name, MeasureModel(spec))
         assert isinstance(answer, ModelMeasured)
         return answer
 
     async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None:
-        """Load a model in every worker. Raises ModelLoadFailed; then no worker has it."""
+        """Load a model in every worker. kv_cache_bytes: memory for its KV caches in each worker.
+
+        Raises ModelLoadFailed if a worker cannot load the model. Then no worker has the model.
+        """
         message = LoadModel(spec, kv_cache_bytes)
         try:
             await self._ask(self._dispatcher.accepting, spec.name, message)
@@ -92,7 +96,7 @@ class ModelLoads:
                 self._restore(worker, message)
 
     async def unload(self, name: str) -> None:
-        """Drop a model in every worker, and wait until its memory is given back. It must have no open sequences."""
+        """Drop a model in every worker, and wait until its memory is free. The model must have no open sequences."""
         self._wanted.pop(name, None)
         for known in self._names.pop(name, [name]):
             self._dispatcher.forget_vocabulary(known)
@@ -104,12 +108,12 @@ class ModelLoads:
             log.debug("a worker ended before it dropped %s", name)
 
     async def restored(self, epoch: int) -> None:
-        """Wait until a worker that has become ready has loaded all models that are wanted, or could not."""
+        """Wait until a worker that has become ready has loaded all wanted models, or could not load them."""
         waiting = [pending.answer for (own, _), pending in self._answers.items() if own == epoch]
         await asyncio.gather(*waiting, return_exceptions=True)
 
     def on_answer(self, answer: ModelAnswer) -> None:
-        """An answer of a worker."""
+        """Handle an answer of a worker: record its models, and complete the future of the message."""
         worker = self._dispatcher.workers.get(answer.epoch)
         if worker is None:
             return
@@ -129,16 +133,16 @@ class ModelLoads:
         self.changed()
 
     def on_ready(self, worker: WorkerState) -> None:
-        """A worker has become ready. It loads the models that are wanted."""
+        """Ask a worker that has become ready to load all wanted models."""
         for message in list(self._wanted.values()):
             self._restore(worker, message)
         self.changed()
 
     def on_lost(self, epoch: int) -> None:
-        """A worker has ended. Its first unanswered message had begun and fails with WorkerLost.
+        """Handle the end of a worker. The first message that it has not answered fails with WorkerLost.
 
-        So do messages about models that are not wanted. The others, which load wanted models again, are cancelled: they
-        had not begun, so their models did not cause the end and stay wanted.
+        Messages about models that are not wanted fail too. The other messages would load wanted models again. They are
+        cancelled: the worker had not begun them, so their models did not cause its end, and stay wanted.
         """
         lost = [key for key in self._answers if key[0] == epoch]
         for index, key in enumerate(lost):
@@ -151,12 +155,15 @@ class ModelLoads:
         self.changed()
 
     def _restore(self, worker: WorkerState, message: LoadModel) -> None:
-        """Load a wanted model in one more worker."""
+        """Load a wanted model in a worker that does not have it."""
         name = message.model.name
         self._send(worker, name, message).add_done_callback(partial(self._restored, name))
 
     def _restored(self, name: str, done: asyncio.Future[ModelAnswer]) -> None:
-        """Forget a model that a worker could not load again, unless another worker has it."""
+        """Forget a model that a worker could not load again, unless another worker has the model.
+
+        done: future of the worker's answer.
+        """
         if done.cancelled() or name not in self._wanted:
             return
         error = done.exception()
@@ -170,9 +177,9 @@ class ModelLoads:
     async def _ask(
         self, workers: Iterable[WorkerState], name: str, message: MeasureModel | LoadModel | UnloadModel
     ) -> list[ModelAnswer]:
-        """Send a message to workers and wait for their answers.
+        """Send a message to workers and wait for their answers. name: name of the model.
 
-        Raises ModelLoadFailed if a worker fails, after all workers have answered.
+        Raises ModelLoadFailed if no worker is given. If a worker fails, it is raised after all workers have answered.
         """
         waiting = [self._send(worker, name, message) for worker in workers]
         if not waiting:

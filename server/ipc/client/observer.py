@@ -13,8 +13,9 @@ Stage = Literal["waiting", "running"]
 class Observer(Protocol):
     """Receives the events of the engine client, for metrics.
 
-    on_tokens: `count` new tokens in each of `sequences` sequences, `seconds` after their last ones (None: the first).
-    on_finished: event is None for a sequence that a stop string ended in this process.
+    on_tokens: each of `sequences` sequences got `count` new tokens, `seconds` after its previous ones. `seconds` is
+        None for the first tokens of a sequence.
+    on_finished: a sequence has ended. `event` is None if a stop string ended the sequence in this process.
     on_cancelled: a client disconnected, which cancelled `sequences` sequences in this stage; the number may be 0.
     """
 

@@ -1,4 +1,4 @@
-"""A sequence that was admitted and has not ended: its missing results, and the messages that send it again."""
+"""Sequences that were sent and have not ended: which results are missing, and messages that send a sequence again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from server.ipc.wire.messages import Encode, Generate
 class OpenSequence:
     """A row, or an `Encode` with its items, that was sent to a worker and has not ended.
 
-    submission: the message that it belongs to.
-    message: the message that was sent. None as soon as an event of a row was delivered: it cannot be sent again.
+    submission: the whole message of the call, of which the sequence is a part.
+    model: name of the model or adapter.
+    message: the message that was sent. None after the first event of a row, because then it cannot be sent again.
     places: index of the row, or of each item, in the whole request.
-    sizes: tokens of the row, or of each item.
+    sizes: number of tokens of the row, or of each item.
     unanswered: indices, in `message`, of the items whose results have not arrived; for a row, one entry until the row
         ends.
     waiting_sequences, waiting_tokens: sequences and tokens that are counted in the queue: a row until it starts, an
         item until it is answered.
-    worker: the worker that it was sent to; None while it waits for one.
-    was_moved: it was sent again after a worker was lost.
-    started: an output has arrived.
+    worker: the worker to which the sequence was sent; None while it waits for a worker.
+    was_moved: whether the sequence has lost a worker and may not be sent again a second time.
+    started: whether an output has arrived.
+    seen_tokens: number of generated tokens that have arrived.
+    last_seconds: when the last tokens arrived, in seconds of `time.monotonic()`; None before the first ones.
     """
 
     submission: Submission
@@ -50,18 +53,19 @@ class OpenSequence:
 
     @property
     def index(self) -> int:
-        """Index of the row in the whole request."""
+        """Index of the row, or of the first item, in the whole request."""
         return self.places[0]
 
 
 Sequences = dict[int, OpenSequence]
-"""Open sequences by request id."""
+"""Open sequences by their `sequence_id` in messages."""
 
 
 def open_sequences(submission: Submission, part: Part, message: Generate | Encode) -> Sequences:
     """Create the open sequences of a part that is about to be sent: one per row, or one for all items of an `Encode`.
 
-    message: the message of the part.
+    message: the message of the part, with its deadlines.
+    Returns the sequences by id.
     """
     if isinstance(message, Encode):
         count, tokens = len(part.sizes), sum(part.sizes)
@@ -78,11 +82,11 @@ def open_sequences(submission: Submission, part: Part, message: Generate | Encod
 
 
 def messages_to_repeat(sequences: Iterable[tuple[int, OpenSequence]]) -> Iterator[tuple[Generate | Encode, Sequences]]:
-    """Build messages that send sequences of a lost worker again. Returns each message with its sequences.
+    """Build messages that send the sequences of lost workers again. Yields each message with its sequences.
 
     Items that were answered are left out.
 
-    sequences: sequences without a worker, by their ids in messages.
+    sequences: pairs of the id and the sequence. Each has a message and no worker.
     """
     rows: dict[int, Sequences] = {}
     for sequence_id, sequence in sequences:

@@ -1,7 +1,7 @@
-"""Choose the worker of each request: the one that holds the beginning of its prompt, else the least loaded one.
+"""Chooses the worker of each request: one that has the beginning of the prompt in its cache, else the least loaded one.
 
-The KV blocks of a prompt stay in the prefix cache of the worker that computed them. Hashes of the beginnings of recent
-prompts name that worker, so that the next turn of a conversation finds its blocks.
+The KV blocks of a prompt stay in the prefix cache of the worker that computed them. A table maps hashes of the
+beginnings of recent prompts to that worker, so that the next request of a conversation finds its blocks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ MAX_PREFIX_BLOCKS = 64
 """Prompts are hashed after 1, 2, 4, ... blocks, up to this number."""
 MAX_PREFIXES = 16_384
 MAX_EXTRA_LOAD = 16
-"""A worker that holds n blocks of a prompt gets the request if its load exceeds the lowest load by at most n, and by at
-most this number (the load of four waiting sequences). Requests with the same short system prompt therefore still go to
-several workers."""
+"""A worker that has n blocks of a prompt gets the request if its load exceeds the lowest load by at most n, and by at
+most this number. It is the load of four waiting sequences. Requests with the same short system prompt therefore still
+go to several workers."""
 SPREAD_TOKENS = 512
 """The texts of an `Encode` go to several workers if each of them gets at least this many tokens."""
 
 
 class Placement:
-    """Chooses among workers.
+    """Chooses a worker for each message.
 
-    stale_seconds: a worker that sent no message for this time is chosen only if the others sent none either.
+    stale_seconds: a worker that sent no message for this time is chosen only if the other workers sent none either.
     """
 
     def __init__(self, stale_seconds: float) -> None:
@@ -62,10 +62,10 @@ class Placement:
 
 
 def num_pieces(num_workers: int, message: Generate | Encode, sizes: Sequence[int]) -> int:
-    """Number of workers that should share a message.
+    """Number of workers among which a message should be divided.
 
-    Texts of an `Encode` do not depend on each other. The rows of a `Generate` share prompts, so they stay together.
-    sizes: tokens of each text or row.
+    The texts of an `Encode` do not depend on each other. The rows of a `Generate` share prompts, so they stay together.
+    sizes: number of tokens of each text or row.
     """
     if isinstance(message, Generate):
         return 1
@@ -75,7 +75,7 @@ def num_pieces(num_workers: int, message: Generate | Encode, sizes: Sequence[int
 def _prefix_keys(message: Generate, block_size: int) -> Iterator[tuple[bytes, int]]:
     """Hashes of prefixes of the first prompt, shortest first: pairs of the hash and the prefix's length in blocks.
 
-    The lengths are powers of two. A prompt shorter than a block has none.
+    The lengths are powers of two. A prompt that is shorter than a block has no such hash.
     """
     if not message.prompts or not block_size:
         return

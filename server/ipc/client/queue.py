@@ -1,7 +1,7 @@
-"""Limits of the queue: sequences and tokens that wait for their first step, over all models and requests.
+"""Limits the queue: the sequences and tokens that wait for their first step, over all models and requests.
 
-A request larger than a quarter of the queue is sent in parts (`server.ipc.client.submission`), so that it leaves room
-for others.
+A request that is larger than a quarter of the queue is sent in parts (`server.ipc.client.submission`), so that it
+leaves room for other requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REQUEST_SHARE = 4
 """A request may fill at most the queue divided by this number: a quarter."""
 
 _MEMORY_SHARE = 32
-"""The queue may fill the memory divided by this number: 1/32."""
+"""The queue may take at most the memory divided by this number: 1/32."""
 _SEQUENCE_BYTES = 16 << 10
 _TOKEN_BYTES = 128
 """Memory of a waiting sequence and of one of its tokens: measured in the worker, estimated for the HTTP process."""
@@ -23,7 +23,7 @@ _MIN_TOKENS, _MAX_TOKENS = 1 << 19, 1 << 24
 
 
 def default_limits(memory_bytes: int) -> tuple[int, int]:
-    """Maximum numbers of waiting sequences and tokens for a machine with this memory."""
+    """Default maximum numbers of waiting sequences and of waiting tokens. memory_bytes: memory of the machine."""
     half = memory_bytes // _MEMORY_SHARE // 2
     sequences = min(max(half // _SEQUENCE_BYTES, _MIN_SEQUENCES), _MAX_SEQUENCES)
     tokens = min(max(half // _TOKEN_BYTES, _MIN_TOKENS), _MAX_TOKENS)
@@ -31,7 +31,10 @@ def default_limits(memory_bytes: int) -> tuple[int, int]:
 
 
 class Queue:
-    """Counts waiting sequences and their tokens. max_requests, max_tokens: their limits."""
+    """Counts waiting sequences (`requests`) and their tokens (`tokens`).
+
+    max_requests, max_tokens: largest numbers of waiting sequences and of their tokens.
+    """
 
     def __init__(self, max_requests: int, max_tokens: int) -> None:
         self.max_requests = max_requests
@@ -50,7 +53,7 @@ class Queue:
         return self.requests + requests <= self.max_requests and self.tokens + tokens <= self.max_tokens
 
     def enter(self, requests: int, tokens: int) -> None:
-        """Count sequences and tokens that begin to wait. Raises Overloaded without room for all of them."""
+        """Count sequences and tokens that begin to wait. Raises Overloaded, and counts none, if not all have room."""
         if not self.has_room(requests, tokens):
             state = f"the queue is full: {self.tokens:,} tokens are waiting"
             refusal = QUEUE_TOKENS.refusal(f"{self.max_tokens:,}")
@@ -62,14 +65,14 @@ class Queue:
         self.tokens += tokens
 
     def leave(self, requests: int, tokens: int) -> None:
-        """Count sequences and tokens that wait no longer."""
+        """Subtract sequences and tokens that have started or were dropped."""
         self.requests -= requests
         self.tokens -= tokens
         self._left.add(requests)
         self._left_tokens.add(tokens)
 
     def _seconds_until_room(self, requests: int, tokens: int) -> int:
-        """Estimated time until a request has room, from the rate at which the queue became shorter lately."""
+        """Estimated seconds until a request has room, from the rate at which the queue became shorter lately."""
         return max(
             self._left.seconds_until(self.requests + requests - self.max_requests),
             self._left_tokens.seconds_until(self.tokens + tokens - self.max_tokens),

@@ -1,4 +1,4 @@
-"""Estimate when room becomes free, from the rate at which it became free lately."""
+"""Estimates when an amount will have been released, from the rate of releases in the last seconds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BUCKET_SECONDS = 0.25
 
 
 class ReleaseRate:
-    """Amounts that were released in the last seconds."""
+    """Rate at which something is released, such as places in a queue, from the releases of the last 10 seconds."""
 
     def __init__(self) -> None:
         self._released: deque[tuple[float, int]] = deque()
         self._total = 0
 
     def add(self, amount: int) -> None:
-        """Record a release."""
+        """Record that an amount was released now."""
         now = time.monotonic()
         self._total += amount
         if self._released and now - self._released[-1][0] < _BUCKET_SECONDS:
@@ -31,7 +31,10 @@ class ReleaseRate:
             self._total -= self._released.popleft()[1]
 
     def seconds_until(self, amount: int) -> int:
-        """Estimated seconds until this amount will have been released, from 1 to `MAX_RETRY_SECONDS`."""
+        """Estimated seconds until this amount will have been released, from 1 to `MAX_RETRY_SECONDS`.
+
+        1 if nothing was ever released.
+        """
         if not self._released:
             return 1
         elapsed = max(time.monotonic() - self._released[0][0], _BUCKET_SECONDS)

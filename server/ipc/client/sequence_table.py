@@ -1,4 +1,4 @@
-"""The sequences that were sent to workers and have not ended, and the events that they get."""
+"""Table of the sequences that were sent to workers and have not ended. Routes the events of workers to their calls."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.messages import Encoded, Failed, Finished, StepOutput
 
 TokenCounts = dict[tuple[str, int, float | None], int]
-"""Number of sequences by model, number of new tokens, and time of their previous tokens (None: no previous ones)."""
+"""Number of sequences for each key: model, number of new tokens, and time of the previous tokens (None for none)."""
 
 
 class SequenceTable:
-    """Passes the events of each step to the calls, and counts what waits no longer.
+    """Passes the events of each step to the calls, and subtracts started rows and items from the queue.
 
-    An event is dropped if the worker that sent it does not have the sequence any more: it was aborted, or sent to
-    another worker.
+    An event is dropped if its sequence is not assigned to the worker that sent the event: the sequence was aborted, or
+    sent to another worker.
 
     by_id: the sequences, by their ids.
     dispatcher: counts the sequences of each worker.
@@ -40,7 +40,10 @@ class SequenceTable:
         self._deliveries = Deliveries()
 
     def on_computing(self, worker: WorkerState) -> None:
-        """A worker is computing a long step. Counts as progress of the requests that it reported before the step."""
+        """Record that a worker is computing a long step.
+
+        This counts as progress of the requests in its last `StepOutput.computing`.
+        """
         now = worker.last_message_seconds = worker.last_computed_seconds = time.monotonic()
         for sequence_id in worker.computing:
             sequence = self._of(worker, sequence_id)
@@ -105,25 +108,25 @@ class SequenceTable:
         self._deliveries.add(calls, urgent)
 
     def last_computed(self, sequence_ids: Iterable[int]) -> float:
-        """Time at which a worker that has one of the sequences last computed something.
+        """Latest time at which a worker that has one of the sequences computed something.
 
-        The present time if one waits for a worker, or if none was sent.
+        The present time if one of the sequences waits for a worker, or if none was sent.
         """
         found = [self.by_id[sequence_id].worker for sequence_id in sequence_ids if sequence_id in self.by_id]
         times = [time.monotonic() if worker is None else worker.last_computed_seconds for worker in found]
         return max(times, default=time.monotonic())
 
     def leave_queue(self, sequence: OpenSequence) -> None:
-        """None of the rows or items of a sequence wait any more."""
+        """Subtract all waiting rows or items of a sequence from the queue."""
         self._leave_queue(sequence, sequence.waiting_sequences, sequence.waiting_tokens)
 
     def _of(self, worker: WorkerState, sequence_id: int) -> OpenSequence | None:
-        """A sequence, if the worker has it."""
+        """The open sequence with an id if it is assigned to the worker; else None."""
         sequence = self.by_id.get(sequence_id)
         return sequence if sequence is not None and sequence.worker is worker else None
 
     def _answered(self, encoded: Encoded, sequence: OpenSequence, now: float) -> None:
-        """Pass on the result of one item of an `Encode`."""
+        """Add the result of one item of an `Encode` to its call, and update the counts. now: `time.monotonic()`."""
         self._first_output(sequence, now)
         sequence.unanswered.discard(encoded.index)
         self._leave_queue(sequence, 1, sequence.sizes[encoded.index])

@@ -1,6 +1,6 @@
-"""Send a request to the worker: a small one whole, a large one in parts, each when the parts before it have started.
+"""Divides the message of a large request into parts. A part is sent when earlier parts have started.
 
-The sequences of a `Generate` are its rows, those of an `Encode` its items.
+The sequences of a `Generate` are its rows. The sequences of an `Encode` are its items.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from server.ipc.wire.messages import Encode, Generate, GenerateRow
 
 @dataclass(frozen=True)
 class Part:
-    """Some sequences of a message, as a message of their own.
+    """Some sequences of a message, as a separate message.
 
-    first: index of its first sequence in the whole message.
-    sizes: tokens of each sequence.
+    first: index of the first sequence in the whole message.
+    sizes: number of tokens of each sequence.
     """
 
     message: Generate | Encode
@@ -36,10 +36,12 @@ class Part:
 
 @dataclass(eq=False)
 class Submission:
-    """The parts of a call's message.
+    """A call's message, divided into parts.
 
     parts: the parts that are not sent yet.
-    waiting_sequences, waiting_tokens: sequences of sent parts that wait for their first step, and their tokens.
+    waiting_sequences, waiting_tokens: number of sequences in sent parts that wait for their first step, and their
+        tokens.
+    sequence_ids: ids of the rows of all parts, or of the parts of an `Encode`.
     model: name of the model or adapter.
     """
 
@@ -56,7 +58,11 @@ class Submission:
 
 
 def fits(sizes: list[int], share: tuple[int, int]) -> bool:
-    """Whether all sequences of a request may wait at once. sizes: tokens of each sequence. share: see `split`."""
+    """Whether all sequences of a request may wait at once.
+
+    sizes: number of tokens of each sequence.
+    share: limits for one request: number of waiting sequences, and number of their tokens.
+    """
     return len(sizes) <= share[0] and sum(sizes) <= share[1]
 
 
@@ -69,13 +75,13 @@ def split(
 ) -> deque[Part]:
     """The parts in which a message is sent.
 
-    A message within `share` has `num_pieces` parts. A larger one has parts of at most half of `share`; a sequence with
-    more tokens than that is a part of its own.
+    A message within `share` has about `num_pieces` parts with equally many tokens. A larger message has parts of at
+    most half of `share`; a sequence with more tokens than that is a part alone.
 
     sizes: number of tokens of each sequence.
-    share: two limits on what one request has waiting at once: number of sequences, and number of tokens.
-    next_id: creates the id of each further part of an `Encode`.
-    num_pieces: number of workers that share the message.
+    share: limits for one request: number of waiting sequences, and number of their tokens.
+    next_id: creates the id of each part of an `Encode` after the first.
+    num_pieces: number of workers among which the message is divided.
     """
     max_sequences, max_tokens = share
     if not fits(sizes, share):
@@ -108,7 +114,7 @@ def _cut(message: Generate | Encode, start: int, end: int, next_id: Callable[[],
 
 
 def pick_rows(message: Generate, rows: list[GenerateRow]) -> Generate:
-    """A message with some of the rows, and the prompts or audio frames that they need."""
+    """A message with some of the rows, and only the prompts or audio frames of these rows."""
     used = {row.prompt: index for index, row in enumerate({row.prompt: row for row in rows}.values())}
     prompts = [message.prompts[prompt] for prompt in used] if message.prompts else []
     frames = [message.frames[prompt] for prompt in used] if message.frames else []

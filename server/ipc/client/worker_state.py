@@ -1,4 +1,4 @@
-"""The engine client's view of one worker: where its messages go, and how much work it has."""
+"""The engine client's data about one worker: how messages reach it, its models, and how much work it has."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from server.ipc.client.coalescing import MessageCoalescer
 from server.ipc.wire.messages import Stats
 
 WAITING_LOAD, RUNNING_LOAD = 4, 1
-"""A waiting sequence delays a new one more than a running sequence, whose prompt is computed already."""
+"""Weights of a waiting and of a running sequence in the load of a worker. A waiting sequence delays a new sequence more
+than a running one does, because the prompt of a running sequence is already computed."""
 
 
 class WorkerState:
     """One ready worker.
 
-    epoch: see `Configure`.
-    outbox: sends messages to it.
-    is_retired: it gets no further requests.
-    models: names of the models and adapters that it has.
-    waiting: sequences (items of an `Encode`) that were sent and have not started.
-    running: sequences that have started. open: sequences that have not ended; an `Encode` counts once.
-    stats: its last statistics.
-    last_message_seconds: time of its last message. last_computed_seconds: time at which it last computed something.
-    computing: ids of the sequences that its last output reported as computed, see `StepOutput.computing`.
+    epoch: number of this life of the worker, which its messages carry.
+    outbox: sends messages to the worker.
+    is_retired: whether the worker gets no further requests.
+    models: names of the models and adapters that the worker has.
+    waiting: number of sequences (items of an `Encode`) that were sent and have not started.
+    running: number of sequences that have started and not ended.
+    open: number of sequences that have not ended; an `Encode` counts once.
+    stats: last statistics of the worker; None before the first ones.
+    last_message_seconds: time of the last message, in seconds of `time.monotonic()`.
+    last_computed_seconds: time at which the worker last reported computed work, in seconds of `time.monotonic()`.
+    computing: ids of the sequences in `StepOutput.computing` of its last output.
     """
 
     __slots__ = (
@@ -54,5 +57,5 @@ class WorkerState:
 
     @property
     def load(self) -> int:
-        """Work of the worker, to compare it with others."""
+        """Amount of work of the worker, as a weighted number of sequences, to compare workers."""
         return WAITING_LOAD * self.waiting + RUNNING_LOAD * self.running

@@ -1,1 +1,1 @@
-"""What crosses the process boundary: messages, parameters and descriptions."""
+"""Data that the HTTP process and the workers exchange: messages, generation parameters, model descriptions."""

@@ -9,11 +9,11 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-"""Device chosen by the operator. `auto` is CUDA if available; the worker reports the outcome in `Ready`."""
+"""Device chosen by the operator. `auto` is CUDA if available; the worker reports the actual device in `Ready`."""
 DType = Literal["float32", "bfloat16", "float16"]
 DTypeChoice = Literal["auto", "float32", "bfloat16", "float16"]
-"""`auto` is float32 on a CPU and bfloat16 on CUDA, or float16 on a device without bfloat16; `ModelInfo.dtype` has the
-outcome."""
+"""Dtype chosen by the operator. `auto` is float32 on a CPU and bfloat16 on CUDA. On a CUDA device without bfloat16 it
+is float16, or float32 if the family needs it. `ModelInfo.dtype` has the actual dtype."""
 Quantization = Literal[
     "int8",
     "int8-fast",
@@ -27,18 +27,23 @@ Quantization = Literal[
     "int4-64-zero",
     "int4-128-zero",
 ]
-"""`int8`: weights and activations are rounded in groups of 32 inputs, each with its own scale. `int8-fast`: weights are
-rounded per output channel, activations per row. `int6`: as `int8`, with weights of 6 bits. `int4`: weights are rounded
-to 4 bits in groups of 32 inputs, each with a scale and a minimum, and activations to int8 in such groups; the weights
-that matter most are rounded as with `int6`: projections to queries, keys and values, last products of feed-forwards,
-output heads and tied embeddings. `int5`: as `int6`, but the products before the activations of feed-forwards have 4
-bits as with `int4`. The other values name the size of the groups of weights without minimums, and round heads and tied
-embeddings as `int8` does; with `-zero`, each group also has a zero point.
+"""How the weights of linear layers, and their inputs (activations), are rounded.
+
+- `int8`: weights and activations in groups of 32 inputs, each group with a scale.
+- `int8-fast`: weights per output channel, activations per row.
+- `int6`: as `int8`, with weights of 6 bits.
+- `int4`: weights to 4 bits in groups of 32 inputs, each group with a scale and a minimum; activations to int8 in groups
+  of 32. The weights that matter most have 6 bits, as with `int6`: query, key and value projections, the last linear
+  layer of each feed-forward, output heads and tied embeddings.
+- `int5`: as `int6`, but linear layers before the activation function of a feed-forward have 4 bits, as with `int4`.
+- `int4-N`: weights to 4 bits in groups of N inputs without minimums; output heads and tied embeddings as with `int8`.
+- `int4-N-zero`: as `int4-N`, and each group has a zero point.
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
 KVCacheDType = Literal["auto", "int8"]
-"""`auto`: keys and values keep the dtype of attention. `int8`: they are rounded, with a scale per head and token."""
+"""Dtype of the KV cache. `auto`: keys and values keep the dtype of attention. `int8`: keys and values are rounded, with
+a scale per head and token."""
 Task = Literal[
     "generate",
     "translate",
@@ -53,19 +58,19 @@ Task = Literal[
     "late_interaction",
 ]
 LOG_MEL_BANDS = 80
-"""Values per log-mel frame of a recording, for a model whose encoder reads samples: they show where speech is."""
+"""Values per log-mel frame of a recording if the encoder reads samples. The frames only show where speech is."""
 AGENT_TOKENS = 32_768
-"""Length of a long conversation of a program that calls tools: prompt, answers, and results of its calls. The default
-memory for keys and values holds one such sequence of each model."""
+"""Tokens of a long conversation of a program that calls tools (an agent): prompt, answers, and results of its calls.
+The default memory for keys and values has room for one such sequence of each model."""
 Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Source of draft tokens for speculative decoding: a draft model, or n-grams of the text if both are empty.
+    """Source of draft tokens for speculative decoding: a draft model, or n-grams of the text if no model is named.
 
-    draft_model: name of a loaded model.
-    draft_directory: directory of a checkpoint to load as draft model.
-    is_optional: a model that cannot use drafts is served without them.
+    draft_model: name of a loaded model; empty for none.
+    draft_directory: directory of a checkpoint to load as draft model; empty for none.
+    is_optional: whether a model that cannot use drafts is served without drafts, instead of failing to load.
     """
 
     draft_model: str = ""
@@ -81,9 +86,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
     dtype: dtype of weights and hidden states.
     quantization: quantization of the linear layers, or None.
     speculation: source of draft tokens, or None.
-    adapters: low-rank adapters by the name that clients use as model name, with their directories.
-    answers: serve a language model as a reranker, by the logits of its answer.
-    kv_cache_dtype: dtype of its KV cache; None for `EngineOptions.kv_cache_dtype`.
+    adapters: directory of each low-rank adapter, by the name that clients use as model name.
+    answers: whether a language model is served as a reranker, which scores documents by the logits of its answer.
+    kv_cache_dtype: dtype of the model's KV cache; None for `EngineOptions.kv_cache_dtype`.
     """
 
     name: str
@@ -99,9 +104,9 @@ class ModelSpec(msgspec.Struct, frozen=True):
 class StepTokens(NamedTuple):
     """Largest number of tokens of a step.
 
-    batch: of a decoder step, prefill included; a source token counts half. While a decoder runs, an encoder step has
-        at most an eighth of it until its time was measured.
-    encode: of an encoder step while no decoder runs. A longer text runs alone.
+    batch: limit of a decoder step, prefill included; a source token counts half. While a decoder runs, an encoder step
+        has at most an eighth of this number until step times have been measured.
+    encode: limit of an encoder step while no decoder runs. A longer text runs alone.
     """
 
     batch: int
@@ -109,30 +114,32 @@ class StepTokens(NamedTuple):
 
 
 DEFAULT_STEP_TOKENS: Mapping[Device, StepTokens] = {"cpu": StepTokens(512, 1536), "cuda": StepTokens(2048, 16384)}
-"""Sizes of a step where the operator has set none. A GPU needs more tokens to be busy, and launches its kernels once
-for all of them; on a CPU more tokens only lengthen the step."""
+"""Default limits of the tokens in a step. A GPU needs many tokens to be busy, and launches its kernels once for all of
+them. On a CPU more tokens only lengthen the step."""
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
     """Limits and sizes of the engine.
 
-    max_batch_tokens, max_encode_tokens: see `StepTokens`; None for the default of the device. `step_tokens` has the
-        outcome.
-    max_batch_rows: decoder rows of one step, per model.
+    max_batch_tokens, max_encode_tokens: largest number of tokens of a decoder step and of an encoder step; None for the
+        default of the device (`step_tokens`).
+    max_batch_rows: largest number of decoder rows of one step, per model.
     block_size: tokens per KV block.
-    kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models. 0: on a CPU what
-        `server.engine.process.cpu_memory` chooses, on CUDA what weights and steps leave free.
+    kv_cache_bytes: bytes of all KV pools of one worker; divided by need among the generating models. 0 means a default:
+        on a CPU from `server.engine.process.cpu_memory`, on CUDA the memory that weights and steps leave free.
     free_memory_bytes: memory that was free when the server started; 0 if it is not known.
     num_workers: number of workers of the server.
-    kv_cache_dtype: dtype of the KV caches of models that do not have their own.
+    kv_cache_dtype: dtype of the KV caches of models whose `ModelSpec` names none.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
-    prefix_cache: requests share keys and values of common prompt beginnings.
+    prefix_cache: whether requests share the keys and values of common prompt beginnings.
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
     worker_index: index of this worker among the workers of the server. On CUDA it selects the device.
-    on_demand: models are loaded by messages while the worker runs; it may start without any.
-    packed_cache, packed_cache_bytes: directory with packed weights, and the most bytes of its files; empty for none.
-    checks_packed_cache: compare all its files with their hashes before models load, and remove those that differ.
+    on_demand: whether models may be loaded by messages while the worker runs. The worker may then start without models.
+    packed_cache: directory with packed weights; empty for none.
+    packed_cache_bytes: largest total size of the files in that directory.
+    checks_packed_cache: whether all these files are compared with their hashes before models load. Files that differ
+        are removed.
     """
 
     max_batch_tokens: int | None = None
@@ -154,24 +161,24 @@ class EngineOptions(msgspec.Struct, frozen=True):
     checks_packed_cache: bool = False
 
     def step_tokens(self, device: Device) -> StepTokens:
-        """Sizes of a step on a device."""
+        """Limits of the tokens in a step on a device: those of the operator, or the defaults."""
         batch, encode = DEFAULT_STEP_TOKENS[device]
         return StepTokens(self.max_batch_tokens or batch, self.max_encode_tokens or encode)
 
 
 def state_slots(rows: int) -> int:
-    """Slots of the state memory that a request needs if no other request runs. rows: its beams, or 1.
+    """Number of state slots that a request needs if no other request runs. rows: number of beams of the request.
 
-    Each row needs a slot. Every two beams need one more, because the state of a beam is still read when its children
-    write theirs. The snapshot with which a prompt begins needs one too.
+    Each row needs a slot. Every two beams need one more, because the state of a beam is still read while its children
+    write their states. The snapshot with which a prompt begins needs one slot.
     """
     return rows + rows // 2 + 1
 
 
 class GenerationInfo(msgspec.Struct, frozen=True):
-    """Generation settings of a checkpoint: special tokens, and defaults of API fields. None: not set.
+    """Generation settings of a checkpoint: special tokens, and defaults of API fields. None: the field is not set.
 
-    Read from `generation_config.json`, else `config.json`, else the family; see `models.generation_defaults`.
+    The values come from `generation_config.json`, else from `config.json`, else from the model family.
     decoder_start_token_ids: start tokens of the decoder of an encoder-decoder.
     """
 
@@ -202,7 +209,13 @@ class GenerationInfo(msgspec.Struct, frozen=True):
 
 
 class TextSideInfo(msgspec.Struct, frozen=True):
-    """How texts of one side of late interaction become tokens; see `models.config.late_interaction.TextSide`."""
+    """How queries, or documents, become tokens for late interaction.
+
+    marker: token after the first token; empty for none. prompt: text before each text.
+    max_tokens: longest text in tokens; None for the limit of the model.
+    skipped_tokens: vocabulary entries that get no vector. skipped_texts: texts whose first token gets no vector.
+    Made from `models.config.late_interaction.TextSide`.
+    """
 
     marker: str = ""
     prompt: str = ""
@@ -212,7 +225,13 @@ class TextSideInfo(msgspec.Struct, frozen=True):
 
 
 class QueryExpansionInfo(msgspec.Struct, frozen=True):
-    """Tokens that are put after a short query; see `models.config.late_interaction.QueryExpansion`."""
+    """Tokens that are added to a short query and get vectors too.
+
+    length: a shorter query is filled up to this number of tokens.
+    token: the added token; empty for the mask token, or for the end token if the tokenizer has no mask token.
+    attended: whether other tokens attend to the added tokens. cuts: whether a longer query is cut to `length`.
+    Made from `models.config.late_interaction.QueryExpansion`.
+    """
 
     length: int
     token: str = ""
@@ -221,7 +240,15 @@ class QueryExpansionInfo(msgspec.Struct, frozen=True):
 
 
 class LateInteractionInfo(msgspec.Struct, frozen=True):
-    """One vector per token; see `models.config.late_interaction.LateInteractionConfig`. width: values of a vector."""
+    """How a model makes one vector per token, for late interaction.
+
+    width: number of values of a vector.
+    query, document: how queries and documents become tokens.
+    expansion: tokens added to queries, or None.
+    first_skipped: number of first tokens without a vector.
+    averages: whether the score is divided by the number of query vectors.
+    Made from `models.config.late_interaction.LateInteractionConfig`.
+    """
 
     width: int
     query: TextSideInfo
@@ -232,7 +259,13 @@ class LateInteractionInfo(msgspec.Struct, frozen=True):
 
 
 class AnswerInfo(msgspec.Struct, frozen=True):
-    """The answer tokens by which a language model scores a document; see `models.config.sentence.AnswerLogits`."""
+    """The next tokens by whose logits a language model scores a document.
+
+    positive, negative: token ids, such as those of `yes` and `no`. The score is the difference of their logits; if
+        `negative` is None, it is the first logit.
+    adds_generation_prompt: whether the chat template also writes the beginning of the answer.
+    Made from `models.config.sentence.AnswerLogits`.
+    """
 
     positive: int
     negative: int | None = None
@@ -240,7 +273,15 @@ class AnswerInfo(msgspec.Struct, frozen=True):
 
 
 class LabelledSpansInfo(msgspec.Struct, frozen=True):
-    """Entities with labels of the request; see `models.config.entities.LabelledSpansConfig`."""
+    """How texts and the labels of a request become tokens, for a model that finds entities with any labels.
+
+    label_token: token before each label. label_token_id: its id; None for the id in the tokenizer.
+    max_words: maximum number of words of a text.
+    opening, closing: tokens or texts before the first label and after the last label.
+    schema: how labels become vectors in GLiNER2; None for GLiNER.
+    class_token: token before each label of a classification; empty if the model does not classify.
+    Made from `models.config.entities.LabelledSpansConfig`.
+    """
 
     label_token: str
     label_token_id: int | None
@@ -254,32 +295,34 @@ class LabelledSpansInfo(msgspec.Struct, frozen=True):
 class ModelInfo(msgspec.Struct, frozen=True):
     """Description of a loaded model for the HTTP process.
 
-    context_tokens: longest sequence. Decoder: prompt and new tokens. Encoder: the text. Encoder-decoder: new tokens.
+    context_tokens: longest sequence in tokens. Decoder: prompt and new tokens. Encoder: the text. Encoder-decoder: the
+        decoder's tokens.
     source_tokens: longest source of an encoder-decoder, else 0.
-    kv_blocks: number of blocks of each pool (`self`, and `cross` with an encoder); empty without generation.
+    kv_blocks: number of blocks of each pool: `self`, `cross` with an encoder, and `state` (slots) with mixers; empty
+        without generation.
     kv_bytes: memory of all blocks. kv_context_bytes: memory of one sequence of full length with the default beams.
     kv_cache_dtype: dtype of keys and values in the blocks.
     generation: special tokens and generation defaults of the checkpoint.
     labels: class names by index.
     problem_type: kind of classification: `single_label_classification`, `multi_label_classification`, `regression`.
-    normalize: vectors are scaled to length 1 by default.
-    pooling: pooling methods of the vector of a text; several vectors are concatenated.
-    include_prompt: the vector of a text includes the tokens of its prompt.
-    embedding_size: size of the vector of a text; 0 means hidden_size.
-    load_seconds: time to load the model.
-    is_from_packed_cache: its weights were read from the packed cache, not packed.
+    normalize: whether vectors are scaled to length 1 by default.
+    pooling: methods that make the vector of a text. If there are several, their vectors are concatenated.
+    include_prompt: whether the vector of a text includes the tokens of its prompt.
+    embedding_size: number of values of the vector of a text; 0 means hidden_size.
+    load_seconds: duration of loading the model.
+    is_from_packed_cache: whether the weights were read from the packed cache instead of being packed.
     num_mels: values per audio frame of the encoder input; 0 for text.
-    samples_per_token, min_samples: of a model that reads samples, samples between two tokens of its encoder (two labels
-        of a CTC head) and samples of the shortest recording; 0 for other models.
+    samples_per_token, min_samples: for a model that reads samples, the number of samples between two tokens of its
+        encoder (two labels of a CTC head), and the samples of the shortest recording; 0 for other models.
     checkpoint_format: format of the quantised matrices of the checkpoint; empty if it has none.
-    notes: properties of the checkpoint that cost memory or are not used, for the operator.
+    notes: warnings for the operator, about properties of the checkpoint that cost memory or are not used.
     adapter_of: for an adapter, the name of its model, whose KV blocks it uses. `parameters` and `weight_bytes` then
         count the adapter only.
     late_interaction: how texts get a vector per token; None for models without such vectors.
-    token_weights: the weights of a text are those of its tokens (BGE-M3), not of vocabulary entries.
+    token_weights: whether sparse weights of a text belong to its tokens (BGE-M3), not to vocabulary entries.
     labelled_spans: how texts are read together with labels; None for models whose labels are fixed.
-    answer: tokens whose logits are the score of a language model as a reranker; None where the checkpoint names none.
-    max_step_tokens: largest number of tokens of a step: of a decoder step, or of an encoder step without generation.
+    answer: tokens by whose logits a language model reranks; None if the checkpoint names none.
+    max_step_tokens: largest number of tokens of a decoder step; of an encoder step if the model does not generate.
     execution: how the steps run: `program` (one call of the compiled kernels), `CUDA graphs` (decode steps), or
         `eager: REASON` (operation by operation).
     """
@@ -326,12 +369,15 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
     @property
     def is_eager(self) -> bool:
-        """Whether the steps run operation by operation."""
+        """Whether the steps run operation by operation, without a compiled program or CUDA graphs."""
         return self.execution.startswith("eager")
 
     @property
     def usable_tokens(self) -> int:
-        """Longest sequence that the KV cache holds, with the default beams; at most `context_tokens`."""
+        """Longest sequence in tokens for which the KV cache has room, with the default number of beams.
+
+        At most `context_tokens`.
+        """
         if "self" not in self.kv_blocks:
             return self.context_tokens
         blocks = self.kv_blocks["self"] // (self.generation.num_beams or 1)
@@ -339,17 +385,17 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds, over all sequences; 0 without generation. A token of a beam is one token."""
+        """Number of tokens for which the KV cache has room, over all sequences and beams; 0 without generation."""
         return self.kv_blocks.get("self", 0) * self.block_size
 
     @property
     def agent_tokens(self) -> int:
-        """Length of the sequences that `agent_sequences` counts."""
+        """Length in tokens of the sequences that `agent_sequences` counts: `AGENT_TOKENS`, or a shorter context."""
         return min(self.context_tokens, AGENT_TOKENS)
 
     @property
     def agent_sequences(self) -> int:
-        """Sequences of `agent_tokens` tokens that the KV cache holds together, with the default beams."""
+        """Number of sequences of `agent_tokens` tokens for which the KV cache has room, with the default beams."""
         beams = self.generation.num_beams or 1
         fitting = self.kv_blocks.get("self", 0) // (beams * -(-self.agent_tokens // max(self.block_size, 1)))
         if "state" in self.kv_blocks:
@@ -358,7 +404,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
     @property
     def usable_source_tokens(self) -> int:
-        """Longest source that the KV cache holds; at most `source_tokens`."""
+        """Longest source in tokens for which the KV cache has room; at most `source_tokens`."""
         if "cross" not in self.kv_blocks:
             return self.source_tokens
         return min(self.source_tokens, self.kv_blocks["cross"] * self.block_size)

@@ -1,4 +1,4 @@
-"""Sizes of sequences in tokens, and the check that the KV pools of a model can hold them."""
+"""Computes the sizes of sequences in tokens, and checks that they fit into the KV pools of their model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from server.ipc.wire.messages import FLOAT_BYTES, Encode, Generate, GenerateRow
 
 
 def sequence_sizes(message: Generate | Encode, info: ModelInfo) -> list[int]:
-    """Tokens of each row or item that the model reads before it generates."""
+    """Number of input tokens of each row or item: prompt or source, and the first tokens of the decoder."""
     if isinstance(message, Encode):
         return [item.num_tokens for item in message.items]
     return [_source_size(message, row, info) + len(row.decoder_token_ids) for row in message.rows]
 
 
 def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
-    """Tokens of the prompt or source. Log-mel frames always have the full source length of their model."""
+    """Number of tokens of a row's prompt or source. Log-mel frames always have the model's full source length."""
     if not message.frames:
         return len(message.prompts[row.prompt])
     if not info.min_samples:
@@ -25,7 +25,7 @@ def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
 
 
 def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
-    """Raise RequestTooLarge for a sequence, or a group of beams, that the KV pools could not hold even alone."""
+    """Raise RequestTooLarge if a row, with all its beams, exceeds the KV pools even if no other request runs."""
     if info.block_size == 0:
         return
     beams = message.params_of(row).num_beams
@@ -50,7 +50,7 @@ def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:
 
 
 def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> str:
-    """Describe the tokens of a row that one KV pool would hold, for an error message."""
+    """Describe, for an error message, the tokens of a row that need blocks of a KV pool. pool: name of the pool."""
     if pool == "cross":
         return f"{_source_size(message, row, info):,} source tokens"
     prefix = len(row.decoder_token_ids) if info.is_encoder_decoder else len(message.prompts[row.prompt])
@@ -61,7 +61,7 @@ def _work(message: Generate, row: GenerateRow, info: ModelInfo, pool: str) -> st
 
 
 def room(info: ModelInfo) -> str | None:
-    """A text for the operator: how many tokens, and how many long sequences, a worker's KV cache holds.
+    """A text for the operator: for how many tokens, and how many long sequences, a worker's KV cache has room.
 
     None for a model without a KV cache, and for an adapter, which uses the cache of its model.
     """

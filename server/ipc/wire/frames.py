@@ -32,9 +32,10 @@ class FrameReader(Generic[Received]):
         self._buffer = bytearray()
 
     def read(self, received: bytes | memoryview) -> Iterator[Received]:
-        """Each message that is complete now.
+        """Add received bytes, and yield each message that is complete.
 
-        Raises FrameTooLarge, and msgspec.MsgspecError for an invalid message. The connection is then of no more use.
+        Raises FrameTooLarge if a frame announces too many bytes, and msgspec.MsgspecError for an invalid message. The
+        connection cannot be used after such an error.
         """
         buffer = self._buffer
         buffer += received

@@ -1,7 +1,7 @@
-"""Log-probabilities of tokens, packed: 8 bytes for each, in the messages of the worker and in this process.
+"""Log-probabilities of tokens in packed form: 8 bytes for each, in messages and in the memory of the HTTP process.
 
-As Python objects, the 20 alternatives of each token of a long prompt would take 30 times the memory, and reading them
-from a message would stop the event loop.
+As Python objects, the 20 alternatives of each token of a long prompt would take 30 times the memory, and decoding them
+from a message would stop the event loop for a while.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities of several tokens in a message.
 
-    width: numbers for each token: its own, and those of its likeliest tokens.
+    width: number of log-probabilities per token: one of the token itself, and one of each likeliest token.
     token_ids: int32, little-endian, [tokens, width].
     values: float32, little-endian, [tokens, width].
     """
@@ -54,7 +54,7 @@ class Logprobs(Sequence[TokenLogprob]):
         self.extend(entries)
 
     def extend(self, entries: Iterable[TokenLogprob] | PackedLogprobs) -> None:
-        """Add entries at the end."""
+        """Add entries at the end. They must have as many likeliest tokens as the present entries."""
         if isinstance(entries, PackedLogprobs):
             token_ids, values = array("i", entries.token_ids), array("f", entries.values)
             if sys.byteorder == "big":
@@ -76,16 +76,16 @@ class Logprobs(Sequence[TokenLogprob]):
             self._values += values
 
     def packed(self) -> PackedLogprobs:
-        """The entries for a message."""
+        """All entries as packed bytes for a message."""
         return PackedLogprobs(self._width, _little_endian(self._token_ids), _little_endian(self._values))
 
     @property
     def num_values(self) -> int:
-        """Number of log-probabilities, those of the likeliest tokens included."""
+        """Number of stored log-probabilities, including those of the likeliest tokens."""
         return len(self._values)
 
     def own(self) -> Sequence[float]:
-        """The log-probabilities of the text's own tokens, without those of the likeliest alternatives."""
+        """The log-probability of each token of the text, without those of the likeliest tokens."""
         return self._values[:: self._width]
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Logprobs(Sequence[TokenLogprob]):
 
 
 def pack(entries: Iterable[TokenLogprob]) -> PackedLogprobs:
-    """Entries for a message."""
+    """Convert log-probabilities to packed bytes for a message."""
     return Logprobs(entries).packed()
 
 

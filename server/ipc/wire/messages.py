@@ -1,7 +1,7 @@
 """Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
 
 To the worker:    Configure, Vocabulary, Generate, Encode, Abort, MeasureModel, LoadModel, UnloadModel, Shutdown
-From the worker:  Loading, Progress, Ready, LoadFailed, StepOutput, Stats,
+From the worker:  Loading, Computing, Progress, Ready, LoadFailed, StepOutput, Stats,
                   ModelMeasured, ModelLoaded, ModelFailed, ModelUnloaded
 
 A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
@@ -35,14 +35,19 @@ EncodeTask = Literal[
     "log_mel",
     "ctc",
 ]
-"""Result of an `Encode`: a vector or class logits of each text or of each token, a vector of each span of tokens, the
-weights of a text's vocabulary entries, or the best tokens for a mask.
+"""What an `Encode` computes for each item.
 
-`late_interaction` gives the vectors of tokens for late interaction, `max_sim` their score with those of a query.
-`labelled_spans` gives the entities of labels that the text contains, `labelled_classes` the logits of labels
-for the whole text, `answer_logits` the logits of some next tokens.
-`log_mel` runs no encoder: it computes the log-mel frames of audio samples. `ctc` gives the likeliest label of each part
-of a recording.
+- `embed`, `embed_tokens`, `embed_spans`: a vector of the text, of each token, or of each span of tokens.
+- `embed_sparse`: weights of vocabulary entries, or of the text's tokens.
+- `late_interaction`: a vector of each token, for late interaction. `max_sim`: the score of these vectors with those of
+  a query.
+- `classify`, `classify_tokens`: class logits of the text, or of each token.
+- `labelled_spans`: entities in the text that have one of the given labels. `labelled_classes`: the logit of each given
+  label for the whole text.
+- `answer_logits`: logits of given next tokens.
+- `fill_mask`: the most probable tokens for a mask.
+- `log_mel`: log-mel frames of audio samples; no encoder runs.
+- `ctc`: the likeliest label of each part of a recording.
 """
 FinishReason = Literal["stop", "length", "timeout"]
 FailureCode = Literal["engine_error", "timeout", "request_too_large", "not_ready", "invalid_format"]
@@ -73,7 +78,8 @@ class Configure(Message, frozen=True):
 class Vocabulary(Message, frozen=True):
     """The bytes of each token of a model.
 
-    Sent once to each worker, before the first `Generate` with a grammar, or with beams and stop strings.
+    Sent once to each worker, before the first `Generate` with a grammar, with required terms, or with beams and stop
+    strings.
     tokens: by token id, the bytes that the token adds to a text; empty for special tokens.
     """
 
@@ -82,15 +88,15 @@ class Vocabulary(Message, frozen=True):
 
 
 class MeasureModel(Message, frozen=True):
-    """Find the memory that a model needs, without its weights. Answered by `ModelMeasured` or `ModelFailed`."""
+    """Find the memory that a model needs, without reading its weights. Answered by `ModelMeasured` or `ModelFailed`."""
 
     model: ModelSpec
 
 
 class LoadModel(Message, frozen=True):
-    """Load a model while others run. Answered by `ModelLoaded` or `ModelFailed`.
+    """Load a model while other models run. Answered by `ModelLoaded` or `ModelFailed`.
 
-    kv_cache_bytes: memory of its KV pools.
+    kv_cache_bytes: bytes for the KV pools of the model and its draft model.
     """
 
     model: ModelSpec
@@ -106,20 +112,20 @@ class UnloadModel(Message, frozen=True):
 class GenerateRow(msgspec.Struct, frozen=True, array_like=True):
     """One sequence of a `Generate`, or one beam search: the settings that differ between the rows of a request.
 
-    sequence_id: id of the row. All events of the row, and `Abort`, carry it.
-    max_new_tokens: limit of generated tokens. Prompt and new tokens together fit the context.
-    prompt: index into `Generate.prompts`, or into `Generate.frames`. Rows of one prompt share its entry.
+    sequence_id: id of the row. All events of the row have this id, and so has its `Abort`.
+    max_new_tokens: limit of generated tokens. Prompt and new tokens together must fit into the context.
+    prompt: index into `Generate.prompts`, or into `Generate.frames`. Rows with the same prompt have the same index.
     decoder_token_ids: first tokens of the decoder of an encoder-decoder (start token and any prefix); else empty.
     seed: seed of the random numbers of a sampled row, u64.
-    prompt_logprobs: report the log-probabilities of the decoder's prompt, with `GenerationParams.top_logprobs`
-        alternatives for each token.
-    recorded_tokens: source positions of a speech model that belong to the recording, for `GenerationParams.alignment`.
-        The others are padding.
-    text_drops_space: a space at the start of the generated tokens is not part of the text.
+    prompt_logprobs: whether to report the log-probabilities of the decoder's prompt, with
+        `GenerationParams.top_logprobs` alternatives for each token.
+    recorded_tokens: number of leading source positions of a speech model that belong to the recording, for
+        `GenerationParams.alignment`. The other positions are padding.
+    text_drops_space: whether a space at the start of the generated tokens is left out of the text.
         `GenerationParams.stop_texts` are compared with the text without that space.
-    terms: indices into `Generate.terms`, of those that the text must contain. Such a row is generated with
+    terms: indices into `Generate.terms`: the terms that the text must contain. A row with terms is generated with
         `Generate.term_params`.
-    attention: whether the row has attention, if `GenerationParams.attention` asks for it.
+    attention: whether attention weights are returned for this row, if `GenerationParams.attention` is set.
     """
 
     sequence_id: int
@@ -138,22 +144,22 @@ class Generate(Message, frozen=True):
     """Generate text for all rows of one HTTP request. Parameters and prompts are sent once.
 
     model: name of a model, or of one of its adapters.
-    params: settings that all rows share, except those with terms.
-    terms: terms that texts of rows must contain.
-    term_params: settings of the rows with terms: those of the other rows, with more beams. None without such rows.
+    params: settings of all rows without terms.
+    terms: terms that texts of rows must contain. Rows refer to them by index.
+    term_params: settings of the rows with terms: as `params`, with more beams. None without such rows.
     prompts: token ids of each prompt (decoder) or source text (encoder-decoder). Rows refer to them by index.
-    rows: the sequences to generate. Each is scheduled, answered and aborted on its own.
+    rows: the sequences to generate. Each row is scheduled, answered and aborted independently of the others.
     deadline: time at which unfinished rows end with reason `timeout`, or None. The engine client sets it.
-    start_deadline: time at which the HTTP process ends the request unless a row has started; None if one has, and
-        without a limit. The engine client sets it.
+    start_deadline: time at which the HTTP process ends the request if no row has started. None if a row has started, or
+        if there is no limit. The engine client sets it.
     frames: sources of a speech model, in place of prompts: float32, little-endian. Log-mel frames are [frames,
-        num_mels] each; their number is fixed: two for each of `ModelInfo.source_tokens`. A model that reads samples
-        gets those of a recording, scaled as the checkpoint asks, at least `ModelInfo.min_samples`.
-    cache_salt: requests find each other's prompts in the prefix cache only if their salts are equal. The salt is
+        num_mels] for each source; a source has two frames for each of `ModelInfo.source_tokens`. A model that reads
+        samples gets the samples of a recording, scaled as the checkpoint asks, at least `ModelInfo.min_samples`.
+    cache_salt: requests reuse each other's prompts from the prefix cache only if their salts are equal. The salt is
         opaque and does not identify the client.
-    call_id: rows of one call take turns with those of other calls. 0: each row is a call of its own.
-    key: stands for the API key of the call, opaque as `cache_salt`; empty without keys. Rows of one key take turns with
-        those of other keys. The engine client sets it.
+    call_id: id of the call. Calls take turns in the worker's queue. 0: each row counts as a separate call.
+    key: opaque text that stands for the API key of the call; empty without keys. Keys take turns in the worker's queue.
+        The engine client sets it.
     """
 
     model: str
@@ -170,33 +176,33 @@ class Generate(Message, frozen=True):
     key: str = ""
 
     def params_of(self, row: GenerateRow) -> GenerationParams:
-        """The settings of a row: `term_params` if they are given and the row has terms of a glossary, else `params`."""
+        """The settings of a row: `term_params` if they are given and the row has required terms, else `params`."""
         return self.params if self.term_params is None or not row.terms else self.term_params
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all prompts, each counted once."""
+        """Number of tokens of all prompts. A prompt of several rows counts once."""
         return sum(map(len, self.prompts))
 
 
 FLOAT_BYTES = 4
-"""Bytes of a number in the audio of a message."""
+"""Bytes of one float32 number in the audio of a message."""
 SAMPLES_PER_TOKEN = 320
 """Audio samples of one source token of a speech model: 20 ms at 16 kHz."""
 
 
 class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
-    """One text of an `Encode`.
+    """One text, or one recording, of an `Encode`.
 
-    token_ids: token ids of the text.
+    token_ids: token ids of the text; empty for a recording.
     token_type_ids: token types, or None for all zero.
     mask_index: index of the mask token, for `fill_mask`.
     samples: audio in place of a text: float32, little-endian, mono, 16 kHz. For `log_mel`, padded by reflection; for
         `ctc`, scaled as the checkpoint asks.
-    prompt_tokens: number of leading tokens that the vector of the text leaves out, or that get no vector.
-    spans: (first token, end) of each span, for `embed_spans`; of each word, for `labelled_spans`.
+    prompt_tokens: number of leading tokens that do not count for the vector of the text, or get no vector of their own.
+    spans: (first token, end) of each span for `embed_spans`, and of each word for `labelled_spans`.
     label_indices: index of the token before each label, for `labelled_spans` and `labelled_classes`.
-    attended_tokens: number of leading tokens to which every token attends; 0 if every token attends to all tokens.
+    attended_tokens: number of leading tokens to which all tokens attend; 0 if all tokens attend to all tokens.
     """
 
     token_ids: list[int]
@@ -210,24 +216,27 @@ class EncodeItem(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def num_tokens(self) -> int:
-        """Cost of the item in tokens, for token budgets."""
+        """Cost of the item in tokens, for token budgets. A recording costs one token for each 320 samples."""
         return len(self.token_ids) or -(-len(self.samples) // (FLOAT_BYTES * SAMPLES_PER_TOKEN))
 
 
 class Encode(Message, frozen=True):
-    """Run texts through an encoder. Each item is scheduled on its own and answered by its own `Encoded`.
+    """Run texts or recordings through an encoder. Each item is scheduled separately and answered by one `Encoded`.
 
     model: name of a model, or of one of its adapters.
-    task: the result to compute. Logits are returned raw.
-    items: the texts.
-    pooling: pooling of `embed`; None means the checkpoint's own, dense layers included. With "mean", `embed_spans`
-        leaves out the dense layers.
+    task: the result to compute. Logits are returned without softmax.
+    items: the texts or recordings.
+    pooling: pooling of `embed`; None means the pooling of the checkpoint, with its dense layers. With "mean",
+        `embed_spans` leaves out the dense layers.
     normalize: scale the vectors of `embed`, `embed_tokens` and `embed_spans` to length 1.
     top_k: number of tokens to return for `fill_mask`.
-    target_ids: if not empty, the only tokens that `fill_mask` considers; the tokens of `answer_logits`.
-    deadline, start_deadline: as in `Generate`; unfinished items fail with `timeout`.
-    call_id: items of one call take turns with those of other calls. 0: this message is a call of its own.
-    key: as in `Generate`.
+    target_ids: for `fill_mask`, the only tokens that are considered, or empty for all; for `answer_logits`, the tokens
+        whose logits are returned.
+    deadline: time at which unfinished items fail with `timeout`, or None.
+    start_deadline: time at which the HTTP process ends the request if no item has started; None without a limit, or if
+        one has started.
+    key: opaque text that stands for the API key of the call; empty without keys.
+    call_id: id of the call. Calls take turns in the worker's queue. 0: this message counts as a separate call.
     skipped_ids: tokens that get no vector, for `late_interaction` and `max_sim`, or no weight, for `embed_sparse` by a
         model with weights of tokens.
     query: vectors of the query, for `max_sim`: float32, little-endian, [query vectors, width].
@@ -252,12 +261,12 @@ class Encode(Message, frozen=True):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all items."""
+        """Cost of all items in tokens, for token budgets."""
         return sum(item.num_tokens for item in self.items)
 
 
 class Abort(Message, frozen=True):
-    """Drop a row or an `Encode`: its client left, or a stop string was found.
+    """Drop a row or an `Encode`, because its client disconnected, a stop string was found, or its result is not needed.
 
     Unknown ids are ignored. The worker sends no answer.
     """
@@ -275,13 +284,13 @@ ToWorker = Configure | Vocabulary | Generate | Encode | Abort | MeasureModel | L
 
 
 class Loading(Message, frozen=True):
-    """Heartbeat of a worker that is loading, see `server.engine.process.loading_beats`."""
+    """Heartbeat of a worker that is loading models (`server.engine.process.loading_beats`)."""
 
     epoch: int
 
 
 class Computing(Message, frozen=True):
-    """Heartbeat of a worker in a long step, see `server.engine.process.step_beats`."""
+    """Heartbeat of a worker that computes a long step (`server.engine.process.step_beats`)."""
 
     epoch: int
 
@@ -318,9 +327,10 @@ class ModelMeasured(Message, frozen=True):
     """The memory that a model needs, in bytes.
 
     weight_bytes: weights of the model, its adapters and its draft model.
-    min_kv_bytes: KV pools with room for one sequence of a few tokens; 0 without generation.
-    kv_bytes: KV pools with room for one sequence of `AGENT_TOKENS` tokens or of full length, and at least for 64 MiB.
-    step_bytes: the largest step.
+    min_kv_bytes: smallest useful KV pools, with room for a short sequence; 0 without generation.
+    kv_bytes: KV pools with room for one sequence of `AGENT_TOKENS` tokens, or of full length if that is shorter; at
+        least 64 MiB if the model can use as much.
+    step_bytes: memory of the largest step besides weights and KV pools.
     """
 
     epoch: int
@@ -332,7 +342,7 @@ class ModelMeasured(Message, frozen=True):
 
 
 class ModelLoaded(Message, frozen=True):
-    """A model is loaded and was run once. models: its description, and those of its adapters."""
+    """A model is loaded and warmed up. models: descriptions of the model and of its adapters."""
 
     epoch: int
     model: str
@@ -340,7 +350,7 @@ class ModelLoaded(Message, frozen=True):
 
 
 class ModelFailed(Message, frozen=True):
-    """A model could not be measured or loaded; the others go on. message: one line with the model and the reason."""
+    """A model could not be measured or loaded. Other models go on. message: one line with the model and the reason."""
 
     epoch: int
     model: str
@@ -348,16 +358,18 @@ class ModelFailed(Message, frozen=True):
 
 
 class ModelUnloaded(Message, frozen=True):
-    """A model is dropped, and its memory is given back to the system."""
+    """A model was dropped, and its memory was returned to the system."""
 
     epoch: int
     model: str
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of a row, in order. With beams: tokens with which the best hypothesis is certain to begin.
+    """New tokens of a row, in order. With beams: further tokens with which the best hypothesis is certain to begin.
 
-    cached_tokens: as in `Finished`; repeated here because an aborted row gets no `Finished`.
+    logprobs: log-probabilities of the tokens; None if not requested.
+    cached_tokens: prompt tokens that were found in the prefix cache, as in `Finished`. Repeated here because an aborted
+        row gets no `Finished`.
     """
 
     sequence_id: int
@@ -367,7 +379,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptScored(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities of all prompt tokens but the first. Sent before the first new token of the row."""
+    """Log-probabilities of all prompt tokens of a row except the first. Sent before the first new token of the row."""
 
     sequence_id: int
     logprobs: PackedLogprobs
@@ -377,11 +389,12 @@ class Hypothesis(msgspec.Struct, frozen=True, array_like=True):
     """One complete result of a row.
 
     token_ids: new tokens, with the end token if there is one.
-    stop_token_id: the token that ended the hypothesis, or None.
-    score: with beams, sum of log-probabilities / length ** length_penalty.
-    attention: float32, little-endian; None if not requested. `GenerationParams.attention`: [new tokens, source tokens],
-        cross-attention averaged over the heads of the last layer. `GenerationParams.alignment`: [new tokens - 1,
-        recorded tokens], a row for each new token but the last, see `models.steps.alignment`.
+    stop_token_id: the end or stop token that ended the hypothesis, or None.
+    score: with beams, sum of log-probabilities / length ** length_penalty; else None.
+    logprobs: log-probabilities of the tokens; None if not requested.
+    attention: float32, little-endian; None if not requested. For `GenerationParams.attention`: [new tokens, source
+        tokens], cross-attention averaged over the heads of the last layer. For `GenerationParams.alignment`: [new
+        tokens - 1, recorded tokens], normalised cross-attention (`models.steps.alignment`), without the last new token.
     """
 
     token_ids: list[int]
@@ -396,8 +409,11 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     """A row is complete and its blocks are free.
 
     hypotheses: best first, at most `num_return_sequences`. They include the tokens of earlier `Tokens` events.
+    queue_seconds, prefill_seconds, decode_seconds: from arrival to the first step, from there to the first token, and
+        from there to the end.
     cached_tokens: prompt tokens that were found in the prefix cache when the row was admitted.
-    probe_logprob: log-probability of the token of `GenerationParams.probe`, under the raw distribution.
+    probe_logprob: log-probability of the token that `GenerationParams.probe` names, before temperature, penalties and
+        masks; None without a probe.
     """
 
     sequence_id: int
@@ -426,7 +442,8 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True):
         log_mel: a row for each frame.
         ctc: a row for each part of the recording, the log-probability of its likeliest label.
     rows: number of rows of `values`.
-    token_ids: the tokens of the probabilities (`fill_mask`) or weights (`embed_sparse`), or the labels (`ctc`).
+    token_ids: the tokens to which the probabilities (`fill_mask`) or weights (`embed_sparse`) belong, or the labels
+        (`ctc`); empty for other tasks.
     """
 
     sequence_id: int
@@ -447,8 +464,9 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
 class StepOutput(Message, frozen=True):
     """All results of one step. The order of events of a row is: prompts, tokens, finished.
 
-    computing: rows and `Encode`s that the step computes, results or not: when they start, and again after
-        `server.engine.sequences.events.REPORT_SECONDS`. A request that is reported here makes progress.
+    computing: ids of rows and `Encode`s that the step computes, even without results. An id is reported when its
+        request starts, and again every 10 seconds (`REPORT_SECONDS` in `server.engine.sequences.events`). A reported
+        request makes progress.
     """
 
     epoch: int
@@ -463,9 +481,9 @@ class StepOutput(Message, frozen=True):
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
     """Measurements of one step, for the histograms.
 
-    rows, tokens: size of the batch.
+    rows, tokens, padding_tokens: numbers of rows, tokens and padding tokens in the batch.
     mask_wait_seconds: time spent waiting for grammar masks after the forward pass; None without grammars.
-    beam_lag_tokens: for each running beam search that streams, number of tokens that are not certain yet.
+    beam_lag_tokens: for each running beam search that streams, the number of its tokens that are not certain yet.
     """
 
     model: str
@@ -481,15 +499,16 @@ class StepTiming(msgspec.Struct, frozen=True, array_like=True):
 class Stats(Message, frozen=True):
     """Heartbeat of the worker's loop, with its statistics.
 
-    running, waiting, queue_tokens: current numbers of rows and of waiting tokens.
-    kv_blocks_used, kv_blocks_total: blocks by pool name, summed over all models.
-    device_memory_bytes: memory by kind.
-    state_bytes: memory of the states of mixers by kind, see `Metrics`; empty without such models.
+    running, waiting: present numbers of running and of waiting rows and `Encode`s.
+    queue_tokens: number of tokens that wait.
+    kv_blocks_used, kv_blocks_total: numbers of blocks by pool name, summed over all models.
+    device_memory_bytes: memory in use by kind.
+    state_bytes: memory of state slots of models with mixers: `sequences` and `snapshots`; empty without such models.
     steps: all steps since the last message.
-    The remaining fields are increments since the last message:
+    The remaining fields count events since the last message:
     preemptions, wasted_tokens: preempted rows, and computed tokens that have to be computed again.
-    prefix_queries, prefix_hits: prompt tokens looked up, and found, in the prefix cache.
-    drafts: by model, number of drafted tokens and of accepted ones.
+    prefix_queries, prefix_hits: prompt tokens looked up in the prefix cache, and prompt tokens found there.
+    drafts: by model, number of drafted tokens and number of accepted ones.
     """
 
     epoch: int
@@ -518,15 +537,15 @@ _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(From
 
 
 def encode(message: Message) -> bytes:
-    """A message as msgpack."""
+    """Encode a message as msgpack."""
     return _encoder.encode(message)
 
 
 def decode_to_worker(body: bytes | memoryview) -> ToWorker:
-    """Decode a message to a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
+    """Decode a message to a worker. Raises msgspec.DecodeError or ValidationError if the body is not such a message."""
     return _to_worker.decode(body)
 
 
 def decode_from_worker(body: bytes | memoryview) -> FromWorker:
-    """Decode a message from a worker. Raises msgspec.DecodeError (or ValidationError) for any other body."""
+    """Decode a message from a worker. Raises msgspec.DecodeError or ValidationError if the body is no such message."""
     return _from_worker.decode(body)

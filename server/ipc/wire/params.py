@@ -1,4 +1,4 @@
-"""Settings of text generation. Defaults are neutral."""
+"""Settings of text generation in messages to the worker. The default of each setting has no effect on the text."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class TimestampRules(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptProbe(msgspec.Struct, frozen=True, array_like=True):
-    """Asks for the log-probability of one token after a prefix of the decoder's prompt, see `Finished.probe_logprob`.
+    """Asks for the log-probability of one token after a prefix of the decoder's prompt (`Finished.probe_logprob`).
 
     position: index of the last token of the prefix.
-    token_id: the token after the prefix. A speech model has a token whose probability is that of a window without
-        speech.
+    token_id: the token after the prefix. For example, a speech model has a token whose probability is high if a window
+        has no speech.
     """
 
     position: int
@@ -35,7 +35,7 @@ class PromptProbe(msgspec.Struct, frozen=True, array_like=True):
 class SpeechAlignment(msgspec.Struct, frozen=True, array_like=True):
     """Cross-attention heads of a speech model whose weights show when each token was spoken.
 
-    heads: (layer, head) of each.
+    heads: (layer, head) of each head.
     median_width: width of the median filter over source positions, odd.
     """
 
@@ -46,19 +46,19 @@ class SpeechAlignment(msgspec.Struct, frozen=True, array_like=True):
 class RequiredTerm(msgspec.Struct, frozen=True, array_like=True):
     """A word or phrase that a translation must contain as a whole word.
 
-    spellings: how it may be written, as text without a space around it and as tokens, which may begin with a space.
-        One text may have several token sequences.
+    spellings: ways to write the term: pairs of its text, without a space around it, and its tokens, which may begin
+        with a space. The same text may occur with several token sequences.
     """
 
     spellings: list[tuple[str, list[int]]]
 
 
 class SequenceTrie(msgspec.Struct, frozen=True, array_like=True):
-    """Trie of the token sequences of which an answer must be one. Nodes are numbered breadth first; node 0 is the root.
+    """Trie of the token sequences that are allowed as answers. Nodes are numbered breadth first; node 0 is the root.
 
     tokens: int32, little-endian, [nodes]: the token that leads to each node; -1 for the root.
-    first_children: int32, little-endian, [nodes + 1]: the children of node i are the nodes from entry i up to entry
-        i + 1, in the order of their tokens.
+    first_children: int32, little-endian, [nodes + 1]: the children of node i are the nodes from `first_children[i]` to
+        `first_children[i + 1] - 1`, in the order of their tokens.
     ends: uint8, [nodes]: 1 for a node where a sequence ends.
     """
 
@@ -68,32 +68,39 @@ class SequenceTrie(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings that all rows of a request share; `GenerateRow` has the others. All fields are resolved values.
+    """Settings that all rows of a request share; `GenerateRow` has the settings of one row.
+
+    The HTTP process has replaced all defaults of the checkpoint and of the API by values.
 
     end_token_ids: end-of-text tokens of the checkpoint; empty for `ignore_eos`. stop_token_ids: stop tokens of the
         client. Both end a sequence, and both are banned until `min_new_tokens` tokens are generated.
     stop_texts: with beams, UTF-8 strings that end a hypothesis. Without beams the HTTP process finds stop strings.
-    bad_words_ids: token sequences that are never completed.
-    suppress_token_ids: tokens that are never generated; begin_suppress_token_ids: not as the first new token.
+    bad_words_ids: token sequences that are never generated as a whole: the last token is banned.
+    suppress_token_ids: tokens that are never generated.
+    begin_suppress_token_ids: tokens that are not generated as the first new token.
     timestamps: rules for timestamp tokens, or None.
     allowed_token_ids: if not empty, only these tokens are generated, except for forced ones.
     logit_bias: by token id, the value to add to its logit.
-    presence_penalty: penalty for a token generated before; frequency_penalty: penalty for each time.
+    presence_penalty: subtracted from the logit of a token that was generated before.
+    frequency_penalty: subtracted from the logit of a token for each time that it was generated.
     no_repeat_ngram_size: length of n-grams that are not generated twice; 0 for none.
-    encoder_no_repeat_ngram_size: length of n-grams of the source (or of a decoder's prompt) never to generate; 0: none.
+    encoder_no_repeat_ngram_size: length of n-grams of the source (or of a decoder's prompt) that are never generated; 0
+        for none.
     renormalize_logits: apply log-softmax again after masks and penalties (the checkpoints of opus-mt need it).
-    forced_bos_token_id: the first new token. forced_eos_token_id: the last token at the length limit.
-    num_return_sequences: at most num_beams; both are 1 without beam search.
+    forced_bos_token_id: the first new token, or None. forced_eos_token_id: the last token at the length limit, or None.
+    num_return_sequences: number of hypotheses to return; at most num_beams. Both are 1 without beam search.
     early_stopping: True, False or "never", as in transformers.
-    num_beam_groups: divides num_beams. diversity_penalty: penalty for each beam of an earlier group that took a token.
+    num_beam_groups: number of groups in diverse beam search; it divides num_beams.
+    diversity_penalty: subtracted from the score of a token for each beam of an earlier group that took the token.
     top_logprobs: alternatives to report besides the log-probability of each token, if `logprobs` is set.
     stream: with beams, report tokens as soon as all beams that can still win agree on them.
-    sections: sections of the answer, the first one first, where a grammar describes any of them; else empty.
+    sections: sections of the answer, the first one first, if a grammar describes any of them; else empty.
     attention: return the cross-attention weights of an encoder-decoder.
-    processed_logprobs: `logprobs` are those after masks and penalties, before temperature. `top_logprobs` is then 0.
-    probe: report the probability of a token after a part of the decoder's prompt.
-    allowed_sequences: the new tokens, after a forced first one, are a sequence of this trie and an end token; or None.
-    alignment: return the normalised cross-attention of these heads of a speech model, see `Hypothesis.attention`.
+    processed_logprobs: report `logprobs` after masks and penalties, before temperature. `top_logprobs` must then be 0.
+    probe: report the log-probability of a token after a part of the decoder's prompt.
+    allowed_sequences: the new tokens, after a forced first token, must be a sequence of this trie and an end token;
+        None for any tokens.
+    alignment: return the normalised cross-attention of these heads of a speech model in `Hypothesis.attention`.
     """
 
     min_new_tokens: int = 0

@@ -1,7 +1,7 @@
-"""Sections of an answer: any text, or text that a grammar describes, with markers that lead to other sections.
+"""Sections of an answer. A section has free text, or text that a grammar describes. Markers lead to other sections.
 
 A chat answer may consist of reasoning, content and function calls. The engine follows the sections to apply the right
-grammar. The HTTP process follows them to tell the parts apart. Both use `MarkerScanner`, so they always agree.
+grammar. The HTTP process follows them to tell the parts of an answer apart. Both use `MarkerScanner`, so they agree.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
     """A text or special token that ends a section.
 
     section: index of the section that follows.
-    text: the text; empty for a special token.
-    token_id: id of the special token, or None for a text.
-    at_start: the marker is recognised only as the first text of its section. White space before and inside it is
-        ignored.
+    text: text of the marker; empty for a special token.
+    token_id: id of the special token; None for a text.
+    at_start: whether the marker is recognised only as the first text of its section. White space before and inside the
+        marker is then ignored.
     """
 
     section: int
@@ -35,9 +35,9 @@ class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
 
     markers: markers that end the section.
     grammar: grammar of the text in llguidance's format, which decides when the text may end; empty for any text.
-    fallback: a grammar that allows every text of `grammar`. It is followed from where `grammar` grows too complex or
-        allows no token. Empty for none: the answer then fails.
-    may_end: whether the answer may end in this section. Only for a section without a grammar.
+    fallback: a grammar that allows every text of `grammar`. It replaces `grammar` as soon as `grammar` grows too
+        complex or allows no token. Empty for none: the answer then fails.
+    may_end: whether the answer may end in this section. Ignored for a section with a grammar.
     """
 
     markers: list[Marker] = []
@@ -49,7 +49,8 @@ class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
 class MarkerScanner:
     """Finds the first marker in the text of one section, which arrives in pieces.
 
-    held: the end of the text, which may be the beginning of a marker.
+    held: the end of the text so far that may be the beginning of a marker; empty if there is none. While a marker at
+        the start of the section is possible, the whole text.
     """
 
     def __init__(self, markers: Sequence[Marker]) -> None:
@@ -70,15 +71,15 @@ class MarkerScanner:
         return [(marker, marker.text[len(self._start) :]) for marker in self._at_start]
 
     def of_token(self, token_id: int) -> Marker | None:
-        """The marker of this special token, or None if the token is no marker at this place."""
+        """The marker that is this special token; None if the token is not a marker at this place."""
         fitting = (marker for marker in self._markers if marker.token_id == token_id)
         return next((marker for marker in fitting if self._is_empty or not marker.at_start), None)
 
     def push(self, text: str) -> tuple[Marker, int] | None:
         """Scan the next piece of text up to the end of the first complete marker.
 
-        Returns the marker and the number of characters of this piece up to its end, or None. After a marker, the
-        scanner must not be used again.
+        Returns the marker, and the number of characters of this piece up to the end of the marker; None without a
+        complete marker. After a marker was found, the scanner must not be used again.
         """
         self._is_empty = self._is_empty and not text.strip(WHITE_SPACE)
         first = self._push_start(text)

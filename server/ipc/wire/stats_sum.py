@@ -1,4 +1,4 @@
-"""The statistics of several workers as one `Stats` message."""
+"""Combines the statistics of several workers into one `Stats` message."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from server.ipc.wire.messages import Stats
 
 
 def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
-    """A worker's statistics with the current numbers of the others added.
+    """The statistics of one worker, with the present numbers (rows, tokens, blocks, memory) of other workers added.
 
-    The counts of events since the last message are those of `stats` alone. Those of the other workers were counted when
-    their messages arrived.
+    Counts of events since the last message are not added: those of the other workers were counted when their messages
+    arrived.
     others: last statistics of each other worker.
     """
     every = [stats, *others]
@@ -33,7 +33,7 @@ def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
 
 
 def without_increments(stats: Stats) -> Stats:
-    """A copy of the statistics with all increments set to zero, because they were counted before."""
+    """A copy of statistics with only the present numbers. Counts of events are zero, because they were used before."""
     return msgspec.structs.replace(
         stats, steps=[], preemptions=0, wasted_tokens=0, prefix_queries=0, prefix_hits=0, drafts={}
     )

@@ -1,9 +1,9 @@
-"""The time limits of one request: of its wait, of its whole answer, and of an answer without progress.
+"""The time limits of one request: for its wait, for its whole answer, and for a time without progress.
 
-A request waits until the engine computes the first of its rows. From then on it may take any time, as long as the
-engine computes tokens for it: of a prompt, of an answer, or of a text to encode. Later rows may wait for any time
-behind those of others, as long as the engine computes anything. Only the client or the operator limits the whole
-answer. Times are seconds of `time.monotonic()`. See docs/decisions/0111-deadlines.md.
+A request waits until the engine computes its first row. From then on it may take any time, as long as the engine
+computes tokens for it: prompt tokens, new tokens, or tokens of a text to encode. While all its rows wait for other
+requests, it is enough that the engine computes anything. The whole answer has a limit only if the client or the
+operator sets one. Times are seconds of `time.monotonic()`. See docs/decisions/0111-deadlines.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 from server.ipc.wire.messages import FailureCode
 
 NO_PROGRESS_SECONDS = 120.0
-"""A started request fails when the engine has computed nothing for it in this time. While all its rows wait, it fails
-when the engine has computed nothing for any request."""
+"""A started request fails if the engine has computed nothing for it during this time. While all its rows wait, it fails
+only if the engine has computed nothing for any request during this time."""
 
 
 class TimeLimit(NamedTuple):
-    """One limit. time: when it passes. code, message: the failure of the request then."""
+    """One time limit of a request. time: when the limit passes. code, message: how the request then fails."""
 
     time: float
     code: FailureCode
@@ -36,11 +36,11 @@ class TimeLimits:
     deadline: time at which the answer ends, complete or not; None for no limit.
     queue_seconds: longest wait until the engine computes the first row; None for no limit.
     since: start of the wait.
-    progressed: time at which the engine last computed something for the request; None before the first row. A message
-        that is sent later begins as progress.
-    is_idle: the engine has no rows of the request now.
-    others_progressed: returns the time at which the engine last computed something for any request, while all rows of
-        this one wait, and None otherwise.
+    progressed: time at which the engine last computed something for the request; None before the first row. Sending a
+        later message of the request also counts as progress.
+    is_idle: whether the engine has no rows of the request now.
+    others_progressed: while all rows of this request wait, returns the time at which the engine last computed something
+        for any request; otherwise returns None.
     """
 
     deadline: float | None = None
@@ -52,11 +52,11 @@ class TimeLimits:
 
     @property
     def start_deadline(self) -> float | None:
-        """Time at which the wait ends; None without a limit, and after the first row has started."""
+        """Time at which the request fails if no row has started; None without a limit, and after a row has started."""
         return None if self.queue_seconds is None or self.progressed is not None else self.since + self.queue_seconds
 
     def first(self, slack_seconds: float = 0.0) -> TimeLimit | None:
-        """The limit that passes first, or None without any. slack_seconds: added to the deadline of the answer."""
+        """The limit that passes first; None if there is none. slack_seconds: added to the deadline of the answer."""
         found: list[TimeLimit] = []
         if self.deadline is not None:
             found.append(TimeLimit(self.deadline + slack_seconds, "timeout", "the deadline passed"))
@@ -73,21 +73,21 @@ class TimeLimits:
 
     @property
     def next_deadline(self) -> float | None:
-        """Time at which the first limit passes, or None without any."""
+        """Time at which the first limit passes; None if there is no limit."""
         limit = self.first()
         return None if limit is None else limit.time
 
     def passed(self) -> TimeLimit | None:
-        """The limit that has passed, or None."""
+        """The first limit if its time has passed, else None."""
         limit = self.first()
         return limit if limit is not None and limit.time <= time.monotonic() else None
 
 
 class LimitTimer:
-    """Calls a function once when the first limit of a request passes. Progress of the request moves that time.
+    """Calls a function once when the first limit of a request passes. Progress of the request postpones that time.
 
-    expired: receives the limit that has passed.
-    slack_seconds: see `TimeLimits.first`.
+    expired: function that receives the limit that has passed.
+    slack_seconds: added to the deadline of the answer.
     """
 
     def __init__(self, limits: TimeLimits, expired: Callable[[TimeLimit], None], slack_seconds: float = 0.0) -> None:
@@ -101,7 +101,7 @@ class LimitTimer:
         return self._handle is not None
 
     def start(self) -> None:
-        """Wait for the first limit, if there is one. A second call replaces the first."""
+        """Start the timer for the first limit, if there is one. A running timer is replaced."""
         self.stop()
         limit = self._limits.first(self._slack_seconds)
         if limit is not None:

@@ -1,1 +1,1 @@
-"""Worker processes: start, heartbeat, restart, sockets and shared memory."""
+"""Worker processes: their start, supervision by heartbeats, restart, sockets and shared weights."""

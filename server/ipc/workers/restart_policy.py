@@ -1,7 +1,7 @@
-"""When a failed worker is started again, and when the server gives up on it.
+"""Decides when a failed worker is started again, and when the server gives up on the worker.
 
-The pause doubles with each failure. It starts again from the shortest one only after a worker was ready for some time,
-so that a worker that fails soon after it became ready is not restarted in a tight loop.
+The pause before a restart doubles with each failure. It becomes short again only after a worker was ready for some
+time. A worker that fails soon after it became ready is therefore not restarted in a tight loop.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 class RestartLimits:
     """Pauses before a restart, and the number of failures that are too many.
 
-    first_pause_seconds, longest_pause_seconds: pause before a restart; doubles with each failure.
-    steady_seconds: a worker that was ready for this time ends a series of failures.
+    first_pause_seconds: pause before a restart after the first failure. The pause doubles with each failure.
+    longest_pause_seconds: upper bound of the pause.
+    steady_seconds: after a worker was ready for this time, the next failure counts as the first one again.
     window_seconds: failures within this time are counted together.
     max_failures: failures within the window, or failed starts in a row, after which the server gives up.
     """
@@ -30,7 +31,7 @@ class RestartLimits:
 
 
 class RestartPolicy:
-    """Counts the failures of one worker. clock: current time in seconds."""
+    """Counts the failures of one worker. clock: returns the present time in seconds."""
 
     def __init__(self, limits: RestartLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -52,13 +53,13 @@ class RestartPolicy:
 
     @property
     def pause_seconds(self) -> float:
-        """Time to wait before the next start."""
+        """Seconds to wait before the next start."""
         doublings = min(self._in_series - 1, 32)
         return min(self.limits.first_pause_seconds * 2.0**doublings, self.limits.longest_pause_seconds)
 
     @property
     def exhausted(self) -> str | None:
-        """Why the worker should not be started again, as "failed 5 times within 60 s"; None while it should."""
+        """Why the worker should not be started again, such as "failed 5 times within 60 s"; None if it should."""
         if len(self._times) >= self.limits.max_failures:
             return f"failed {len(self._times)} times within {self.limits.window_seconds:g} s"
         if self._failed_starts >= self.limits.max_failures:

@@ -1,9 +1,9 @@
-"""Start one worker process, monitor it, and replace it when it fails.
+"""Starts one worker process, monitors it, and replaces it when it fails.
 
 A worker is spawned, receives `Configure`, and sends `Loading` and `Progress` messages, then `Ready` or `LoadFailed`.
-After `Ready` it sends heartbeats. Without a message for `stale_seconds` the worker is not fresh; after `hang_seconds`,
-or `loading_hang_seconds` before `Ready`, it is killed. A closed socket means that it died. The next worker starts with
-a higher epoch, after a pause (`server.ipc.workers.restart_policy`).
+After `Ready` it sends heartbeats. If it sends no message for `stale_seconds`, it does not count as ready. If it sends
+none for `hang_seconds` (`loading_hang_seconds` before `Ready`), it is killed. A closed socket means that it died. The
+next worker starts with a higher epoch, after a pause (`server.ipc.workers.restart_policy`).
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ log = logging.getLogger("triptych.supervisor")
 
 POLL_SECONDS = 0.25
 MAX_DEATHS_BEFORE_READY = 2
-"""Signals that may end a worker before the first one is ready. The first may have come from a moment without memory;
-after the second, the model needs more memory than there is, or crashes the worker, and would do so again."""
+"""The server gives up after this many workers were ended by a signal before any worker became ready. One such end may
+come from a short lack of memory. After two, the model needs too much memory or crashes the worker, and would do so
+again."""
 
 SupervisorState = Literal["starting", "ready", "restarting", "failed", "stopped"]
 
 
 class WorkerListener(Protocol):
-    """Receives the messages of the workers (the client of the engine). Called on the event loop's thread.
+    """Receives the messages of the workers, as `EngineClient` does. Called on the thread of the event loop.
 
-    epoch: names the worker process; the messages of the process carry it.
-    on_lost: the process failed. on_stopped: it was stopped, and another one has taken its place.
+    epoch: unique number of the worker process, which its messages carry.
+    on_lost: the process has failed. on_stopped: the process was stopped, and another process has taken its place.
     """
 
     def on_progress(self, progress: Progress) -> None: ...
@@ -79,9 +80,9 @@ class WorkerListener(Protocol):
 class SupervisorLimits(RestartLimits):
     """Time limits of a worker.
 
-    stale_seconds: without a message for this time, the worker is not fresh.
-    hang_seconds: without a message for this time, the worker is killed.
-    loading_hang_seconds: the same while it loads the models.
+    stale_seconds: a worker that sent no message for this time does not count as ready.
+    hang_seconds: a ready worker that sent no message for this time is killed.
+    loading_hang_seconds: a loading worker that sent no message for this time is killed.
     stop_seconds: time that the worker gets to stop before it is killed.
     """
 
@@ -100,8 +101,8 @@ class Supervisor:
     command: command that starts a worker process.
     weights: memory for weights that the workers share, or None if each worker has its own weights.
     epochs: yields the epoch of each new worker process; shared by all supervisors of a pool.
-    has_others: whether other workers answer requests. The supervisor then never gives up.
-    clock: current time in seconds, for the restart policy.
+    has_others: returns whether other workers answer requests. As long as they do, the supervisor does not give up.
+    clock: returns the present time in seconds, for the restart policy.
     """
 
     def __init__(
@@ -144,31 +145,31 @@ class Supervisor:
 
     @property
     def fresh(self) -> bool:
-        """Whether a worker is ready and sent a message within the last `stale_seconds`."""
+        """Whether the worker is ready and sent a message within the last `stale_seconds`."""
         return self.state == "ready" and time.monotonic() - self._last_message_seconds <= self._limits.stale_seconds
 
     @property
     def pid(self) -> int | None:
-        """Process id of the worker, or None."""
+        """Process id of the worker; None while no process runs."""
         return self._worker.pid if self._worker is not None else None
 
     async def start(self) -> None:
         """Start the first worker and wait until it is ready.
 
-        Raises CheckpointError when a model cannot be loaded, StartError when no worker process becomes ready.
+        Raises CheckpointError if a model cannot be loaded, and StartError if no worker process becomes ready.
         """
         self._first_ready = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(self._run(), name="supervisor")
         await asyncio.shield(self._first_ready)
 
     def retire(self) -> None:
-        """Do not replace the worker when it ends."""
+        """Do not start another worker after the present one ends."""
         self._retired = True
 
     async def stop(self) -> None:
         """Ask the worker to stop, kill it if it does not, and wait until its process has ended.
 
-        A worker that loads has no requests, and may be in a long call of native code: it is killed at once.
+        A worker that loads models has no requests, and may be in a long call of native code. It is killed at once.
         """
         was_ready, self.state = self.state == "ready", "stopped"
         worker = self._worker
@@ -227,7 +228,7 @@ class Supervisor:
             self._first_ready.set_exception(StartError(f"{self.failure}; see its output above"))
 
     async def _live(self) -> None:
-        """Run one worker from spawn to the end of its process."""
+        """Run one worker process from its start to its end. Returns without a process if it cannot be started."""
         self._load_failure = None
         self._ending = "did not start"
         self._ready_seconds = None
@@ -256,10 +257,10 @@ class Supervisor:
             self._deaths_before_ready += worker.died
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """Return when the worker's socket is closed, or after killing a worker that sent nothing for too long.
+        """Return when the worker's socket is closed, or after killing a worker that sent no message for too long.
 
-        The time limit must be exceeded in two consecutive checks. After this process itself was suspended (a laptop
-        asleep), heartbeats may have arrived that are not read yet.
+        The time limit must be exceeded in two consecutive checks. If this process itself was suspended (for example on
+        a sleeping laptop), heartbeats may have arrived that it has not read yet.
         """
         silent = 0
         while not worker.closed.done():

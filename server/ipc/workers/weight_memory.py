@@ -1,15 +1,15 @@
-"""Anonymous memory that holds the weights of a server, once for all its CPU workers.
+"""Anonymous memory for the weights of all models, shared by all CPU workers of a server.
 
-The HTTP process owns it. The workers fill and map it (`server.engine.process.shared_weights`). The HTTP process does
-this:
+The HTTP process owns the memory. The workers fill and map it (`server.engine.process.shared_weights`). The HTTP process
+has to:
 
 1. Create one `WeightMemory` before the first worker starts.
 2. For each worker process, at every start, call `current`. Add the descriptor to `pass_fds`, and set
    `Configure.weights_descriptor` to the same number.
 3. Call `close` when the server stops.
 
-Workers may start at the same time: the first one packs the weights, and the others wait for it. If it dies, the next
-one starts again. The memory has no name in a file system, so it cannot outlive the processes that use it.
+Workers may start at the same time: the first worker packs the weights, and the other workers wait for it. If it dies,
+the next worker starts again. The memory has no name in a file system, so the system frees it with the last process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("triptych.supervisor")
 
 
 class WeightMemory:
-    """A memfd for the weights of these models, or nothing on a system without memfd: workers then share nothing."""
+    """A memfd (anonymous file in memory) for the weights of some models. Without memfd, workers share nothing."""
 
     def __init__(self, models: Sequence[ModelSpec]) -> None:
         self._models = list(models)
@@ -39,10 +39,10 @@ class WeightMemory:
         self._descriptor: int | None = None
 
     def current(self) -> int | None:
-        """Descriptor of the memory for the checkpoints as they are on disk now; None where it cannot be created.
+        """Descriptor of the memory for the checkpoints as they are on disk now; None if it cannot be created.
 
-        If a file has changed, this is new, empty memory. Running workers keep the old one, which the system frees when
-        the last of them ends.
+        If a file has changed since the last call, the memory is new and empty. Running workers keep the old memory,
+        which the system frees when the last of these workers ends.
         """
         fingerprint = files_fingerprint(self._models)
         if self._descriptor is None or fingerprint != self._fingerprint:
@@ -73,7 +73,10 @@ def files_fingerprint(models: Sequence[ModelSpec]) -> str:
 
 
 def _files(checkpoint: Path) -> list[Path]:
-    """The files of a checkpoint, those of its folders included: modules of sentence-transformers have weights there."""
+    """All files of a checkpoint, also in subfolders, where modules of sentence-transformers have weights.
+
+    checkpoint: a directory, or a GGUF file.
+    """
     try:
         return pieces(checkpoint) if is_gguf(checkpoint) else sorted(checkpoint.rglob("*"))
     except ResolveError:  # a piece is missing

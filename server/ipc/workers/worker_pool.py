@@ -1,7 +1,7 @@
-"""The list of workers of a server: one `Supervisor` for each, started, restarted and stopped together.
+"""The workers of a server: one `Supervisor` for each, started, restarted and stopped together.
 
 The first worker starts alone, because it reports the number of devices. Several workers on a CPU divide its cores
-and share the memory of the weights. The pool fails when a supervisor gives up, or ends by a fault of its own.
+and share the memory of the weights. The pool fails if a supervisor gives up or raises an unexpected exception.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ POLL_SECONDS = 0.02
 
 
 class PoolListener(WorkerListener, Protocol):
-    """The part of `EngineClient` that a pool uses.
+    """The methods of `EngineClient` that a pool uses.
 
-    retire: the worker gets no further request. open_on: number of its sequences that have not ended.
-    fail_all: every open sequence ends with a failure.
-    restored: waits until a new worker has the models that were loaded while the others ran.
+    retire: sends no further requests to a worker.
+    open_on: returns the number of sequences of a worker that have not ended.
+    fail_all: ends every open sequence with a failure.
+    restored: waits until a new worker has the models that other workers loaded after their start.
     """
 
     def retire(self, epoch: int) -> None: ...
@@ -48,7 +49,8 @@ class PoolListener(WorkerListener, Protocol):
 class WorkerPool:
     """Keeps the workers of a server running from `start` to `stop`. All methods must be called on one event loop.
 
-    models, device, options: configuration of each worker. `threads` are those of one worker; 0 divides the cores.
+    models, device, options: configuration of each worker. `options.threads` is the number of threads of one worker; 0
+        divides the cores among the workers.
     client: receives the messages of all workers.
     num_workers: number of workers; 0 means one for each CUDA device, or one on a CPU.
     limits: time limits and number of restarts of each worker.
@@ -86,7 +88,7 @@ class WorkerPool:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers that should be ready."""
+        """Number of workers that should be ready. It may be too low until the first worker has counted the devices."""
         return max(self._num_workers, len(self.supervisors), 1)
 
     @property
@@ -97,7 +99,7 @@ class WorkerPool:
     async def start(self) -> None:
         """Start all workers and wait until they are ready.
 
-        Raises CheckpointError when a model cannot be loaded, StartError when a worker process does not become ready.
+        Raises CheckpointError if a model cannot be loaded, and StartError if a worker process does not become ready.
         """
         first = self._supervisor(0)
         self.supervisors.append(first)
@@ -124,13 +126,16 @@ class WorkerPool:
             supervisor.kill()
 
     async def wait_failed(self) -> str:
-        """Wait until the pool has failed. Returns the reason."""
+        """Wait until the pool has failed: its workers ended and will not be started again. Returns the reason."""
         await self._failed.wait()
         assert self.failure is not None
         return self.failure
 
     def restart(self) -> None:
-        """Replace the workers one by one, in the background, without interrupting a request."""
+        """Replace the workers one by one, in the background. Running requests get a grace time to finish.
+
+        Does nothing if a restart is in progress.
+        """
         if self._restarting is not None and not self._restarting.done():
             log.warning("the workers are being restarted already")
             return
@@ -165,7 +170,7 @@ class WorkerPool:
         return [*self.supervisors, *([self._replacement] if self._replacement is not None else [])]
 
     def _observe(self, supervisor: Supervisor) -> None:
-        """Make the whole pool fail as soon as this supervisor fails."""
+        """Make the whole pool fail as soon as a supervisor fails."""
         assert supervisor.task is not None
         supervisor.task.add_done_callback(lambda task: self._on_end(supervisor, task))
 
@@ -186,9 +191,9 @@ class WorkerPool:
         self._client.fail_all("engine_error", "the engine stopped and could not be started again")
 
     async def _restart(self) -> None:
-        """For each old worker, start a new one; then let the old one finish its requests, and stop it.
+        """For each old worker, start a new worker; then let the old worker finish its requests, and stop it.
 
-        A new worker that does not become ready ends the restart. The old ones continue.
+        If a new worker does not become ready, the restart ends, and the remaining old workers continue.
         """
         for place, old in enumerate(list(self.supervisors)):
             log.warning("restarting worker %d (%d of %d)", old.epoch, place + 1, len(self.supervisors))
@@ -209,7 +214,7 @@ class WorkerPool:
         log.warning("all workers are restarted")
 
     async def _finish(self, old: Supervisor) -> None:
-        """Let a worker finish its requests, for the grace time at most, and stop it."""
+        """Let a worker finish its requests, for at most the grace time, and stop the worker."""
         old.retire()
         self._client.retire(old.epoch)
         end = time.monotonic() + self._grace_seconds

@@ -1,4 +1,4 @@
-"""One worker process and the server's end of its socket, from the start to the collected exit status."""
+"""Starts and ends one worker process, with the server's end of its socket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "server.engine.process.worker")
 class WorkerProcess:
     """A running worker process. Create it with `start_worker`.
 
-    connection: the server's end of its socket.
+    connection: the server's end of the socket to the process.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, connection: WorkerProtocol) -> None:
@@ -37,7 +37,7 @@ class WorkerProcess:
 
     @property
     def closed(self) -> asyncio.Future[None]:
-        """Done when the socket is closed: the process has ended, or sent an invalid message."""
+        """Future that is done when the socket is closed, because the process has ended or sent an invalid message."""
         return self.connection.closed
 
     def send(self, *messages: Message) -> None:
@@ -51,11 +51,11 @@ class WorkerProcess:
 
     @property
     def died(self) -> bool:
-        """Whether a signal of others ended the process: a crash, or the kernel for want of memory."""
+        """Whether a signal ended the process that `kill` did not send: a crash, or the kernel for lack of memory."""
         return (self._process.returncode or 0) < 0 and not self._killed
 
     async def end(self, timeout_seconds: float) -> str:
-        """Close the socket, wait for the end of the process and describe it.
+        """Close the socket, and wait for the end of the process. Returns a description of how it ended, for the log.
 
         timeout_seconds: time after which the process is killed.
         """
@@ -76,8 +76,8 @@ async def start_worker(
 
     command: command of the process. `--fd N` is added to it, where N is the process's end of the socket.
     on_message: called with each message of the worker.
-    descriptors: further descriptors that it inherits.
-    Raises OSError.
+    descriptors: further file descriptors that the process inherits.
+    Raises OSError if the process cannot be started.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -101,17 +101,17 @@ async def start_worker(
 
 
 def _environment() -> dict[str, str]:
-    """Environment of the worker process. It must import the same `server` package from any working directory."""
+    """Environment of the worker process, with which it imports the same `server` package from any directory."""
     root = str(Path(__file__).resolve().parents[3])
     earlier = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": root + os.pathsep + earlier if earlier else root}
 
 
 def _describe_ending(pid: int, status: int | None, killed: bool) -> str:
-    """How a process ended.
+    """A description of how a process ended, for the log.
 
-    status: exit status, or the negative number of the signal that killed it.
-    killed: the supervisor killed it.
+    status: exit status, or the negative number of the signal that ended the process.
+    killed: whether the supervisor killed the process.
     """
     if status is None or status >= 0:
         return f"(process {pid}) ended with status {status}"

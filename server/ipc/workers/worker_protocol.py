@@ -1,4 +1,4 @@
-"""The server's end of the socket to a worker: message frames in both directions."""
+"""The server's end of the socket to a worker: sends and receives message frames on the event loop."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from server.ipc.wire.messages import FromWorker, Message, decode_from_worker
 log = logging.getLogger("triptych.supervisor")
 
 TURN_SECONDS = 0.001
-"""Time after which a turn of the event loop takes no further message."""
+"""Seconds after which an iteration of the event loop handles no further message."""
 
 
 class WorkerProtocol(asyncio.Protocol):
-    """Reads and writes message frames on the socket of one worker."""
+    """Reads and writes message frames on the socket of one worker.
+
+    on_message: called with each message of the worker.
+    closed: future that is done when the socket is closed.
+    broken: whether the socket was closed because of an invalid message.
+    """
 
     def __init__(self, on_message: Callable[[FromWorker], None]) -> None:
         self._on_message = on_message
@@ -44,9 +49,10 @@ class WorkerProtocol(asyncio.Protocol):
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Pass messages on. The next turn of the event loop continues when this one has taken its time.
+        """Handle received messages for at most `TURN_SECONDS`. The next iteration of the event loop continues.
 
-        A loop that was held up reads the messages of many steps at once.
+        After the event loop was blocked, the messages of many steps may be waiting. Handling all of them at once would
+        block it again.
         """
         began = time.monotonic()
         while self._messages and time.monotonic() - began < TURN_SECONDS:
