@@ -1,11 +1,11 @@
-"""Triptych's server: an HTTP process, and an engine in a worker process. They exchange messages over a socket."""
+"""Triptych's server: an HTTP process, and engines in worker processes. They exchange messages over sockets."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 
 def _check_neighbours() -> None:
-    """End the process with one line if a foreign module has the name of a package that the server imports."""
+    """End the process with one line if another module hides `models` or `weights`, packages that the server imports."""
     home = Path(__file__).resolve().parent.parent
     for name in ("models", "weights"):
         try:

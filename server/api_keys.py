@@ -1,4 +1,4 @@
-"""API keys: from the settings and the key file, compared in constant time, and read again when the file changes.
+"""API keys: read from the settings and the key file, compared in constant time, and read again when the file changes.
 
 The key file has one of two forms. A file whose name ends in `.toml` has a table for each key:
 
@@ -7,9 +7,9 @@ The key file has one of two forms. A file whose name ends in `.toml` has a table
     max_requests = 16       # limits are optional
     admin = true            # the key may load and unload models
 
-Any other file has one key per line: printable ASCII characters without spaces. These keys are named after their lines
-and have no limits of their own. A file with any other line is refused as a whole, so that a damaged file replaces no
-keys.
+Any other file has one key per line: printable ASCII characters without spaces. These keys are named after their line
+number and have no limits. Empty lines and lines that begin with # are ignored. A file with any other line is refused
+as a whole, so that a damaged file replaces no keys.
 No message ever contains a key.
 """
 
@@ -52,19 +52,19 @@ _FORM = '`key = "..."` or `sha256 = "..."`'
 
 @dataclass(frozen=True)
 class ApiKey:
-    """One key: its SHA-256 digest, and the limits of its owner."""
+    """One API key: its SHA-256 digest, and its name and limits."""
 
     digest: bytes = field(repr=False)
     limits: KeyLimits
 
 
 def key_digest(key: bytes) -> bytes:
-    """The digest by which keys are compared."""
+    """Return the SHA-256 digest of a key, by which keys are compared."""
     return hashlib.sha256(key).digest()
 
 
 class ApiKeys:
-    """The keys that the server accepts. Its truth value is False if it has none; requests then need no key."""
+    """The API keys that the server accepts. False as a truth value if there are none; requests then need no key."""
 
     def __init__(self, keys: Sequence[ApiKey] = ()) -> None:
         self._keys = {key.limits.name: key for key in keys}
@@ -74,14 +74,14 @@ class ApiKeys:
 
     @property
     def digests(self) -> list[bytes]:
-        """The digest of each key, as `key_digest` gives it."""
+        """The SHA-256 digest of each key."""
         return [key.digest for key in self._keys.values()]
 
     def find(self, sent: bytes) -> KeyLimits | None:
-        """The limits of the key that a client has sent, or None for an unknown key.
+        """Return the limits of the key that a client has sent; None for an unknown key.
 
-        The time does not depend on the result or on the number of correct characters: all keys are compared, by
-        digests of equal length.
+        The time does not depend on the result or on the number of correct characters, because all keys are compared,
+        by digests of equal length.
         """
         digest = key_digest(sent)
         found = None
@@ -90,7 +90,7 @@ class ApiKeys:
         return found
 
     def changes(self, old: ApiKeys) -> list[str]:
-        """Differences to older keys, by name: `added team-a`, `removed team-b`, `changed team-c`."""
+        """Describe the differences from older keys: `added team-a`, `removed team-b`, `changed team-c`."""
         names = sorted(self._keys.keys() | old._keys.keys())
         words = {(False, True): "added", (True, False): "removed", (True, True): "changed"}
         return [
@@ -101,8 +101,9 @@ class ApiKeys:
 
 
 def load_keys(stated: Sequence[str], path: Path | None) -> ApiKeys:
-    """All keys. stated: keys from the environment or the configuration file. path: the key file, if there is one.
+    """Return the keys of the settings and of the key file.
 
+    stated: keys from the environment or the configuration file. path: the key file; None for no file.
     Raises StartError, one line, for a file that is unreadable, invalid or without keys.
     """
     keys = _different(_api_key(f"setting-{number}", key) for number, key in enumerate(stated, 1))
@@ -136,7 +137,7 @@ def _api_key(name: str, key: str) -> ApiKey:
 
 
 def _different(keys: Iterable[ApiKey]) -> list[ApiKey]:
-    """The keys without repetitions. Of equal keys, the first one is kept."""
+    """Return the keys without repetitions. Of equal keys, the first one is kept."""
     found: dict[bytes, ApiKey] = {}
     for key in keys:
         found.setdefault(key.digest, key)
@@ -180,9 +181,10 @@ def _from_toml(text: str) -> list[ApiKey]:
 
 
 def _from_table(where: str, name: str, fields: Mapping[str, Any]) -> ApiKey:
-    """The key in a table of the key file. Unknown names are not shown, because they may be keys.
+    """Read one table of the key file.
 
-    where: the table, for error messages.
+    where: name of the table, for error messages. name: name of the key. fields: contents of the table.
+    Raises ValueError for unknown fields and invalid values. Unknown field names are not shown: they may be keys.
     """
     unknown = len(fields.keys() - set(_FIELDS))
     if unknown:
@@ -233,9 +235,9 @@ def _cost(where: str, value: Any) -> float | None:
 
 
 class KeyFileWatcher:
-    """Reads the keys again when the key file changes. If the file is broken, the keys stay, and the error is logged.
+    """Reads the API keys again when the key file changes. If the file is invalid, the old keys stay, and it is logged.
 
-    path: the key file; a link is followed, so that replacing its target is a change.
+    path: the key file. A symbolic link is followed, so that a new target is a change.
     load: reads all keys. Raises StartError.
     keys: the keys in use.
     """
@@ -249,7 +251,10 @@ class KeyFileWatcher:
         self._seen: tuple[int, ...] | None = None
 
     def poll(self) -> ApiKeys | None:
-        """Check the file once. Returns the new keys after a change, else None."""
+        """Check the file once. Returns the new keys if they changed, else None.
+
+        A changed file is read at the second check that finds it the same, so that it is not read while it is written.
+        """
         previous, self._seen = self._seen, self._identity()
         if self._seen == self._read or self._seen != previous:
             return None
@@ -267,7 +272,7 @@ class KeyFileWatcher:
         return keys
 
     async def run(self, use: Callable[[ApiKeys], None], poll_seconds: float = POLL_SECONDS) -> None:
-        """Check the file until cancelled. use: called with the new keys after each change."""
+        """Check the file every `poll_seconds`, until cancelled. use: called with the new keys after each change."""
         while True:
             await asyncio.sleep(poll_seconds)
             keys = await asyncio.to_thread(self.poll)  # in a thread, because a network file system may block
@@ -275,7 +280,7 @@ class KeyFileWatcher:
                 use(keys)
 
     def _identity(self) -> tuple[int, ...]:
-        """Numbers that change whenever the file is written or replaced. Empty for a missing file."""
+        """Numbers that change when the file is written or replaced: device, inode, time and size. Empty if missing."""
         try:
             about = self._path.stat()
         except OSError:

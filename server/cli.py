@@ -1,8 +1,8 @@
 """The `triptych` command: serves, checks, lists and quantizes models, and runs the clients of `server.client`.
 
-Flags of serve and check are built from `server.settings`, so that help, environment and configuration file agree. An
-error is one line on stderr. The exit code is 1 for a checkpoint that cannot be loaded or a request that failed, and 2
-for any other error. A command imports what it needs when it is used, so that help and client commands start fast.
+The flags of serve and check are built from `server.settings`, so that help, environment and configuration file agree.
+An error is one line on stderr. The exit code is 1 for a checkpoint that cannot be loaded or a request that failed, and
+2 for any other error. A command imports its modules when it is used, so that help and client commands start fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from server.settings.settings import Settings
 
 NOT_FLAGS = frozenset({"models", "api_keys", "tls_key_password"})
-"""Models are positional arguments. Keys and passwords on a command line would be visible in process lists."""
+"""Settings that have no flag. Models are positional arguments; keys and passwords would be visible in process lists."""
 REPEATED = frozenset({"adapter", "translation_prompt"})
 """Flags that may be given more than once."""
 METAVARS = {
@@ -51,13 +51,15 @@ GROUPS = {
     "max_batch_tokens": "engine",
     "grace_seconds": "operation",
 }
-"""Headings of the help text. Each key is the first setting below its heading."""
+"""Headings of the help text, by the name of the first setting below the heading."""
 
 
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None) -> None:
-    """Run one command.
+    """Run one command of the command line.
 
-    worker: command that starts a worker process, by default that of `server.ipc.workers.worker_process`.
+    argv: arguments without the program's name; None for those of this process.
+    worker: command that starts a worker process; None for the usual one.
+    Raises SystemExit with the exit code if the command fails.
     """
     with ending_at_interrupts():
         from server.client.errors import CommandError
@@ -105,7 +107,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _CommandList(argparse.HelpFormatter):
-    """Puts the text about each command beside its name. argparse forgets that the names are indented twice."""
+    """Help formatter that puts the description of each command beside its name.
+
+    argparse computes too narrow a first column, because it does not count the second indentation of the names.
+    """
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog)
@@ -294,7 +299,7 @@ def _load_settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _run(main: Callable[[], Any]) -> Any:
-    """Run a coroutine function on uvloop where the platform has it."""
+    """Run a coroutine function to its end, on uvloop except on Windows. Returns its result."""
     import asyncio
 
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -315,7 +320,10 @@ def _worker(worker: Sequence[str] | None) -> Sequence[str]:
 def _server_starter(
     worker: Sequence[str] | None,
 ) -> Callable[[str, Mapping[str, str]], AbstractContextManager[tuple[str, str]]]:
-    """Starts a server in this process for a client command."""
+    """Return a function that starts a server in this process, for a client command without the URL of a server.
+
+    The function takes a model and flags, and returns a context manager of the server's URL and API key.
+    """
 
     def start(model: str, flags: Mapping[str, str]) -> AbstractContextManager[tuple[str, str]]:
         from server.commands.in_process import serve_in_process

@@ -72,14 +72,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("triptych")
 
 COALESCE_SECONDS = 0.02
-"""Longest time that a request to an idle worker is held back; reading about thirty requests takes this long."""
+"""Longest time that a request to an idle worker is held back, so that requests which arrive together share a step.
+
+Reading about thirty requests takes this long.
+"""
 
 
 class Server:
-    """A server with its workers, engine client and application.
+    """A server with its worker processes, engine client and HTTP application.
 
-    Raises StartError or CheckpointError for models that cannot be found.
     worker: command that starts a worker process.
+    Raises StartError for invalid settings, and CheckpointError for models that cannot be found.
     """
 
     def __init__(self, settings: Settings, worker: Sequence[str]) -> None:
@@ -136,7 +139,7 @@ class Server:
         self.lifecycle = Lifecycle(self.state, self.pool, self._load_texts, self._preload)
 
     def _registry(self, client: EngineClient) -> ModelRegistry:
-        """The models that are loaded when a request asks for them."""
+        """Create the registry of the models that are loaded when a request asks for them."""
         settings, runtime = self.settings, self.state.runtime
 
         def served(name: str) -> ServedModel | None:
@@ -172,7 +175,11 @@ class Server:
                 await registry.load(model)
 
     def _text_of(self, spec: ModelSpec) -> CheckpointText:
-        """The text parts of a model that is loaded on demand. Raises CheckpointError."""
+        """Read the text parts of a model that is loaded on demand.
+
+        Raises CheckpointError for files that cannot be read, for a chat template that loses the user's text, and for a
+        draft model with other tokens.
+        """
         pair, instruction = self.languages.get(spec.name, ""), self.translation_prompts.get(spec.name)
         renderer = self.state.runtime.chat_renderer
         text = _load_text(spec.name, Path(spec.directory), pair, renderer, instruction)
@@ -191,16 +198,19 @@ class Server:
         self._say("Triptych has stopped")
 
     async def serve(self, endpoints: Endpoints, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-        """Serve until `stop` is set. on_ready: called with the URL when the models are loaded."""
+        """Serve until `stop` is set.
+
+        endpoints: the open listening sockets. on_ready: called with the URL when the models are loaded.
+        """
         log.info("%s %s", "declared:" if self.settings.on_demand else "loading", ", ".join(self.directories))
         self.lifecycle.begin()
         app, monitoring, arrivals = await asyncio.to_thread(self._create_applications)
         await serve(app, monitoring, self.lifecycle, endpoints, stop, lambda: on_ready(endpoints.url), arrivals)
 
     def _create_applications(self) -> tuple[ASGIApp, ASGIApp, Arrivals]:
-        """Create the API application, the metrics application, and the check of arriving requests.
+        """Create the API application, the application for metrics and probes, and the checks of arriving requests.
 
-        Importing all routes takes 0.4 s. `serve` calls this in a thread, and the workers import torch meanwhile.
+        Importing all routes takes 0.4 s, so `serve` calls this in a thread while the workers import torch.
         """
         from server.api.app import create_api, create_monitoring
         from server.api.connection.arrivals import Arrivals
@@ -237,7 +247,7 @@ class Server:
             show(greeting(url, self.state.runtime, bool(self.state.keys), metrics_url))
 
     def _say(self, text: str) -> None:
-        """Show a message to whoever runs the server: on standard output, or as a log line if logs are JSON."""
+        """Show a message to the operator: on standard output, or as a log line if logs are JSON."""
         if self.settings.log_format == "json":
             log.info("%s", text)
         else:
@@ -247,11 +257,11 @@ class Server:
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
     """Create an application for any ASGI server that supports lifespan events, for example uvicorn or hypercorn.
 
-    settings: by default read from the environment (`TRIPTYCH_MODELS` and so on).
-    worker: command that starts the worker process.
-    The ASGI server binds the address, so `host` and `port` have no effect; without API keys, bind a loopback address.
-    Raises StartError for settings that only `triptych serve` has. Raises StartError or CheckpointError for models that
-    cannot be found.
+    settings: settings of the server; None to read them from the environment (`TRIPTYCH_MODELS` and so on).
+    worker: command that starts a worker process.
+    The ASGI server binds the address, so `host` and `port` have no effect. Without API keys, bind a loopback address.
+    Raises StartError for invalid settings and for settings that only `triptych serve` has, and CheckpointError for
+    models that cannot be found.
     """
     from server.api.app import create_api
 
@@ -297,7 +307,10 @@ def _pool(
 
 
 def _tracing(settings: Settings) -> Tracing | None:
-    """The traces of requests, if they are on. Raises StartError if their packages or settings are missing."""
+    """Start the tracing of requests; None if the setting `traces` is off.
+
+    Raises StartError if its packages or settings are missing.
+    """
     if not settings.traces:
         return None
     try:
@@ -314,10 +327,11 @@ def _load_text(
     renderer: ChatRenderer | None = None,
     instruction: InstructionPrompt | None = None,
 ) -> CheckpointText:
-    """The text parts of a checkpoint. The other arguments are those of `checkpoint_text.load`.
+    """Read the text parts of a checkpoint: tokenizer, chat templates, languages and so on.
 
-    renderer: renders a sample conversation, to find the forms of contents that the chat templates read; None for a
-        model that does not chat.
+    name: name of the model, for messages.
+    languages: the operator's language pair. instruction: the operator's prompt for translation.
+    renderer: renders sample conversations, to find the content forms that the chat templates read; None to skip this.
     Raises CheckpointError. Its message is about the model if that is not supported, else about the text parts.
     """
     try:
@@ -330,7 +344,7 @@ def _load_text(
 def _model_problem(name: str, directory: Path) -> str | None:
     """Say in one line why the model of a checkpoint is not supported. Reads no weights.
 
-    Returns None for a supported model, and for a `config.json` that does not name a type of model.
+    Returns None for a supported model, for a `config.json` without `model_type`, and for files that cannot be read.
     """
     from models.checkpoint.checkpoint_heads import read_files
     from models.checkpoint.settings_files import read_settings
@@ -349,10 +363,12 @@ def _model_problem(name: str, directory: Path) -> str | None:
 
 
 async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ServedModel, Device]:
-    """Describe a checkpoint and the device that it runs on, by loading it in a worker process.
+    """Load a checkpoint in a worker process, and return the model and the device on which it runs.
 
-    source: `[NAME=]PATH_OR_HUB_ID`.
-    Raises CheckpointError.
+    The worker has ended when this returns.
+
+    source: `[NAME=]PATH_OR_HUB_ID`. worker: command that starts the worker process.
+    Raises CheckpointError for a checkpoint that cannot be loaded, or cannot chat although it has a chat template.
     """
     try:
         name, source = split_entry(source)
@@ -383,7 +399,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
 
 
 def families() -> list[tuple[str, str]]:
-    """List the supported model families: names, and architectures with their tasks. Reads no checkpoint."""
+    """List the supported model families: (name, architectures with their tasks), sorted. Reads no checkpoint."""
     from models.families import FAMILIES
     from models.families.shared.wrappers import WRAPPERS
 

@@ -1,4 +1,4 @@
-"""Declare the models that are loaded on demand, and read the parts of them that the HTTP process needs."""
+"""Find the models that are loaded on demand, and read their tokenizers and settings for the HTTP process."""
 
 from __future__ import annotations
 
@@ -45,16 +45,17 @@ TOKENIZER_FILES = (
     "tokenizer.model",
 )
 TOKENIZER_FILE_MEMORY = 8
-"""Memory of a tokenizer divided by the size of its files."""
+"""Estimated memory of a tokenizer per byte of its files."""
 MIN_TEXT_BYTES = 4 << 20
 SCAN_SECONDS = 1.0
-"""A directory is read again at this age of the last reading, or earlier if an entry was added or removed."""
+"""Time after which `--models-dir` is listed again. It is listed earlier if an entry was added or removed."""
 
 
 def models_in_directory(directory: Path) -> dict[str, Path]:
-    """The checkpoints directly below a directory, by name: subdirectories with weights, and GGUF files.
+    """Find the checkpoints directly below a directory, by name.
 
-    Names that begin with a dot are left out, and so are those that no model can have.
+    They are GGUF files, and subdirectories with a `config.json` or a single GGUF model. Subdirectories whose name
+    begins with a dot are left out, and so are names that no model can have.
     Raises OSError for a directory that cannot be read.
     """
     found: dict[str, Path] = {}
@@ -71,7 +72,10 @@ def models_in_directory(directory: Path) -> dict[str, Path]:
 
 
 def idle_limits(settings: Settings) -> Callable[[str], float | None]:
-    """The time after which a model is unloaded, by its name; None for never. Reads `--idle-seconds`."""
+    """Read `--idle-seconds`. Returns a function from a model's name to its limit.
+
+    The limit is the time in seconds without requests after which the model is unloaded; None for no limit.
+    """
     stated: dict[str, float | None] = {}
     for entry in settings.idle_seconds:
         name, _, seconds = entry.rpartition("=")
@@ -80,9 +84,11 @@ def idle_limits(settings: Settings) -> Callable[[str], float | None]:
 
 
 def first_directories(settings: Settings) -> dict[str, Path]:
-    """Directories of the models of the start, by name: those of `--models-dir`, and those that the settings name.
+    """Return the directories of the models that are known at the start, by name.
 
-    Raises the errors of `find_models`.
+    They are the models in `--models-dir` and the models that the settings name; the latter win if names are equal.
+    Raises StartError without any model and for a `--models-dir` that cannot be read, CheckpointError for a model that
+    cannot be found.
     """
     named = find_models(settings)
     if settings.models_dir is None:
@@ -94,7 +100,7 @@ def first_directories(settings: Settings) -> dict[str, Path]:
 
 
 def first_models(settings: Settings, specs: Sequence[ModelSpec]) -> list[DeclaredModel]:
-    """The models of the start, as models that are not loaded."""
+    """Declare the models that are known at the start. None of them is loaded. specs: their specifications."""
     idle, named = idle_limits(settings), {entry.partition("=")[0] for entry in settings.models}
     in_directory = settings.models_dir is not None
     return [
@@ -105,9 +111,10 @@ def first_models(settings: Settings, specs: Sequence[ModelSpec]) -> list[Declare
 class LateSources:
     """Finds models and adapters that are declared while the server runs. Implements `ModelSources`.
 
-    settings: apply to these models too.
-    start: specifications of the models that were declared at the start. One that leaves and returns has its own again.
-    clock: time in seconds.
+    settings: settings of the server, which apply to these models too.
+    start: specifications of the models that were declared at the start, by name. If such a model is removed and comes
+        back with the same directory, it gets this specification again.
+    clock: returns the current time in seconds.
     """
 
     def __init__(
@@ -119,7 +126,10 @@ class LateSources:
         self._changed_at = 0
 
     async def discover(self) -> dict[str, DeclaredModel] | None:
-        """The models in `--models-dir`; None if they were read a moment ago, or cannot be read now."""
+        """Return the models in `--models-dir`, by name.
+
+        None without `--models-dir`, if it was listed less than `SCAN_SECONDS` ago, or if it cannot be read.
+        """
         directory = self._settings.models_dir
         found = None if directory is None else await asyncio.to_thread(self._read, directory)
         if found is None:
@@ -140,14 +150,22 @@ class LateSources:
             return None
 
     async def model(self, name: str, source: str) -> DeclaredModel:
-        """A model that an operator names. Raises InvalidRequest."""
+        """Declare a model that an operator names in a request.
+
+        source: path or hub id of the checkpoint. Raises InvalidRequest for an invalid name, or a checkpoint that cannot
+        be found.
+        """
         if not MODEL_NAME.fullmatch(name):
             raise InvalidRequest("the name of a model has letters, digits, '.', '_' and '-', 96 at most", "model")
         (model,) = self._declare({name: await self._find(source, MODEL_WEIGHTS, "source")})
         return model
 
     async def adapter(self, model: DeclaredModel, source: str) -> str:
-        """Directory of an adapter that an operator names. Raises InvalidRequest."""
+        """Return the directory of an adapter that an operator names in a request.
+
+        source: name of an adapter inside the model's checkpoint, or path or hub id of another. Raises InvalidRequest if
+        it cannot be found.
+        """
         own = adapter_directory(Path(model.spec.directory), source)
         return str(own or await self._find(source, ADAPTER_WEIGHTS, "lora_path"))
 
@@ -175,10 +193,12 @@ def text_parts(
     served: Callable[[str], ServedModel | None],
     forget: Callable[[str], None],
 ) -> TextParts:
-    """The text parts of models, in `texts` while a model is loaded.
+    """Return functions that estimate, load, drop and describe the text parts (tokenizer and so on) of models.
 
     load: reads the text parts of a model; raises CheckpointError.
-    served: a loaded model by its name. forget: drops what else this process keeps of a model.
+    texts: filled with the text parts of the loaded models, by the names of models and adapters.
+    served: returns a loaded model by its name; None if it is not loaded.
+    forget: drops everything else that this process keeps for a model, by its name.
     """
 
     async def load_text(spec: ModelSpec) -> None:
@@ -201,9 +221,9 @@ def text_parts(
 
 
 def text_bytes(spec: ModelSpec) -> int:
-    """Estimated memory of a model's tokenizer in bytes, from the sizes of the tokenizer files.
+    """Estimate the memory of a model's tokenizer in bytes, from the sizes of the tokenizer files.
 
-    A constant for a GGUF file.
+    It is a constant for a GGUF file.
     """
     directory = Path(spec.directory)
     if is_gguf(directory):
@@ -221,9 +241,9 @@ def give_back_memory() -> None:
 
 
 def _info(spec: ModelSpec) -> ModelInfo:
-    """Tasks, labels and context of a checkpoint, from its files without the weights. Other sizes are 0.
+    """Describe a model that is not loaded: its tasks, labels and context, from the files without the weights.
 
-    Raises CheckpointError.
+    The numbers of parameters and bytes are 0. Raises CheckpointError for a model that is not supported.
     """
     try:
         files = read_files(Path(spec.directory))
@@ -252,7 +272,10 @@ def _info(spec: ModelSpec) -> ModelInfo:
 
 
 def with_own_drafts(specs: Mapping[str, ModelSpec]) -> list[ModelSpec]:
-    """Specifications whose draft models are loaded with them. A draft model that is served too is loaded twice."""
+    """Replace the name of each draft model by its directory, so that a model and its draft model are loaded together.
+
+    A draft model that is also served is then loaded twice. specs: specifications by the model's name.
+    """
     found = []
     for spec in specs.values():
         speculation = spec.speculation

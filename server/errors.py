@@ -1,4 +1,4 @@
-"""All errors that Triptych reports. The HTTP routes turn a RequestError into a response.
+"""The exceptions that Triptych reports to operators and clients. HTTP routes turn a RequestError into a response.
 
     TriptychError
     ├── StartError                  for the operator: one line on the terminal, exit code 2
@@ -39,11 +39,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 MAX_MESSAGE = 2000
-"""Characters of a message for the operator."""
+"""Most characters of a message for the operator."""
 
 
 def one_line(message: str) -> str:
-    """A message with names from foreign files, as one line for a terminal: without control characters, and cut."""
+    """Turn a message into one line for a terminal: control characters are escaped, and a long message is cut.
+
+    Messages may contain names from files of unknown origin.
+    """
     text = " ".join(message.split())
     text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
@@ -68,8 +71,9 @@ class RequestError(TriptychError):
     """A request fails.
 
     message: text for the client.
-    param: name of the invalid field, if the error is about one.
-    retry_after: value of the `Retry-After` header in seconds.
+    param: name of the invalid field; None if the error is not about a field.
+    retry_after: value of the `Retry-After` header in seconds; None for no header.
+    status, kind, code: HTTP status of the response, and `type` and `code` in its body.
     """
 
     status: ClassVar[int] = 500
@@ -84,15 +88,15 @@ class RequestError(TriptychError):
 
     @property
     def reason(self) -> str:
-        """The word that metrics count the error by."""
+        """The value of the label `reason` by which metrics count the error."""
         return self.code
 
     def fields(self) -> dict[str, Any]:
-        """The error as JSON."""
+        """Return the error as a JSON object, without the request id."""
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
 
     def body(self, request_id: str) -> dict[str, Any]:
-        """The JSON body of the response."""
+        """Return the JSON body of the response."""
         return {"error": self.fields() | {"request_id": request_id}}
 
 
@@ -107,7 +111,7 @@ class InvalidRequest(RequestError):
 class ContextLengthExceeded(InvalidRequest):
     """The prompt is longer than the model's context.
 
-    counts: tokens of the prompt, and of the context; None if the prompt was not tokenized.
+    counts: (tokens of the prompt, tokens of the context); None if the prompt was not tokenized.
     """
 
     code = "context_length_exceeded"
@@ -118,16 +122,16 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class RequestTooLarge(InvalidRequest):
-    """The request exceeds a limit by itself, so that waiting would not help.
+    """The request alone exceeds a limit, so that waiting would not help.
 
-    The limits are those of the KV pool, the queue, the memory of requests, and the API key.
+    The limits are the size of the KV pool, the queue, the memory for requests, and the limits of the API key.
     """
 
     code = "request_too_large"
 
 
 class PreviousResponseNotFound(InvalidRequest):
-    """The conversation that a request continues is not stored, or not all of it."""
+    """The conversation that a request continues is not stored, or not stored completely."""
 
     code = "previous_response_not_found"
 
@@ -171,7 +175,7 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The API key may not do this, or a foreign web page may have sent the request to a server without keys."""
+    """The API key does not permit the request, or another site's web page may have sent it to a server without keys."""
 
     status = 403
     kind = "permission_error"
@@ -179,7 +183,7 @@ class Forbidden(RequestError):
 
 
 class NotFound(RequestError):
-    """Error for a path that no route has."""
+    """No route has the path of the request."""
 
     status = 404
     kind = "not_found_error"
@@ -230,11 +234,11 @@ class BodyTooLarge(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The limit for which a server refuses a request. `server.limits.refusals` has all reasons.
+    """The limit that a refused request would exceed. `server.limits.refusals` lists all limits.
 
-    reason: name of the limit, in the body of the error, in the metric and in the access log.
-    limit: its value.
-    setting: the setting that raises it; empty for a limit without a setting.
+    reason: name of the limit, as in the body of the error, the metric and the access log.
+    limit: value of the limit, as text.
+    setting: the setting that changes the limit; empty for a limit without a setting.
     """
 
     reason: str
@@ -243,10 +247,10 @@ class Refusal:
 
 
 class Overloaded(RequestError):
-    """The request would exceed a limit now, and may succeed later.
+    """The request would exceed a limit at the moment, and may succeed later.
 
-    state: what has reached the limit, for the message.
-    refusal: the limit. The message names its value and its setting.
+    state: words for the message that say what has reached the limit, such as `too many requests in progress`.
+    refusal: the limit; the message names its value and its setting.
     retry_after: seconds after which the client should try again.
     """
 
@@ -269,7 +273,7 @@ class Overloaded(RequestError):
 
 
 class EngineFailure(RequestError):
-    """The engine failed."""
+    """The engine, the tokenizer, or another part of the server failed while it worked on the request."""
 
 
 class NotReady(RequestError):
@@ -286,14 +290,14 @@ class ServerFailed(NotReady):
 
 
 class StorageFailed(RequestError):
-    """The disk takes nothing: it is full, read-only, or damaged."""
+    """The disk cannot be written: it is full, read-only, or damaged."""
 
     status = 503
     code = "storage_failed"
 
 
 class DeadlineExceeded(RequestError):
-    """A time limit passed: of the wait, or of the whole answer before it was complete."""
+    """A time limit passed: the limit on waiting in the queue, or the limit on the time for the whole answer."""
 
     status = 504
     kind = "timeout_error"
@@ -301,7 +305,7 @@ class DeadlineExceeded(RequestError):
 
 
 class ClientGone(RequestError):
-    """The client closed the connection. Its work is cancelled and no response is sent."""
+    """The client closed the connection. The work on its request is cancelled, and no response is sent."""
 
     status = 499
     code = "client_gone"

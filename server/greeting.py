@@ -1,4 +1,4 @@
-"""The lines that `triptych serve` prints when it is ready: address, models with their room, and a request to try."""
+"""The lines that `triptych serve` prints when it is ready: address, models with their capacity, an example request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ _BODIES: dict[str, dict[str, Any]] = {
 
 
 def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "") -> str:
-    """All lines. needs_key: clients must send an API key. metrics_url: URL of the second port, if any."""
+    """Return the whole greeting, several lines.
+
+    url: URL of the server. needs_key: whether clients must send an API key.
+    metrics_url: URL of the second port, with metrics and probes; empty if there is none.
+    """
     lines = ready_lines(url, runtime)
     lines += [f"A page to try the models: {url}/", f"All routes, with examples: {url}/docs"]
     lines += [f"Metrics and probes are on {metrics_url}"] * bool(metrics_url)
@@ -33,7 +37,7 @@ def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "")
 
 
 def ready_lines(url: str, runtime: Runtime) -> list[str]:
-    """The address, and a line for each model: its tasks, and the room of its KV cache."""
+    """Return the line with the address, and a line for each model: its tasks, and how much its KV cache holds."""
     models = {model.name: _about(model) for model in runtime.loaded()}
     if runtime.registry is not None:
         models = dict.fromkeys(runtime.registry.models, "loaded when a request asks for it") | models
@@ -49,7 +53,7 @@ def _about(model: ServedModel) -> str:
 
 
 def _example(url: str, runtime: Runtime, needs_key: bool) -> str:
-    """A `curl` command for the first operation of `_requests` that a loaded model supports."""
+    """Return a `curl` command that a user can try, for the first operation that a loaded model supports."""
     key = ' -H "Authorization: Bearer $TRIPTYCH_API_KEY"' if needs_key else ""
     operation, model, body = next(_requests(runtime))
     if operation == "transcribe":
@@ -59,7 +63,10 @@ def _example(url: str, runtime: Runtime, needs_key: bool) -> str:
 
 
 def _requests(runtime: Runtime) -> Iterator[tuple[str, ServedModel, dict[str, Any]]]:
-    """Operations with their default models and a body: text generation, translation, then the others."""
+    """Yield (operation, default model, JSON body) of example requests that the loaded models can answer.
+
+    Text generation with a decoder comes first, then translation, then the other operations.
+    """
     generating = _default(runtime, "generate")
     prompt = {"prompt": "The old man", "max_new_tokens": 24}
     if generating is not None and not generating.info.is_encoder_decoder:

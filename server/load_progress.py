@@ -11,11 +11,14 @@ from server.ipc.wire.messages import Progress
 log = logging.getLogger("triptych")
 
 _LARGE_BYTES = 256 << 20
-"""Minimum size of weights for a log line before they are read, because reading them takes long."""
+"""Size of weights above which a log line is written before they are read, because reading them takes long."""
 
 
 class LoadProgress:
-    """Called with the progress of each model. bars: whether bars are allowed."""
+    """Shows the progress of loading. Called with each progress message.
+
+    bars: whether progress bars may be drawn if standard error is a terminal.
+    """
 
     def __init__(self, bars: bool = True) -> None:
         self._bars_allowed = bars

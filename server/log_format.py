@@ -1,7 +1,8 @@
-"""Log lines on stderr, as text or as one JSON object per line. Both processes use it. Logs never contain prompts.
+"""Log lines on stderr, as text or as one JSON object per line. Logs never contain prompts.
 
-Only our own loggers (`triptych.*`) write below level WARNING: libraries may log what passes through them. Exceptions of
-requests are logged without their messages, because the message of a `KeyError`, for example, is the key.
+The HTTP process and the workers use this module. Only the server's own loggers (`triptych.*`) write below level
+WARNING, because libraries may log data of requests. Exceptions of requests are logged without their messages, because
+a message can contain such data: the message of a `KeyError`, for example, is the key.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from types import TracebackType
 from typing import Any
 
 ENVIRONMENT = "TRIPTYCH_LOG_FORMAT"
-"""Environment variable through which a worker process learns the format."""
+"""Environment variable with the log format, which worker processes inherit."""
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
-"""Id of the HTTP request that the current task answers, for JSON lines; empty outside of requests."""
+"""Id of the HTTP request that the current task answers, for JSON log lines; empty outside of requests."""
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 
 log = logging.getLogger("triptych")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record. The attribute `fields` of a record (`extra={"fields": {...}}`) adds members."""
+    """Formats a log record as one JSON object.
+
+    The attribute `fields` of a record, set by `extra={"fields": {...}}`, adds members to the object.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         value: dict[str, Any] = {
@@ -44,9 +48,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_logging(level: str, log_format: str) -> None:
-    """Write log records of at least this level to stderr. log_format: "text" or "json".
+    """Start to write log records to stderr.
 
-    Warnings of Python and exceptions that end a thread or the process become log records too.
+    level: lowest level to write, such as `info`; for loggers of libraries it is at least `warning`.
+    log_format: `text` or `json`. With `json`, warnings of Python and exceptions that end a thread or the process become
+        log records too.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
@@ -59,7 +65,7 @@ def start_logging(level: str, log_format: str) -> None:
 
 
 def fault_place(error: BaseException) -> str:
-    """The types of an exception and its causes, each with its stack, without their messages."""
+    """Return the stack and the type of an exception and of its causes as text, without their messages."""
     lines = []
     seen: list[BaseException] = []
     cause: BaseException | None = error

@@ -20,7 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _LATENCY_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _REQUEST_SECONDS = (*_LATENCY_SECONDS, 120.0, 300.0, 600.0, 1800.0)
-"""Answers have no time limit of their own."""
+"""Buckets for whole requests. They go up to 30 minutes, because answers have no time limit by default."""
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LAG_TOKENS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
@@ -28,9 +28,10 @@ _TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 class _PoolSizes(Collector):
-    """`kv_blocks_total{pool}`: number of blocks in each KV pool.
+    """Collector of the metric `triptych_kv_blocks_total{pool}`: number of blocks in each KV pool.
 
-    Prometheus reserves the suffix `_total` for counters. The size of a pool never falls, so it is sent as a counter.
+    It is sent as a counter, because Prometheus reserves the suffix `_total` for counters, and the size of a pool never
+    falls.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class _PoolSizes(Collector):
 
 
 class Metrics:
-    """All metrics, in a registry of their own, so that several servers in one process (tests) share no numbers."""
+    """All metrics of one server. Each object has its own registry: servers in one process do not share counts."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -150,5 +151,5 @@ class Metrics:
             registry.register(collector)
 
     def render(self) -> bytes:
-        """The metrics in the text exposition format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

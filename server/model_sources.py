@@ -1,4 +1,4 @@
-"""Find what the settings ask to serve: models, adapters and draft models, and the options of single models."""
+"""Find the models, adapters and draft models that the settings name, and read the options for single models."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from weights.router_views import QUERY_SUFFIX, route_views
 
 
 def find_models(settings: Settings) -> dict[str, Path]:
-    """Directories of the models to serve, by name; the demo models when the settings name none.
+    """Return the directories of the models that the settings name, by name.
 
-    Raises StartError without any model, CheckpointError for a directory that cannot be found.
+    If the settings name neither models nor `models_dir`, these are the demo models.
+    Raises StartError if there is no model, for a `models_dir` that is no directory, and for a name that two models
+    have; CheckpointError for a checkpoint that cannot be found.
     """
     if settings.models_dir is not None and not settings.models_dir.is_dir():
         raise StartError(f"models_dir: {settings.models_dir} is not a directory")
@@ -48,9 +50,10 @@ def find_models(settings: Settings) -> dict[str, Path]:
 
 
 def _with_routes(name: str, directory: Path, settings: Settings) -> dict[str, Path]:
-    """A model by its name; a router of two encoders is two models, which load with the server.
+    """Return the directory of a model, by its name; two directories for a checkpoint with a query encoder.
 
-    Raises StartError if the views of the routes cannot be written.
+    A sentence-transformers router with separate encoders for queries and documents becomes two models. With models on
+    demand, it stays one. Raises StartError if the directories of the two encoders cannot be written.
     """
     try:
         views = {} if settings.on_demand else route_views(directory)
@@ -61,11 +64,11 @@ def _with_routes(name: str, directory: Path, settings: Settings) -> dict[str, Pa
 
 @dataclass(frozen=True)
 class AdapterSource:
-    """An adapter to serve.
+    """An adapter (LoRA) to serve.
 
     name: name of the adapter.
-    directory: directory of its checkpoint.
-    model: name of its base model.
+    directory: directory of the adapter's checkpoint.
+    model: name of the base model.
     """
 
     name: str
@@ -74,11 +77,11 @@ class AdapterSource:
 
 
 def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[AdapterSource]:
-    """The adapters to serve. An adapter inside of the model's checkpoint is given by its name in the checkpoint.
+    """Read `--adapter`. The source of an adapter is a path, a hub id, or its name inside the model's checkpoint.
 
-    models: directory of each model.
-
-    Raises StartError for an unknown model or a used name, CheckpointError for a directory that cannot be found.
+    models: directory of each model, by name.
+    Raises StartError for an unknown model or a name that a model has, CheckpointError for a directory that cannot be
+    found.
     """
     adapters = []
     for entry in settings.adapter:
@@ -94,13 +97,16 @@ def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[Adapte
 
 
 def unnamed_speculation(settings: Settings) -> Speculation | None:
-    """The speculation of models that `--speculative` does not name."""
+    """The speculative decoding of models that `--speculative` does not name; None for no speculation."""
     return Speculation(is_optional=True) if "ngram" in settings.speculative else None
 
 
 def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
-    """The `--speculative` settings, by name of the target model. A draft model is a served model or another checkpoint.
+    """Read `--speculative`. Returns the method of speculative decoding, by name of the target model.
 
+    A draft model is a served model or another checkpoint.
+
+    directories: directory of each served model, by name.
     Raises StartError for a model that is not served or that is its own draft, CheckpointError for a draft model that
     cannot be found.
     """
@@ -127,9 +133,11 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
 
 
 def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, AnswerPrompt]:
-    """The `--rerank-prompts` settings, by name of the model.
+    """Read `--rerank-prompts`. Returns the prompt of each named model.
 
-    Raises StartError for a model that is not served, and for a prompt that cannot be used.
+    models: names of the served models.
+    Raises StartError for a model that is not served or that `--speculative` names, and for a prompt that cannot be
+    used.
     """
     found = {}
     for entry in settings.rerank_prompts:
@@ -146,7 +154,7 @@ def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, 
 
 
 def hub_sources(settings: Settings) -> list[HubSource]:
-    """The models, draft models and adapters that the settings name by a hub id."""
+    """Return the models, draft models and adapters that the settings name by an id of the Hugging Face hub."""
     served = [entry.partition("=")[::2] for entry in settings.models]
     drafts = [entry.rpartition("draft:")[2] for entry in settings.speculative if "draft:" in entry]
     adapters = [entry.partition("=")[2].rpartition("@")[0] for entry in settings.adapter]
@@ -159,9 +167,10 @@ def hub_sources(settings: Settings) -> list[HubSource]:
 
 
 def find_translation_prompts(settings: Settings, models: Sequence[str]) -> dict[str, InstructionPrompt]:
-    """The `--translation-prompt` settings, by name of the model.
+    """Read `--translation-prompt`. Returns the prompt of each named model.
 
-    Raises StartError for a model that is not served or answers by its rerank prompt, and for a prompt that cannot be
+    models: names of the served models.
+    Raises StartError for a model that is not served or that `--rerank-prompts` names, and for a prompt that cannot be
     used.
     """
     found = {}
@@ -179,9 +188,10 @@ def find_translation_prompts(settings: Settings, models: Sequence[str]) -> dict[
 
 
 def resolved(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
-    """The directory of a checkpoint. Raises CheckpointError.
+    """Return the directory of a checkpoint, or its GGUF file.
 
-    source: a path, or the id of a model of the hub. weights: patterns for the names of its weight files.
+    source: a path, or an id of the Hugging Face hub. weights: patterns for the names of the weight files.
+    Raises CheckpointError for a checkpoint that cannot be found.
     """
     try:
         return resolve(source, weights)
@@ -205,9 +215,10 @@ def by_model(setting: str, entries: Sequence[str], names: Sequence[str]) -> dict
 
 
 def check_names(settings: Settings, names: Sequence[str]) -> None:
-    """Raise StartError for an alias, a default, an idle time or a model to preload whose model is not one of `names`.
+    """Raise StartError if a setting names a model that is not in `names`.
 
-    Models that come to `--models-dir` later may have aliases and idle times, and be defaults.
+    Checks `--preload`, `--alias`, `--default-model` and `--idle-seconds`. With `--models-dir`, only `--preload` is
+    checked, because models may be added to the directory later.
     """
     known = [*names, *(["all"] if settings.preload else [])]
     for setting in ("preload",) if settings.models_dir is not None else ("preload", "alias", "default_model"):
@@ -219,7 +230,11 @@ def check_names(settings: Settings, names: Sequence[str]) -> None:
 
 
 def stated_languages(entries: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Language pairs by model, from `--languages`. Raises StartError for a model that is not served."""
+    """Return the language pair of each model that `--languages` names.
+
+    entries: `NAME=SOURCE-TARGET`, or `SOURCE-TARGET` with a single model. names: names of the served models.
+    Raises StartError for a model that is not served.
+    """
     found: dict[str, str] = {}
     for entry in entries:
         name, _, pair = entry.rpartition("=")
@@ -239,7 +254,13 @@ def model_specs(
     answering: Collection[str] = (),
     names: Sequence[str] | None = None,
 ) -> list[ModelSpec]:
-    """The models as a worker loads them. names: all models that settings may name; None for those of `directories`."""
+    """Return the specifications by which a worker loads the models.
+
+    directories: directory of each model, by name. speculations: speculative decoding, by name of the model.
+    answering: names of the models that answer by a rerank prompt.
+    names: all models that settings may name; None for the models in `directories`.
+    Raises StartError if a setting for single models names another model.
+    """
     names = list(directories) if names is None else names
     cache_dtypes = by_model("kv_cache_dtype", settings.kv_cache_dtype, names)
     quantized = by_model("quantize", settings.quantize, names)

@@ -1,6 +1,6 @@
-"""Environment variables that Kubernetes sets for a Service named `triptych` or `triptych-...`.
+"""Recognise the environment variables that Kubernetes sets for a Service named `triptych` or `triptych-...`.
 
-They begin as the settings do. `TRIPTYCH_PORT` even has the name of one; its value is then an address.
+They begin like the variables of settings. `TRIPTYCH_PORT` even has the name of a setting, but its value is an address.
 Source: https://kubernetes.io/docs/tutorials/services/connect-applications-service/#environment-variables
 """
 
@@ -16,6 +16,9 @@ _ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+")
 
 
 def is_service_link(name: str, value: str) -> bool:
-    """Whether Kubernetes has set a variable. name: in any case, as `TRIPTYCH_PORT_8000_TCP_ADDR`."""
+    """Whether Kubernetes has set an environment variable, for example `TRIPTYCH_PORT_8000_TCP_ADDR`.
+
+    name: name of the variable, in upper or lower case. value: its value.
+    """
     name = name.upper()
     return bool(_NAME.fullmatch(name) or (_PORT_NAME.fullmatch(name) and _ADDRESS.fullmatch(value)))

@@ -24,6 +24,9 @@ def are_joined(before: str, after: str) -> bool:
 
 
 def spellings(term: str) -> list[str]:
-    """How a term may stand in a text: as written, and with its first letter in upper case, as a sentence begins."""
+    """Return the spellings that a term may have in a text: as it is written, and with a capital first letter.
+
+    Only one spelling if the first letter has no other upper case.
+    """
     capital = term[:1].upper()
     return [term] if capital == term[:1] or len(capital) != 1 else [term, capital + term[1:]]

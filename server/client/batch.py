@@ -1,4 +1,4 @@
-"""Send many requests, a bounded number at a time, and write their outcomes in the order of the inputs."""
+"""Send many requests, a limited number at a time, and write their outcomes in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ async def run_batch(
     write: Callable[[Outcome], None],
     concurrency: int,
 ) -> None:
-    """Send all items. Outcomes are written in order, each one as soon as all earlier ones are.
+    """Send all items. The outcomes are written in the order of the items, each as soon as all earlier ones are written.
 
-    When the run is cancelled or a request raises, outcomes that are still out of order are written too: nothing that
-    the server computed is lost.
+    If the run is cancelled or a request raises, outcomes that still wait for earlier ones are written too, so that
+    nothing is lost that the server has computed.
 
-    concurrency: number of requests in progress.
+    items: requests. send: sends a request, and returns the outcomes of its inputs. write: writes an outcome.
+    concurrency: most requests in progress.
+    Raises the first exception of `send` or `write`.
     """
     finished: dict[int, Sequence[Outcome]] = {}
     waiting = iter(enumerate(items))

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chat_fields(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields of the flags that were given, with OpenAI's name for the number of tokens."""
+    """Return the request fields for the flags that were given. `max_new_tokens` becomes `max_completion_tokens`."""
     options = fields(arguments, CHAT)
     if "max_new_tokens" in options:
         options["max_completion_tokens"] = options.pop("max_new_tokens")
@@ -61,7 +61,12 @@ def chat_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(arguments: argparse.Namespace, start: StartServer) -> None:
-    """Run the command. Raises CommandError."""
+    """Run the command: a conversation, or the answer to one message.
+
+    start: starts a server in this process, for `--load`.
+    Raises CommandError for wrong input, without a server and for a refused request, and AnswerCut for an answer that
+    the limit of tokens has ended.
+    """
     options = chat_fields(arguments) | response_format(arguments)
     format = options.get("response_format", {})
     if "schema" in format:

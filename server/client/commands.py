@@ -1,4 +1,4 @@
-"""The commands generate, translate, embed and classify: their flags, and one run from inputs to outputs."""
+"""The commands generate, translate, embed and classify: their flags, and a run that sends inputs and writes answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXAMPLES = {
   triptych classify "I loved this wonderful film"
   triptych classify --top-k 3 < reviews.txt              # label, score, text; one line each""",
 }
-"""Examples in the help texts. `tests/client/test_commands.py` parses each one."""
+"""Examples in the help texts, by command. `tests/client/test_commands.py` parses each one."""
 
 TIME_LIMIT = "the time limit of the request passed (--timeout)"
 TOKEN_LIMIT = "the limit of tokens was reached (--max-new-tokens)"
@@ -58,7 +58,7 @@ answer (in JSON lines, `finish_reason` tells a limit of tokens, and the code is 
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the arguments of a command to its parser."""
+    """Add the arguments of a command to its parser. name: `generate`, `translate`, `embed` or `classify`."""
     task = TASKS[name]
     parser.formatter_class = HelpFormatter
     parser.usage = f"triptych {name} [FLAGS] [TEXT ...]"
@@ -105,10 +105,12 @@ def _positive(text: str) -> int:
 
 @dataclass
 class CommandRun:
-    """One run of a command.
+    """One run of a command, with counts of its outcomes.
 
-    records: the inputs to send. total: number of inputs, with those that an earlier run has sent.
+    records: the inputs to send. total: number of inputs, including those that an earlier run has sent.
     body: fields of every request.
+    done: outcomes so far. failed: outcomes that are errors. truncated: inputs that were cut to fit the model.
+    cut: answers that a time limit has ended. short: answers that the limit of tokens has ended.
     """
 
     task: TextTask
@@ -129,8 +131,9 @@ class CommandRun:
 
     @property
     def streams(self) -> bool:
-        """Whether the answer is written while it arrives: for a single input with a single answer, as plain text on
-        standard output.
+        """Whether the answer is written while it arrives.
+
+        Only for a single input with a single answer, written as plain text to standard output.
         """
         several = any(self.body.get(name, 0) > 1 for name in ("n", "best_of", "num_return_sequences"))
         whole = several or self.body.get("num_alternatives") or self.body.get("return_attention")
@@ -139,7 +142,12 @@ class CommandRun:
 
 
 def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
-    """Run a command. Raises CommandError."""
+    """Run a command. name: `generate`, `translate`, `embed` or `classify`.
+
+    start: starts a server in this process, for `--load`.
+    Raises CommandError for wrong input and without a server, RequestFailed for failed texts, and AnswerCut for answers
+    that a limit has ended.
+    """
     task = TASKS[name]
     body = fields(arguments, task.options) | (response_format(arguments) if task.generates else {})
     if name == "translate" and (path := document(arguments)) is not None:
@@ -171,7 +179,10 @@ def run(arguments: argparse.Namespace, name: str, start: StartServer) -> None:
 
 
 def _report(run: CommandRun, output: Path | None) -> None:
-    """Raise RequestFailed for failed texts, else AnswerCut for answers that a limit has ended."""
+    """Raise RequestFailed if texts failed, else AnswerCut if a limit has ended answers.
+
+    Answers in JSON lines state their finish reason, so that the limit of tokens is only reported there, not raised.
+    """
     problems = [f"{run.failed:,} of {len(run.records):,} texts failed"] if run.failed else []
     cuts = {TIME_LIMIT: run.cut, TOKEN_LIMIT: run.short}
     told = [f"{n:,} of {len(run.records):,} answers are incomplete, because {why}" for why, n in cuts.items() if n]
@@ -187,7 +198,10 @@ def _report(run: CommandRun, output: Path | None) -> None:
 
 
 def _translate_document(arguments: argparse.Namespace, path: Path, body: dict[str, Any], start: StartServer) -> None:
-    """Translate a document to the output file. Raises CommandError."""
+    """Translate the document at `path`, and write the translation to `--output`. body: options of the translation.
+
+    Raises CommandError if files cannot be read or written, and RequestFailed if the server cannot translate it.
+    """
     output: Path = arguments.output
     if output.exists() and not arguments.overwrite:
         raise CommandError(f"{output} exists: --overwrite replaces it")
@@ -202,7 +216,10 @@ def _translate_document(arguments: argparse.Namespace, path: Path, body: dict[st
 
 
 def _check_output(run: CommandRun) -> Path | None:
-    """The output file, or None for standard output. Raises CommandError rather than lose an earlier output."""
+    """Return the output file; None for standard output.
+
+    Raises CommandError for flags that exclude each other, and if an earlier output would be lost.
+    """
     arguments = run.arguments
     output: Path | None = arguments.output
     if arguments.resume and (output is None or not run.as_json):
@@ -234,7 +251,7 @@ def _opened(output: Path | None, append: bool) -> Iterator[TextIO]:
 
 
 async def _send_all(connection: Connection, run: CommandRun, file: TextIO) -> None:
-    """Send all inputs and write the outcomes."""
+    """Send all inputs and write the outcomes to a file, with a progress bar on a terminal."""
     from tqdm import tqdm
 
     task, arguments = run.task, run.arguments
@@ -275,7 +292,11 @@ async def _send_all(connection: Connection, run: CommandRun, file: TextIO) -> No
 
 
 def _text_writer(run: CommandRun, file: TextIO) -> Callable[[Outcome], None]:
-    """Writes answers as text. A failed input gets an empty line, and its error on standard error."""
+    """Return a function that writes an outcome as text.
+
+    For a failed input, it writes an empty line, and the error to standard error. It raises RequestFailed if the input
+    is the only one.
+    """
 
     def write(outcome: Outcome) -> None:
         if outcome.error is not None:
@@ -289,7 +310,10 @@ def _text_writer(run: CommandRun, file: TextIO) -> Callable[[Outcome], None]:
 
 
 async def _stream(connection: Connection, run: CommandRun) -> None:
-    """Write the answer to one text while it is generated."""
+    """Write the answer to one text to standard output while it is generated.
+
+    Raises RequestFailed if the answer fails or breaks off, and AnswerCut if a limit has ended it.
+    """
     complete = False
     reasons: set[str] = set()
     body = run.task.body(run.records, run.body) | {"stream": True}

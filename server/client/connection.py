@@ -23,20 +23,20 @@ from server.near_names import with_name
 DEFAULT_URL = "http://127.0.0.1:8000"
 RETRIED_STATUSES = frozenset({429, 502, 503})
 MAX_PAUSE_SECONDS = 30.0
-"""Longest pause before a retry, even if the server asks for a longer one."""
+"""Longest pause before a retry, even if the server asks for a longer pause."""
 CONNECT_SECONDS = 10.0
 LATE_SECONDS = 30.0
-"""Time after the limit of a request until the client stops waiting for the server's own error."""
+"""Time that the client waits, after the time limit of a request, for the error that the server sends then."""
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where to send requests.
+    """The server to which requests are sent, and how to send them.
 
-    url: address of the server, without a path.
-    key: API key; empty if the server needs none.
-    retries: number of further attempts while the server is overloaded, not ready, or not reachable.
-    timeout_seconds: time limit of a request; None leaves it to the server, which usually sets none.
+    url: URL of the server, without a path.
+    key: API key; empty for none.
+    retries: most further attempts while the server is overloaded, not ready, or not reachable.
+    timeout_seconds: time limit of a request; None for the server's limit, which usually is none.
     """
 
     url: str = DEFAULT_URL
@@ -47,7 +47,10 @@ class ServerAddress:
 
 @dataclass(frozen=True)
 class Answer:
-    """The JSON value of an answer. truncated: indices, in the request, of the inputs that were cut to fit the model."""
+    """A JSON answer.
+
+    value: the JSON value. truncated: indices of the inputs of the request that were cut to fit the model.
+    """
 
     value: Any
     truncated: frozenset[int] = frozenset()
@@ -55,17 +58,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One server-sent event. name: empty for an event that has only data."""
+    """One server-sent event. name: value of its field `event`; empty if it has none. data: its data lines, joined."""
 
     name: str
     data: str
 
 
 class Connection:
-    """Sends requests to a server. Use it as an asynchronous context manager.
+    """Sends requests to a server, and retries them while it is busy. Use it as an asynchronous context manager.
 
-    transport: replaces the network in tests.
-    sleep: waits before a retry.
+    transport: replaces the network in tests; None for the network.
+    sleep: waits a number of seconds before a retry.
+    Raises CommandError for a URL that is not that of a server.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Connection:
 
     @property
     def _patience_seconds(self) -> float | None:
-        """Longest wait for the next byte. Without a time limit a whole answer may take any time."""
+        """Longest wait for the next byte, in seconds; None for no limit if the request has no time limit."""
         seconds = self.target.timeout_seconds
         return None if seconds is None else seconds + LATE_SECONDS
 
@@ -110,43 +114,54 @@ class Connection:
         await self._client.aclose()
 
     async def post(self, path: str, body: Any) -> Answer:
-        """Send a JSON request and return the JSON answer. Raises RequestFailed, Unreachable."""
+        """Send a JSON request and return the JSON answer.
+
+        Raises RequestFailed for an answer that is an error, and Unreachable if no server answers.
+        """
         async with self._answer(path, body) as response:
             places = response.headers.get("x-truncated-inputs", "").split(",")
             return Answer(await _json(response), frozenset(int(place) for place in places if place.isdigit()))
 
     async def get(self, path: str) -> Any:
-        """Request a JSON document. Raises RequestFailed, Unreachable."""
+        """Request a JSON document with GET. Raises RequestFailed for an error, and Unreachable if no server answers."""
         async with self._answer(path, None) as response:
             return await _json(response)
 
     async def text(self, path: str) -> str:
-        """Request a document as text. Raises RequestFailed, Unreachable."""
+        """Request a document with GET, as text. Raises RequestFailed for an error, Unreachable if no server answers."""
         async with self._answer(path, None) as response:
             return (await response.aread()).decode(errors="replace")
 
     async def upload(self, path: str, fields: Mapping[str, str], name: str, data: bytes) -> Any:
-        """Send a form with a file and return the JSON answer. Arguments and errors are those of `upload_for_text`."""
+        """Send a form with a file, and return the JSON answer.
+
+        path: path of the route. fields: the other fields of the form. name, data: name and content of the file.
+        Raises RequestFailed for an answer that is an error, and Unreachable if no server answers.
+        """
         async with self._answer(path, None, data=fields, files={"file": (name, data)}) as response:
             return await _json(response)
 
     async def upload_for_text(self, path: str, fields: Mapping[str, str], name: str, data: bytes) -> str:
-        """Send a form with a file and return the answer as text. Raises RequestFailed, Unreachable.
+        """Send a form with a file, and return the answer as text.
 
         path: path of the route. fields: the other fields of the form. name, data: name and content of the file.
+        Raises RequestFailed for an answer that is an error, and Unreachable if no server answers.
         """
         async with self._answer(path, None, data=fields, files={"file": (name, data)}) as response:
             return (await response.aread()).decode(errors="replace")
 
     async def content(self, path: str, body: Any) -> bytes:
-        """Send a JSON request and return the bytes of the answer. Raises RequestFailed, Unreachable."""
+        """Send a JSON request, and return the bytes of the answer.
+
+        Raises RequestFailed for an answer that is an error, and Unreachable if no server answers.
+        """
         async with self._answer(path, body) as response:
             return await response.aread()
 
     async def events(self, path: str, body: Any) -> AsyncIterator[StreamEvent]:
-        """Send a JSON request and yield the server-sent events of the answer. Raises RequestFailed, Unreachable.
+        """Send a JSON request, and yield the server-sent events of the answer. Nothing is retried once it has begun.
 
-        Nothing is retried after the answer has begun.
+        Raises RequestFailed for an error and for an answer that breaks off, and Unreachable if no server answers.
         """
         async with self._answer(path, body) as response:
             try:
@@ -157,9 +172,12 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def _answer(self, path: str, body: Any, **form: Any) -> AsyncIterator[httpx.Response]:
-        """The response to a request whose status is 200, after retries. Its body is not read yet.
+        """Context manager of the response to a request, whose status is 200. The body is not read yet.
 
-        body: JSON; None for a GET request, and for a form. form: its `data` and `files`.
+        Requests are retried while the server is overloaded, not ready, or not reachable.
+
+        body: JSON; None for a GET request, and for a form. form: `data` and `files` of a form.
+        Raises RequestFailed for another status, and Unreachable if no server answers.
         """
         attempt = 0
         while True:
@@ -202,9 +220,10 @@ class Connection:
 
 
 async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[StreamEvent]:
-    """Parse server-sent events whose lines end in LF or CRLF. Source: WHATWG HTML Living Standard, section 9.2.6.
+    """Parse server-sent events whose lines end in LF or CRLF. chunks: bytes of the answer, divided at any place.
 
-    Lines are divided as bytes: httpx would also divide them at U+2028, which JSON may contain.
+    Lines are split as bytes, because httpx would also split text at U+2028, which JSON may contain.
+    Source: WHATWG HTML Living Standard, section 9.2.6.
     """
     name, data, rest = "", list[str](), b""
     async for chunk in chunks:
@@ -222,10 +241,11 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[StreamEvent
 
 
 def pause_seconds(retry_after: str | None, attempt: int) -> float:
-    """Time to wait before the next attempt.
+    """Seconds to wait before the next attempt.
 
-    retry_after: value of the header `Retry-After`, a number of seconds or a date.
-    attempt: number of attempts that failed before, from 0. Without the header, the pause doubles with each one.
+    retry_after: value of the header `Retry-After`, a number of seconds or a date; None for no header. The pause then
+        doubles with each attempt, and has a random factor from 0.5 to 1.
+    attempt: index of the attempt that has just failed, from 0.
     """
     if retry_after is not None:
         with contextlib.suppress(ValueError):
@@ -246,7 +266,10 @@ async def _json(response: httpx.Response) -> Any:
 
 
 async def _failure(response: httpx.Response, body: object) -> RequestFailed:
-    """The error of an answer whose status is not 200. body: the JSON of the request, or None."""
+    """Read the error from an answer whose status is not 200.
+
+    body: JSON body of the request, or None. The name of its model is put into a message about an unknown model.
+    """
     try:
         value = json.loads(await response.aread())
         error = value.get("error", value.get("message"))
@@ -263,7 +286,10 @@ async def _failure(response: httpx.Response, body: object) -> RequestFailed:
 
 
 def error_message(error: object) -> str:
-    """The text of an error in an answer: an object with a `message`, or a string. One line."""
+    """Return the message of an error as one line; empty if there is none.
+
+    error: the error of an answer, an object with a `message`, or a string.
+    """
     text = error.get("message") if isinstance(error, dict) else error
     return " ".join(text.split()) if isinstance(text, str) else ""
 

@@ -1,4 +1,4 @@
-"""The messages of a conversation, and the answers to them as `/v1/chat/completions` streams them."""
+"""The messages of a chat, and the answers to them, which `/v1/chat/completions` streams."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from server.system.terminal import styled
 class ChatAnswer:
     """An answer while it arrives.
 
-    parts: the written parts. finish_reason: why it ended, or None before.
-    tokens: tokens of the answer, as the server counts them; None without a count.
-    started, first, ended: times in seconds of the request, the first part and the end.
+    parts: the parts of the text so far. finish_reason: reason for the end of the answer; None before the end.
+    tokens: number of tokens as the server counts them; None without a count.
+    started: time at which the request was sent. first: time of the first part; None before. ended: time of the end.
+        All are seconds of `time.monotonic()`.
     """
 
     parts: list[str] = field(default_factory=list)
@@ -35,14 +36,17 @@ class ChatAnswer:
 
 
 class Conversation:
-    """The messages so far. The system message, if any, is the first one."""
+    """The messages of a chat so far. The system message, if there is one, is the first.
+
+    system: the system message; None for none.
+    """
 
     def __init__(self, system: str | None) -> None:
         self.messages: list[dict[str, str]] = []
         self.begin(system)
 
     def begin(self, system: str | None) -> None:
-        """Forget all messages, and set the system message."""
+        """Forget all messages, and set the system message; None or empty for none."""
         self.messages = [{"role": "system", "content": system}] if system else []
 
     @property
@@ -51,7 +55,7 @@ class Conversation:
         return first[0]["content"] if first and first[0]["role"] == "system" else None
 
     def take_back(self) -> str | None:
-        """Remove the last message of the user and its answer. Returns the message, or None without one."""
+        """Remove the user's last message and the answer to it. Returns the message; None if there is none."""
         while self.messages and self.messages[-1]["role"] != "system":
             message = self.messages.pop()
             if message["role"] == "user":
@@ -59,9 +63,13 @@ class Conversation:
         return None
 
     async def answer(self, connection: Connection, text: str, options: dict[str, Any], answer: ChatAnswer) -> None:
-        """Send a message and write the answer as it arrives.
+        """Send a message of the user, and write the answer to standard output as it arrives.
 
-        A failure before any text does not change the conversation. The written part of a stopped answer is kept.
+        If the request fails before any text arrives, the conversation does not change. If the answer is stopped, the
+        part that was written is kept.
+
+        options: further fields of the request. answer: filled with the answer.
+        Raises RequestFailed for an error, and AnswerCut if a time limit has ended the answer.
         """
         self.messages.append({"role": "user", "content": text})
         try:
@@ -75,7 +83,10 @@ class Conversation:
 
 
 async def _write_answer(connection: Connection, body: dict[str, Any], answer: ChatAnswer) -> None:
-    """Write an answer to standard output. Raises AnswerCut for one that a deadline ended, RequestFailed otherwise."""
+    """Send a request, and write the answer to standard output as it arrives. answer: filled with the answer.
+
+    Raises AnswerCut if a time limit has ended the answer, and RequestFailed for another error.
+    """
     complete = thinking = False
     try:
         async for event in connection.events("/v1/chat/completions", body):

@@ -18,15 +18,18 @@ _SUFFIXES_TEXT = """
 txt md html htm json srt vtt docx pptx xlsx odt odp epub po pot xliff xlf
 """
 SUFFIXES = frozenset(_SUFFIXES_TEXT.split())
-"""Formats of the server."""
+"""Suffixes of the document formats that the server translates."""
 FIELDS = frozenset({"source_lang", "target_lang"})
-"""Options of the command that a document takes."""
+"""Options of `triptych translate` that may be used with a document."""
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 
 
 def document(arguments: argparse.Namespace) -> Path | None:
-    """The document that a command names in place of texts; None for texts. It needs `--output`, unlike a text."""
+    """Return the document that a command names instead of texts; None if its arguments are texts.
+
+    An argument is a document if it is the only one, is the name of a file with a known suffix, and `--output` is given.
+    """
     if len(arguments.texts) != 1 or arguments.output is None or arguments.input is not None:
         return None
     with contextlib.suppress(OSError, ValueError):  # a text that cannot be a path
@@ -37,7 +40,7 @@ def document(arguments: argparse.Namespace) -> Path | None:
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
-    """Raise CommandError for options that a document does not take, or without the target language."""
+    """Raise CommandError if an option cannot be used with a document, or if the target language is missing."""
     other = next((name for name in fields if name not in FIELDS), None)
     if other is not None:
         raise CommandError(f"--{other.replace('_', '-')} is for texts, and the input is a document: leave it out")
@@ -48,7 +51,11 @@ def check_fields(fields: Mapping[str, Any]) -> None:
 async def translate_document(
     connection: Connection, path: Path, output: Path, fields: Mapping[str, str], quiet: bool
 ) -> None:
-    """Translate a document. Raises CommandError, and RequestFailed if the server cannot translate it."""
+    """Translate a document, and write the translation to a file.
+
+    path: the document. output: file to write. fields: options of the translation. quiet: whether to print nothing.
+    Raises CommandError for a file that cannot be read or written, and RequestFailed if the server cannot translate it.
+    """
     from tqdm import tqdm
 
     started = time.monotonic()

@@ -1,4 +1,7 @@
-"""Environment variables of the client commands. The server's settings share their prefix and leave them alone."""
+"""Environment variables of the client commands.
+
+They have the same prefix as the variables of the server's settings, which ignore them.
+"""
 
 URL = "TRIPTYCH_URL"
 API_KEY = "TRIPTYCH_API_KEY"

@@ -20,7 +20,10 @@ class CommandError(TriptychError):
 
 
 class Unreachable(CommandError):
-    """No server answers on the URL, or it closes the connection. timed_out: it sent nothing for too long."""
+    """No server answers on the URL, or the server closes the connection.
+
+    timed_out: whether the server was connected, but sent nothing for too long.
+    """
 
     def __init__(self, message: str, timed_out: bool = False) -> None:
         super().__init__(message)
@@ -28,10 +31,10 @@ class Unreachable(CommandError):
 
 
 class RequestFailed(CommandError):
-    """The server answered with an error.
+    """The server answered with an error, or its answer broke off.
 
-    status: HTTP status; 200 for an answer that failed after its beginning.
-    error: the error of the answer as JSON, if it has one.
+    status: HTTP status; 200 for an answer that failed after it had begun.
+    error: the error of the answer as JSON; None if it has none.
     """
 
     exit_code = 1
@@ -43,7 +46,7 @@ class RequestFailed(CommandError):
 
 
 class AnswerCut(RequestFailed):
-    """An answer was written as far as it goes, but a limit ended it before the model did."""
+    """A limit of tokens or time has ended an answer before the model did. The answer so far was written."""
 
     exit_code = 3
 

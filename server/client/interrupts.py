@@ -1,4 +1,4 @@
-"""Ctrl-C in commands that wait for a server."""
+"""Handle Ctrl-C in commands that wait for a server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ResultT = TypeVar("ResultT")
 
 
 async def interruptible(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Await `work`, and cancel it when the user presses Ctrl-C. Raises KeyboardInterrupt then.
+    """Await `work`, and return its result. Ctrl-C cancels it and raises KeyboardInterrupt.
 
-    `asyncio.run` alone can miss the key until the next event: a signal that arrives between Python's check for signals
-    and the system call that waits does not interrupt the call. The loop's own handlers wake the loop.
+    With `asyncio.run` alone, Ctrl-C can have no effect until the next event: a signal that arrives just before the
+    event loop's system call does not interrupt this call. A signal handler of the loop wakes it.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None

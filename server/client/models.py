@@ -1,4 +1,4 @@
-"""`triptych models --url`: the models of a running server, with what they can do and the memory they take."""
+"""`triptych models --url`: list the models of a running server, with their tasks and memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def served_models(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """The models of a server: names, and a line about each. Raises CommandError."""
+    """Return the models of a server: (name, line with tasks, family, dtype, memory and context).
+
+    Raises CommandError if no server answers, or if it refuses the request.
+    """
     url = arguments.url or os.environ.get(environment.URL) or DEFAULT_URL
     where = ServerAddress(url.rstrip("/"), api_key(arguments.api_key_file))
 
@@ -43,7 +46,10 @@ def served_models(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 async def describe_models(connection: Connection) -> list[dict[str, Any]]:
-    """The models as `GET /info` describes them. Other servers have names only, from `GET /v1/models`."""
+    """Return the models of a server as `GET /info` describes them.
+
+    For a server without this route, the descriptions have only a `name`, from `GET /v1/models`.
+    """
     try:
         models = (await connection.get("/info"))["models"]
         return [model for model in models if model["name"]]
@@ -56,7 +62,10 @@ async def describe_models(connection: Connection) -> list[dict[str, Any]]:
 
 
 async def model_names(connection: Connection) -> list[str]:
-    """The names of the models, from `GET /v1/models`; empty for a server without this route. Raises RequestFailed."""
+    """Return the names of the models, from `GET /v1/models`; empty for a server without this route.
+
+    Raises RequestFailed for any other error of the server.
+    """
     try:
         listed = await connection.get("/v1/models")
         return [str(model["id"]) for model in listed["data"]]
@@ -69,14 +78,17 @@ async def model_names(connection: Connection) -> list[str]:
 
 
 async def chat_models(connection: Connection) -> list[str]:
-    """The names of the models that can chat. A model of which the server does not tell its routes counts as one."""
+    """Return the names of the models that can chat. A model whose routes the server does not tell is included."""
     names = await model_names(connection)
     routes = {model["name"]: model.get("routes") for model in await describe_models(connection)}
     return [name for name in names if "/v1/chat/completions" in (routes.get(name) or ["/v1/chat/completions"])]
 
 
 async def check_chat_model(connection: Connection, name: str) -> None:
-    """Raises RequestFailed for a model that the server does not have, or that cannot chat."""
+    """Raise RequestFailed for a model that the server does not have, or that cannot chat.
+
+    A server that does not list its models passes.
+    """
     names = await model_names(connection)
     if not names:
         return  # a server that does not list its models

@@ -1,6 +1,6 @@
-"""The fields of request bodies that are flags, one table row each. The server checks their values.
+"""The fields of request bodies that can be given as flags of a command, one table row each.
 
-`tests/client/test_options.py` compares the table with the bodies of the server.
+The server checks their values. `tests/client/test_options.py` compares the tables with the server's request bodies.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _token(text: str) -> int | str:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object of a flag. Raises ArgumentTypeError."""
+    """Parse the JSON object in the value of a flag. Raises ArgumentTypeError for any other text."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -67,13 +67,14 @@ def json_object(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Option:
-    """One field of a request body as a flag.
+    """One field of a request body that is a flag of a command.
 
-    name: name of the field; the flag has `-` for `_`.
-    convert: text of the flag to the value of the field; bool stands for a flag and its opposite `--no-...`.
-    metavar: name of the value in the help text.
-    choices: all values of a field that has few.
-    repeated: whether the flag may be given several times. The values are joined.
+    name: name of the field; the flag has `-` in place of `_`.
+    group: heading of the flag in the help text. help: the help text.
+    convert: turns the text of the flag into the value of the field. bool stands for two flags, `--x` and `--no-x`.
+    metavar: name of the value in the help text; empty for a default.
+    choices: the possible values, if there are few; else empty.
+    repeated: whether the flag may be given several times; the values are then joined.
     """
 
     name: str
@@ -85,7 +86,7 @@ class Option:
     repeated: bool = False
 
     def add(self, parser: argparse._ActionsContainer) -> None:
-        """Add the flag to a parser. Its value is None if it is not given."""
+        """Add the flag to a parser. The value of a flag that is not given is None."""
         flag = "--" + self.name.replace("_", "-")
         if self.convert is bool:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=self.help)
@@ -142,7 +143,7 @@ GENERATION = (
     Option("forced_bos_token", "languages", _token, "first token of the answer, or its id", "TOKEN"),
     Option("decoder_prefix", "languages", str, "text with which the answer begins"),
 )  # fmt: skip
-"""Fields of `/generate` and `/translate`; `response_format` has flags of its own."""
+"""Fields of `/generate` and `/translate`, except `response_format`, which has separate flags."""
 
 CHAT = tuple(
     row
@@ -198,7 +199,7 @@ TRANSCRIPTION = (
     Option("seed", "sampling", int, "makes the random choices repeatable"),
     Option("num_beams", "beam search", int, "number of beams"),
 )
-"""Fields of the forms of `/v1/audio/transcriptions` and `/v1/audio/translations` that are used often."""
+"""The most useful form fields of `/v1/audio/transcriptions` and `/v1/audio/translations`."""
 
 CLASSIFICATION = (
     Option("top_k", "answer", int, "number of labels per text (default: 1, with --json all)"),
@@ -209,7 +210,7 @@ CLASSIFICATION = (
 
 
 def add_flags(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add options to a command line parser as flags, under one heading for each group of options."""
+    """Add options to a parser as flags, under one heading for each group of options."""
     groups: dict[str, argparse._ActionsContainer] = {}
     for option in options:
         if option.group not in groups:
@@ -218,7 +219,7 @@ def add_flags(parser: argparse.ArgumentParser, options: Sequence[Option]) -> Non
 
 
 def add_format_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for `response_format`."""
+    """Add the flags that set `response_format`: `--schema`, `--regex` and `--choice`."""
     group = parser.add_argument_group("format of the answer").add_mutually_exclusive_group()
     group.add_argument("--schema", type=Path, metavar="FILE", help="JSON that matches the JSON schema in a file")
     group.add_argument("--regex", metavar="PATTERN", help="text that matches a regular expression")
@@ -226,7 +227,7 @@ def add_format_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def fields(arguments: argparse.Namespace, options: Sequence[Option]) -> dict[str, Any]:
-    """The fields of the flags that were given."""
+    """Return the request fields for the flags that were given, by the names of the fields."""
     sent: dict[str, Any] = {}
     for option in options:
         value = getattr(arguments, option.name)
@@ -241,7 +242,10 @@ def fields(arguments: argparse.Namespace, options: Sequence[Option]) -> dict[str
 
 
 def response_format(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The field `response_format` if a flag sets it, else nothing. Raises CommandError for an unreadable file."""
+    """Return the field `response_format` in a dict; an empty dict if no flag sets it.
+
+    Raises CommandError for a schema file that cannot be read or is not JSON.
+    """
     if arguments.schema is not None:
         try:
             schema = json.loads(arguments.schema.read_text(encoding="utf-8"))

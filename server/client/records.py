@@ -1,10 +1,10 @@
-"""Inputs and outputs of a batch: texts, lines, or JSON lines.
+"""Read the inputs of a batch (one text, lines, or JSON lines), and write its outcomes as JSON lines.
 
-A line of JSON is a text in quotes, or an object with the text and any fields of the request. Such a field replaces the
-flag of the command for the same field. `id` names the line in the output.
+An input line of JSON is a string, or an object with the text and any fields of the request. Such a field takes
+precedence over the command's flag for it. The field `id` names the line in the output.
 
 The output has one object per line: `line`, `id` if there was one, `answer` or `error`, and `truncated` if the text was
-cut to fit the model. An answer that its time limit has cut has the finish reason `timeout`.
+cut to fit the model. An answer that the time limit has ended has the finish reason `timeout`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NOT_IN_BATCHES = ("stream",)
 
 @dataclass(frozen=True)
 class Record:
-    """One input.
+    """One input of a batch.
 
     line: line number in the input, from 1.
     item: a text, or another value that the request accepts (token ids, a pair of texts).
-    id: value of the field `id`, or None.
-    fields: fields of the request, which replace the flags of the command for the same fields.
+    id: value of the field `id`; None if there is none.
+    fields: fields of the request, which take precedence over the command's flags.
     """
 
     line: int
@@ -41,7 +41,7 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str | int]:
-        """Finds the answer to this input in the output of an earlier run."""
+        """Key by which the answer to this input is found in the output of an earlier run: its id, or its line."""
         return ("line", self.line) if self.id is None else ("id", self.id)
 
 
@@ -49,7 +49,8 @@ class Record:
 class Outcome:
     """The result of one input: an answer or an error.
 
-    error: the error of the server's answer as JSON, with at least a `message`; None for an answer.
+    record: the input. answer: the answer as JSON.
+    error: the server's error as JSON, with at least a `message`; None if there is an answer.
     truncated: whether the text was cut to fit the model.
     """
 
@@ -65,17 +66,17 @@ class Outcome:
 
     @property
     def short(self) -> bool:
-        """Whether the limit of tokens has ended the answer."""
+        """Whether the limit of tokens has ended the answer before the model did."""
         return self.error is None and "length" in finish_reasons(self.answer)
 
 
 def is_cut(answer: Any) -> bool:
-    """Whether a part of a native answer has the finish reason `timeout`."""
+    """Whether a time limit has ended an answer, or a part of it (finish reason `timeout`)."""
     return "timeout" in finish_reasons(answer)
 
 
 def finish_reasons(answer: Any) -> set[str]:
-    """The finish reasons of the parts of a native answer."""
+    """Return the finish reasons in an answer of `/generate` or `/translate`, and in its choices or translations."""
     if not isinstance(answer, dict):
         return set()
     parts = [*answer.get("choices", ()), *answer.get("translations", ()), answer]
@@ -85,12 +86,13 @@ def finish_reasons(answer: Any) -> set[str]:
 def read_records(
     texts: Sequence[str], source: Path | None, format: Format | None, default: Format, field: str
 ) -> list[Record]:
-    """The inputs of a command: its arguments, else a file, else standard input.
+    """Return the inputs of a command: its arguments, else the contents of a file or of standard input.
 
-    source: the file; `-` is standard input.
-    format: None chooses JSON lines by the name of the file, and `default` otherwise.
+    texts: the arguments; `-` alone is standard input.
+    source: the file; `-` or None is standard input.
+    format: format of the file. None: JSON lines if the file's name says so, else `default`.
     field: field of the request that holds the text.
-    Raises CommandError for an input that cannot be read.
+    Raises CommandError for an input that cannot be read or has the wrong form.
     """
     if texts and texts != ["-"]:
         if source is not None:
@@ -110,7 +112,10 @@ def read_records(
 
 
 def _read(source: Path | None) -> tuple[str, str]:
-    """The name and the text of a file, or of standard input."""
+    """Read a file, or standard input for None and `-`. Returns its name for messages, and its text.
+
+    Raises CommandError for a file that cannot be read or is not UTF-8, and if standard input is a terminal.
+    """
     if source is None or str(source) == "-":
         if sys.stdin.isatty():
             raise CommandError("no text: write it after the command, pipe it in, or name a file with --input")
@@ -161,7 +166,7 @@ def _check_unique(name: str, records: Iterable[Record]) -> None:
 
 
 class JsonLines:
-    """Writes outcomes as JSON lines. Each line is complete in the file before the next one begins."""
+    """Writes outcomes to a file as JSON lines. Each line is flushed before the next one is written."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -178,11 +183,11 @@ class JsonLines:
 
 
 def remaining(records: Sequence[Record], output: Path) -> list[Record]:
-    """The inputs without a complete answer in the output of an earlier run.
+    """Return the inputs that have no complete answer in the output of an earlier run.
 
-    Removes lines from that output which the next run writes again: errors, answers that a time limit has cut, and the
+    Removes lines from the output that will be written again: errors, answers that a time limit has ended, and the
     unfinished last line of a run that was killed. Raises CommandError for a file that is not the output of these
-    inputs.
+    inputs, or cannot be read or written.
     """
     keys = {record.key for record in records}
     done: set[tuple[str, str | int]] = set()
@@ -212,7 +217,10 @@ def remaining(records: Sequence[Record], output: Path) -> list[Record]:
 
 
 def _replace(path: Path, data: bytes, earlier: bytes) -> None:
-    """Replace the content of a file atomically: an interruption leaves the old or the new content."""
+    """Replace the content of a file atomically: after an interruption, it has the old or the new content.
+
+    earlier: the old content; nothing is written if it is the same. Raises CommandError if the file cannot be written.
+    """
     if data == earlier:
         return
     temporary = path.with_name(path.name + ".tmp")

@@ -52,7 +52,11 @@ def _count(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace, start: StartServer) -> None:
-    """Run the command. Raises CommandError."""
+    """Run the command: print the texts by falling score.
+
+    start: starts a server in this process, for `--load`.
+    Raises CommandError for wrong input, without a server, and for a refused request.
+    """
     records = read_records(arguments.texts, arguments.input, None, "lines", "text")
     texts = [record.item for record in records]
     if not texts:

@@ -1,4 +1,4 @@
-"""The server that a command talks to: one on a URL, or one that runs in this process for the time of the command."""
+"""Choose the server of a command: a server on a URL, or one that runs in this process during the command."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from server.client.connection import DEFAULT_URL, ServerAddress
 from server.client.errors import CommandError
 
 StartServer = Callable[[str, Mapping[str, str]], AbstractContextManager[tuple[str, str]]]
-"""Starts a server in this process and returns its URL and its API key.
+"""Function that starts a server in this process. Returns a context manager of the server's URL and API key.
 
-Arguments: the model, as `[NAME=]PATH_OR_HUB_ID`, and settings of the server by name.
+Its arguments are the model, as `[NAME=]PATH_OR_HUB_ID`, and settings of the server by name.
 """
 
 LOAD_SETTINGS = {
@@ -28,7 +28,7 @@ LOAD_SETTINGS = {
     "kv_cache_dtype": "int8: keys and values in half the memory of bfloat16",
     "threads": "number of torch threads",
 }
-"""Settings of the server that can be given as flags together with --load."""
+"""Settings of the server that can be given as flags together with `--load`, with their help texts."""
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def add_target_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """Parse a positive number of a flag. Raises ArgumentTypeError."""
+    """Parse a positive, finite number in the value of a flag. Raises ArgumentTypeError for any other text."""
     try:
         value = float(text)
     except ValueError:
@@ -71,7 +71,13 @@ def seconds(text: str) -> float:
 
 @contextlib.contextmanager
 def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[ServerAddress, str | None]]:
-    """The server of a command, and the name of its model or None. A server of this process stops at the end."""
+    """Context manager of the server of a command. Yields its address, and the name of the model to use.
+
+    The name is None for the server's default model. With `--load`, the server runs in this process until the end.
+
+    start: starts a server in this process.
+    Raises CommandError for flags that exclude each other, and the errors of `start`.
+    """
     settings = {name: value for name in LOAD_SETTINGS if (value := getattr(arguments, name)) is not None}
     limits = {"retries": arguments.retries, "timeout_seconds": arguments.timeout}
     if arguments.load is None:
@@ -93,7 +99,11 @@ def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[
 
 
 def api_key(file: Path | None) -> str:
-    """The API key: the first line of the file that is no comment; without a file, the environment's; empty for none."""
+    """Return the API key to send; empty for none.
+
+    file: file whose first line that is no comment is the key; None to use the environment variable.
+    Raises CommandError for a file that cannot be read or has no key.
+    """
     if file is None:
         return os.environ.get(environment.API_KEY, "").strip()
     try:

@@ -1,4 +1,4 @@
-"""The four tasks that take texts: the route of each request, its answers, and the answers as text."""
+"""The tasks generate, translate, embed and classify: the route of each, its request, and its answers as text."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from server.client.options import CLASSIFICATION, EMBEDDING, GENERATION, TRANSLA
 from server.client.records import Format, Outcome, Record
 
 FATAL_STATUSES = frozenset({401, 403, 404, 405, 429, 502, 503})
-"""Failures that further inputs would share: a wrong key, route or model, and a server that stayed busy."""
+"""Statuses that stop the command, because all inputs would fail: a wrong key, route or model, or a busy server."""
 
 
 @dataclass(frozen=True)
 class TextTask:
     """A command that sends texts to one route.
 
-    path: the route. field: its field for the text. options: its other fields.
-    generates: whether the answer is text, which can be streamed and constrained.
-    group_size: number of texts in a request by default; 1 for a route that is not given lists.
-    format: how a file or standard input is read.
-    split: function from the answer of a request to the answers to its texts, in order.
-    text: function from an answer and its input to text.
+    name: name of the command.
+    path: the route. field: field of the request for the text. options: other fields of the request.
+    generates: whether the answer is generated text, which can be streamed and constrained.
+    group_size: default number of texts in a request; 1 for a route to which single texts are sent.
+    format: default format of a file or standard input.
+    split: returns the answer to each text, in order, from the answer to a request.
+    text: returns the text to print for an answer and its input.
     """
 
     name: str
@@ -39,7 +40,10 @@ class TextTask:
     text: Callable[[Any, Record], str]
 
     def body(self, items: Sequence[Record], fields: dict[str, Any]) -> dict[str, Any]:
-        """The request for some inputs, which have the same fields."""
+        """Return the JSON body of the request for some inputs.
+
+        items: inputs with the same fields. fields: fields for all requests; those of the inputs take precedence.
+        """
         inputs: Any = items[0].item if self.group_size == 1 else [item.item for item in items]
         return {self.field: inputs} | fields | items[0].fields
 
@@ -81,7 +85,7 @@ TASKS = {
 
 
 def groups(records: Sequence[Record], size: int) -> list[list[Record]]:
-    """Divide inputs into requests: neighbours with the same fields, `size` at most."""
+    """Divide inputs into requests. A request has up to `size` neighbouring inputs with the same fields."""
     divided: list[list[Record]] = []
     for record in records:
         if divided and len(divided[-1]) < size and divided[-1][0].fields == record.fields:
@@ -94,9 +98,13 @@ def groups(records: Sequence[Record], size: int) -> list[list[Record]]:
 async def send(
     connection: Connection, task: TextTask, group: Sequence[Record], fields: dict[str, Any]
 ) -> list[Outcome]:
-    """Send some inputs in one request. If the server refuses it, each input is sent alone, so that each fails alone.
+    """Send some inputs in one request. Returns the outcome of each, in order.
 
-    Raises RequestFailed for a failure that further inputs would share, Unreachable without a server.
+    If the server refuses the request, each input is sent alone, so that only the faulty inputs fail.
+
+    fields: fields of the request.
+    Raises RequestFailed for an error that all inputs would get (`FATAL_STATUSES`), Unreachable if no server answers,
+    and CommandError for an answer of another form.
     """
     try:
         answer = await connection.post(task.path, task.body(group, fields))
@@ -114,7 +122,7 @@ async def send(
 
 
 def _error_of(answer: Any) -> Any:
-    """The error of an answer that failed alone, or None. Of several choices, the first error counts."""
+    """Return the error inside the answer to one input, or inside one of its choices; None if there is none."""
     parts = answer.get("choices", [answer]) if isinstance(answer, dict) else []
     return next((part["error"] for part in parts if "error" in part), None)
 

@@ -1,4 +1,4 @@
-"""A conversation in the terminal: its prompt, its commands, and a line of statistics below each answer."""
+"""A chat in the terminal: reads messages and commands, and prints a line of statistics below each answer."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from server.system.terminal import Style, prompt, styled
 BLOCK = '"""'
 CHAT_PATH = "/v1/chat/completions"
 OPTIONS = {option.name: option for option in CHAT}
-"""Settings that `/set` accepts, by name."""
+"""Settings that the command `/set` accepts, by name."""
 MIN_DECODING_SECONDS = 0.05
-"""A shorter time tells how the tokens were sent, not how fast they were computed."""
+"""Least time from the first to the last token for which a speed is shown. A shorter time is mostly network delay."""
 RENAMED = {"max_new_tokens": "max_completion_tokens"}
-"""Fields of the request that have another name than their setting, by setting."""
+"""Name of the request field, for settings whose field has another name."""
 
 
 class TerminalChat:
-    """Reads messages and commands until the end of the input.
+    """A chat in the terminal: reads messages and commands until the user ends it.
 
-    conversation: the messages so far.
-    where: the server. options: fields of each request.
-    runner: runs the requests.
+    conversation: the messages so far. where: the server.
+    options: fields of each request, which `/set` and `/model` change. runner: runs the requests.
     """
 
     def __init__(
@@ -59,7 +58,10 @@ class TerminalChat:
         }
 
     def run(self) -> None:
-        """Connect, then talk until the user ends it. Raises CommandError without a server or a model."""
+        """Check the server and the model, then read and answer messages until the user ends the chat.
+
+        Raises CommandError if no server answers, or if the model does not exist or cannot chat.
+        """
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401, gives `input` line editing and history
         model = self._request(self._check_model)
@@ -94,7 +96,10 @@ class TerminalChat:
         return self._runner.run(interruptible(connected()))
 
     async def _check_model(self, connection: Connection) -> str | None:
-        """The model that answers, or None if the server does not say. Raises RequestFailed for a wrong one."""
+        """Return the name of the model that answers; None if the server does not tell it.
+
+        Raises RequestFailed for a chosen model that does not exist or cannot chat.
+        """
         chosen = self._options.get("model")
         if chosen is not None:
             await check_chat_model(connection, chosen)
@@ -167,7 +172,7 @@ class TerminalChat:
             _tell("there is no message to answer again")
 
     def _answered(self) -> bool:
-        """Whether the server answered the last message. A message that failed is not in the conversation."""
+        """Whether the server has answered the last message. The conversation does not contain a message that failed."""
         sent = [message["content"] for message in self._conversation.messages if message["role"] == "user"]
         return sent[-1:] == [self._last]
 
@@ -199,7 +204,7 @@ class TerminalChat:
 
 
 def statistics(answer: ChatAnswer) -> str:
-    """A line about an answer: its tokens, its speed, and the time to its first part."""
+    """Return a line about an answer: number of tokens, duration, time to the first token, and tokens per second."""
     seconds = answer.ended - answer.started
     parts = [f"{seconds:.1f} s"]
     if answer.first is not None:
@@ -222,7 +227,10 @@ def _converted(option: Option, value: str) -> Any:
 
 
 def _read_message() -> str:
-    """A line, or the lines between two lines of three quotes. Raises EOFError at the end of the input."""
+    """Read a message: a line, or several lines between two marks of three double quotes.
+
+    Raises EOFError at the end of the input.
+    """
     line = input(prompt("> ")).strip()
     if not line.startswith(BLOCK):
         return line

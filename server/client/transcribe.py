@@ -17,9 +17,9 @@ from server.client.target import StartServer, add_target_flags, target
 from server.system.help_texts import HelpFormatter
 
 FORMATS = {"text": "txt", "srt": "srt", "vtt": "vtt", "json": "json", "verbose_json": "json"}
-"""Formats of the answer, and the suffix of a file that holds one."""
+"""Suffix of an output file, by the format of the answer."""
 STANDARD_INPUT = "recording"
-"""Name of the recording that is read from standard input."""
+"""Name that is used for a recording from standard input."""
 EXAMPLES = """\
   triptych transcribe meeting.mp3
   triptych transcribe talk.wav --language en --format srt -o talk.srt
@@ -53,7 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, start: StartServer) -> None:
-    """Run the command. Raises CommandError."""
+    """Run the command: transcribe the recordings one after another, and write each transcript.
+
+    start: starts a server in this process, for `--load`.
+    Raises CommandError for wrong arguments or files, without a server, and for a refused request.
+    """
     if arguments.translate and arguments.language is not None:
         raise CommandError("--translate detects the language of the speech: leave out --language")
     outputs = _outputs(arguments)
@@ -78,7 +82,10 @@ def _text(value: Any) -> str:
 
 
 def _outputs(arguments: argparse.Namespace) -> list[Path | None]:
-    """The output file of each recording, or None for standard output. Raises CommandError."""
+    """Return the output file of each recording; None for standard output.
+
+    Raises CommandError if several recordings would go into one file, or if a file exists and may not be replaced.
+    """
     output: Path | None = arguments.output
     several = len(arguments.recordings) > 1
     if output is None:

@@ -1,1 +1,1 @@
-"""Commands that work on a model themselves: quantize, `check --profile`, and a server for one command."""
+"""Commands of `triptych` that work without a running server: check, quantize, pull, list, show, rm, completion."""

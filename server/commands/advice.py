@@ -1,8 +1,8 @@
 """Advise a setting of `--dtype` or `--quantize` for a model on this machine, by memory and estimated speed.
 
-The speeds are estimates from a short measurement: other programs slow it down, and a model that fits the caches of the
-processor is faster. A decode step reads all weights once, so the bandwidth of the memory limits the tokens of one
-stream. A prompt is limited by the products that the processor computes. Imports torch only when it measures.
+The speeds are estimates from a short measurement. Other programs make them too low, and a model that fits the caches of
+the processor is faster. A decode step reads all weights once, so the memory bandwidth limits the speed of one stream.
+The speed of prompts is limited by matrix products. Imports torch only when it measures.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from server.ipc.wire.descriptions import ModelInfo
 
 _READ_BYTES = 256 << 20
-"""More than the caches of a processor hold."""
+"""Size of the tensor whose reading is timed. It is larger than the caches of a processor."""
 _SIZE = 1024
 """Rows and columns of the matrices whose product is measured."""
 _ROUNDS = 3
 MIN_TOKENS_PER_SECOND = 8.0
-"""Speed at which a reader follows a stream. A more exact setting is advised only if it is as fast."""
+"""Least speed of one stream for a setting to be advised, about the speed at which people read."""
 MEMORY_SHARE = 0.9
-"""Part of the free memory that is given to weights and KV cache. Steps need the rest."""
+"""Share of the free memory for weights and KV cache. Steps need the rest."""
 COMPARED = ("float32", "bfloat16", "int8", "int6", "int5", "int4")
-"""The settings to compare, the most exact first."""
+"""The settings to compare, by falling precision."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured.
+    """The measured speed and memory of this machine.
 
-    cores: number of threads. read_bytes: bytes read per second. operations: float32 operations per second.
-    free_bytes: memory that is available.
+    cores: number of threads. read_bytes: bytes read from memory per second. operations: float32 operations per second.
+    free_bytes: bytes of memory that are free.
     """
 
     cores: int
@@ -41,7 +41,10 @@ class Machine:
 
 
 def measure(cores: int, free_bytes: int) -> Machine:
-    """Measure this machine for about half a second. cores: number of threads."""
+    """Measure the speed of this machine, which takes about half a second.
+
+    cores: number of threads. free_bytes: bytes of memory that are free.
+    """
     import torch
 
     torch.set_num_threads(cores)
@@ -60,9 +63,11 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def advice(info: ModelInfo, machine: Machine, sizes: Mapping[str, int]) -> Sequence[tuple[str, str]]:
-    """A table: the machine, a row for each setting, and the setting to take. A quantized checkpoint has one setting.
+    """Return the rows of a table, (name, text): the machine, each setting, and the advised setting.
 
-    sizes: bytes of the weights with each setting.
+    A quantized checkpoint has a row for its own format only, and no advice.
+
+    sizes: bytes of the weights with each setting; empty if they are not known.
     """
     rows = [
         (
@@ -108,7 +113,7 @@ def _flags(setting: str | None) -> str:
 
 
 def _cache_value_bytes(info: ModelInfo) -> int:
-    """Bytes of one value in the KV cache of the loaded model."""
+    """Bytes of one number in the KV cache of the loaded model."""
     if info.kv_cache_dtype == "int8":
         return 1
     return 4 if info.dtype == "float32" and info.quantization is None else 2

@@ -18,7 +18,11 @@ def check(
     worker: Sequence[str],
     run: Callable[[Callable[[], Awaitable[Any]]], Any],
 ) -> None:
-    """Run the command. run: runs a coroutine function. Raises CheckpointError."""
+    """Run the command: print a table about a checkpoint, or one for each encoder of a router of two encoders.
+
+    worker: command that starts a worker process. run: runs a coroutine function and returns its result.
+    Raises CheckpointError for a checkpoint that cannot be found or loaded.
+    """
     from server.commands.advice import advice, measure
     from server.commands.downloads import download
     from server.commands.setting_sizes import setting_sizes, size_rows

@@ -31,7 +31,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The script of a shell for a parser with its commands. Raises StartError without the package that writes it."""
+    """Return the completion script of a shell.
+
+    shell: `bash`, `zsh` or `fish`. parser: the parser of `triptych`, with its commands.
+    Raises StartError if the package shtab is not installed.
+    """
     try:
         import shtab
     except ImportError:

@@ -1,4 +1,7 @@
-"""Fetch models from the hub before they are loaded: a bar or log lines, and probes that answer meanwhile."""
+"""Download models from the Hugging Face hub before they are loaded.
+
+The progress is shown as a bar or as log lines, and the server's health probes are answered meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("triptych")
 
 _LOG_STEP = 0.1
-"""Share of a download after which there is another log line."""
+"""Share of a download after which the next log line is written."""
 
 
 class Downloads:
-    """Fetches models, one after another, and reports the progress.
+    """Downloads models, one after another, and shows the progress. Also the ASGI application that answers meanwhile.
 
-    sources: the models. bars: whether a bar may be drawn on a terminal; otherwise there are log lines.
-    planned: the downloads that are needed, if they are known already; else None.
+    sources: the models. bars: whether a bar may be drawn on a terminal; otherwise log lines are written.
+    planned: the downloads that are needed; None to ask the hub.
     """
 
     def __init__(self, sources: Sequence[HubSource], bars: bool, planned: Sequence[Download] | None = None) -> None:
@@ -54,7 +57,7 @@ class Downloads:
         return sum(download.total_bytes for download in self._fetched)
 
     def run(self) -> None:
-        """Ask the hub about all models, then fetch them. Raises CheckpointError."""
+        """Ask the hub about all models, then download them. Raises CheckpointError if one cannot be fetched."""
         from weights.hub.fetch import fetch
 
         try:
@@ -68,7 +71,7 @@ class Downloads:
 
     @contextlib.contextmanager
     def _shown(self, download: Download) -> Iterator[None]:
-        """Context manager around one download: a thread shows its progress."""
+        """Context manager around one download, in which a thread shows the progress."""
         from tqdm import tqdm
 
         stop = threading.Event()
@@ -104,7 +107,7 @@ class Downloads:
             log.info("%s", message)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The application that answers meanwhile: `/health` is 200, and all else 503 with the progress."""
+        """Answer an HTTP request during the download: 200 for `/health`, and 503 with the progress for other paths."""
         if scope["type"] != "http":
             return
         if scope["path"] == "/health":
@@ -122,9 +125,12 @@ class Downloads:
 def download_while_serving(
     settings: Settings, endpoints: Endpoints, run: Callable[[Callable[[], Awaitable[Any]]], Any]
 ) -> None:
-    """Fetch the models of a server that are not in the cache, and answer its probes meanwhile.
+    """Download the models of a server that are not in the cache, and answer its health probes meanwhile.
 
-    run: runs a coroutine function. Raises CheckpointError.
+    Does nothing with `HF_HUB_OFFLINE`.
+
+    endpoints: the open listening sockets. run: runs a coroutine function and returns its result.
+    Raises CheckpointError for a model that cannot be fetched.
     """
     from huggingface_hub import constants
 
@@ -149,7 +155,7 @@ def download_while_serving(
 
 
 def _stop() -> None:
-    """End the process at once. The threads that fetch would end only with their files."""
+    """End the process at once, because the downloading threads would end only after their files."""
     log.warning("stopped during a download: the next start continues it")
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -157,7 +163,10 @@ def _stop() -> None:
 
 
 def download(sources: Sequence[HubSource]) -> None:
-    """Fetch models that are not in the cache, for a command of the terminal. Raises CheckpointError."""
+    """Download the models that are not in the cache, for a command in a terminal.
+
+    Does nothing with `HF_HUB_OFFLINE`. Raises CheckpointError for a model that cannot be fetched.
+    """
     from huggingface_hub import constants
 
     missing = [source for source in sources if find_cached(source) is None]
@@ -166,7 +175,7 @@ def download(sources: Sequence[HubSource]) -> None:
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Run work in a thread, so that Ctrl-C ends the process at once. Raises the exception of the work."""
+    """Run a function in a thread and wait for it, so that Ctrl-C ends the process at once. Raises its exceptions."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -188,7 +197,7 @@ def in_thread(work: Callable[[], None]) -> None:
 
 
 def describe(download: Download) -> str:
-    """What is fetched, how large it is, and where to."""
+    """Describe a download in one line: repository, commit, number and size of the files, and the target directory."""
     from huggingface_hub import constants
 
     count, total, there = len(download.missing), download.total_bytes, download.done_bytes
@@ -200,7 +209,7 @@ def describe(download: Download) -> str:
 
 
 def size_text(size: float) -> str:
-    """A size in bytes for people."""
+    """Write a number of bytes for people, for example `3.1 MiB`."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,4 +1,7 @@
-"""`triptych pull`, `list`, `show` and `rm`: the models of the hub cache, which other programs share."""
+"""`triptych pull`, `list`, `show` and `rm`: the models in the cache of the Hugging Face hub.
+
+Other programs use the same cache.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _ENDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add the arguments of a command to its parser."""
+    """Add the arguments of a command to its parser. name: `pull`, `list`, `show` or `rm`."""
     parser.formatter_class = HelpFormatter
     parser.epilog = f"examples:\n{EXAMPLES[name]}\n\n{_ENDS[name]}{_ENVIRONMENT}"
     if name == "list":
@@ -54,7 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(arguments: argparse.Namespace, name: str) -> None:
-    """Run a command. Raises CheckpointError, StartError."""
+    """Run a command. name: `pull`, `list`, `show` or `rm`.
+
+    Raises StartError for wrong arguments, and CheckpointError for a model that cannot be found or fetched.
+    """
     from weights.errors import ResolveError
 
     try:
@@ -155,7 +161,10 @@ def _commit(directory: Path) -> str:
 
 
 def _state(found: Path) -> str:
-    """One line about a downloaded model: its kind, and whether this server can run it. Reads no weights."""
+    """Say in one line which architecture a downloaded model has, and whether this server can run it. Reads no weights.
+
+    found: directory of the model, or its GGUF file.
+    """
     from models.checkpoint.checkpoint_heads import read_files
     from models.config import ConfigError
     from weights.errors import ResolveError

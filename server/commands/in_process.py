@@ -1,6 +1,6 @@
-"""Run the server in a thread of this process, for commands that load a model themselves.
+"""Run a server in a thread of this process, for client commands that load a model instead of calling a server.
 
-The worker is a child process as always; it ends with the server.
+The worker is a child process, as in any server; it ends with the server.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _PRIVATE = {
     "access_log": False,
     "traces": False,
 }
-"""Settings of a server for one command. They take precedence over the environment."""
+"""Settings of a server that runs for one command. They take precedence over the environment and over flags."""
 
 
 @contextlib.contextmanager
 def serve_in_process(model: str, flags: Mapping[str, str], worker: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Serve a model on a free loopback port inside the `with` block. Yields the URL and an API key.
+    """Context manager that serves a model on a free loopback port. Yields the URL and an API key.
 
-    The key keeps other users of the machine out.
+    The key is random, so that other users of the machine cannot use the server.
 
     model: `[NAME=]PATH_OR_HUB_ID`.
-    flags: further settings by name.
+    flags: further settings, by name.
     worker: command that starts the worker process.
-    Raises StartError, or CheckpointError for a bad checkpoint.
+    Raises StartError for invalid settings, and CheckpointError for a checkpoint that cannot be found or loaded.
     """
     key = secrets.token_urlsafe(24)
     settings = load({**flags, **_PRIVATE, "models": [model], "api_keys": [key]})

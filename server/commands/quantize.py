@@ -1,4 +1,4 @@
-"""`triptych quantize`: write a quantised copy of a checkpoint. Imports torch only when it runs."""
+"""`triptych quantize`: write a quantized copy of a checkpoint. Imports torch only when it runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Exit code: 0 written, 1 the checkpoint cannot be quantized, 2 wrong command or O
 
 _PIECES = 32
 _PIECE_CHARACTERS, _PIECE_TOKENS = 2400, 512
-"""Size of a piece of the texts that calibrate; the tokens are the limit."""
+"""Most characters and tokens of a piece of the calibration texts. A piece is cut to the tokens."""
 _MAX_BYTES = 64 << 20
 PRECISIONS = ("int8", "int6", "int4", "int8-fast", "int4-128", "fp8")
 
@@ -54,7 +54,7 @@ _ROUNDED_AS = {
     "int4": "4 bits without minimums, 6 bits as serve --quantize int4",
     "fp8": "weights alone, for other engines",
 }
-"""Description of the rounded weights by precision, where `serve --quantize` with the same name rounds differently."""
+"""Description of the rounding, for the precisions that `serve --quantize` rounds differently or does not have."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Sequence[tuple[str, str]]:
-    """Run the command. Returns a table of what was written.
+    """Run the command. Returns the rows of a table, (name, text), that describes the written checkpoint.
 
-    Raises CheckpointError for a checkpoint that cannot be quantised, and StartError where files cannot be read or
-    written.
+    Raises CheckpointError for a checkpoint that cannot be found or quantized, and StartError if the calibration texts
+    cannot be read or the copy cannot be written.
     """
     from tqdm import tqdm
 
@@ -119,8 +119,9 @@ def _rounded_as(precision: str, report: QuantizeReport) -> str:
 
 
 def _token_ids(source: Path, files: Sequence[Path]) -> Sequence[Sequence[int]]:
-    """Token ids of some pieces of the files' texts, spread evenly over them.
+    """Return the token ids of up to `_PIECES` pieces of the calibration texts, spread evenly over them.
 
+    source: directory of the checkpoint, whose tokenizer is used. files: the texts.
     Raises StartError for a file that cannot be read, is too large or is not UTF-8.
     """
     from models.checkpoint.checkpoint_heads import read_files

@@ -1,4 +1,4 @@
-"""The sizes that `triptych check` prints: memory of the weights with each setting. Imports torch only when it runs."""
+"""The memory of a model's weights with each setting, which `triptych check` prints. Imports torch only when it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _SIZES_PER_ROW = 4
 
 
 def setting_sizes(entry: str, settings: Settings) -> Mapping[str, int]:
-    """Memory of the weights for each setting of `--quantize`, and for float32 and bfloat16; empty if it is unknown.
+    """Return the bytes of a model's weights with each setting: float32, bfloat16, and those of `--quantize`.
+
+    Empty if the sizes cannot be computed.
 
     entry: `[NAME=]PATH_OR_HUB_ID` of a checkpoint that has been checked.
     """
@@ -34,7 +36,7 @@ def setting_sizes(entry: str, settings: Settings) -> Mapping[str, int]:
 
 
 def size_rows(found: Mapping[str, int]) -> Sequence[tuple[str, str]]:
-    """Rows of the table with these sizes."""
+    """Return the rows, (name, text), that list the sizes in a table. found: bytes, by the name of the setting."""
     sizes = [f"{name} {size / 2**20:,.1f} MiB" for name, size in found.items()]
     rows = [", ".join(sizes[first : first + _SIZES_PER_ROW]) for first in range(0, len(sizes), _SIZES_PER_ROW)]
     return [("sizes" if index == 0 else "", row) for index, row in enumerate(rows)]

@@ -1,7 +1,7 @@
-"""`triptych check --profile`: the time of each operation of a step on a CPU. Imports torch only when it runs.
+"""`triptych check --profile`: the time of each operation in a step on a CPU. Imports torch only when it runs.
 
-The model is loaded in this process, after the worker of the check has ended. It computes steps on random tokens: a
-decoder one new token after a prompt, another model one text.
+The model is loaded in this process, after the worker of the check has ended. It computes steps on random tokens. A
+decoder computes one new token after a prompt; another model computes one text.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
     from models.transformer import Transformer
 
 TOKENS = 128
-"""Tokens of the prompt or the text, unless the model reads fewer."""
+"""Number of tokens of the prompt or the text, unless the model's context is shorter."""
 STEPS = 20
 """Number of steps that are measured. The reported times are means for one step."""
 _WARM_UP_STEPS = 3
 
 
 def profile(entry: str, settings: Settings, device: str) -> Sequence[tuple[str, str]]:
-    """Measure a step of a checkpoint. Returns a table: the step, and its operations, the slowest first.
+    """Measure a step of a checkpoint. Returns the rows of a table, (name, time): the step, then its operations.
+
+    The slowest operation comes first.
 
     entry: `[NAME=]PATH_OR_HUB_ID` of a checkpoint that has been checked.
-    device: the device that it was checked on.
-    Raises CheckpointError for a device or a model whose step cannot be measured.
+    device: the device on which it was checked.
+    Raises CheckpointError for another device than `cpu`, and for a model whose step cannot be measured.
     """
     if device != "cpu":
         raise CheckpointError(f"--profile measures steps on a CPU, not on {device}; use --device cpu")
@@ -82,7 +84,10 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _step_of(model: Transformer) -> tuple[str, Callable[[], object]]:
-    """Name of the step, and a function that computes it."""
+    """Return the name of the step to measure, and a function that computes it.
+
+    Raises CheckpointError for a model that reads speech.
+    """
     import torch
 
     from models.backends.logits import LogitsRequest

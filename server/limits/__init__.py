@@ -1,1 +1,1 @@
-"""The limits behind a 429: their reasons and settings, and the limits of an API key."""
+"""The limits for which the server refuses a request with status 429, and the limits of single API keys."""

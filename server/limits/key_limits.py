@@ -1,4 +1,4 @@
-"""Name and limits of one API key. The key file holds them (`server.api_keys`), and admission enforces them."""
+"""Name and limits of one API key. `server.api_keys` reads them from the key file, and admission enforces them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """Limits on the requests of one API key, in progress and by time. None: only the limits of the server apply.
+    """Limits on the requests of one API key. None for a limit: only the limits of the server apply.
 
-    When the key file changes, later requests carry the new limits under the same name.
+    When the key file changes, later requests have the new limits under the same name.
 
-    name: given by the operator. It appears in logs and in messages to the owner of the key; the key itself never does.
-    max_requests: number of HTTP requests in progress.
-    max_tokens: tokens of all sequences of these requests, prompt tokens and tokens to generate.
-    max_cost: bytes of memory that these requests may need in the HTTP process, by `server.operations.cost`.
-    is_admin: the key may load and unload models.
-    requests_per_minute: number of requests that begin within a minute.
-    tokens_per_minute: tokens of prompts and answers that are computed within a minute.
+    name: name that the operator gave the key. It appears in logs and messages; the key itself never does.
+    max_requests: most HTTP requests in progress.
+    max_tokens: most tokens of all requests in progress together, prompt tokens and tokens to generate.
+    max_cost: most bytes of memory that the requests in progress may need in the HTTP process, as estimated by
+        `server.operations.cost`.
+    is_admin: whether the key may load and unload models.
+    requests_per_minute: most requests that begin within a minute.
+    tokens_per_minute: most tokens of prompts and answers that are computed within a minute.
     """
 
     name: str

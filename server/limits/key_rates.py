@@ -1,9 +1,9 @@
-"""Limits of API keys by time: requests and tokens a minute.
+"""Rate limits of API keys: requests per minute and tokens per minute (token buckets).
 
-Each key has a bucket of requests and one of tokens. A bucket holds what the key may use in a minute, and fills evenly
-within a minute. Prompt tokens are taken when a request is admitted. The length of its answer is not known then. At the
-end of the request, the bucket is corrected by the tokens that were computed. A long answer may leave a debt, for which
-later requests wait. So the mean rate is exact.
+Each key has a bucket for requests and a bucket for tokens. A full bucket holds the amount for one minute, and an empty
+bucket fills evenly within a minute. Prompt tokens are taken when a request is admitted; the length of its answer is not
+known then. At the end of the request, the bucket is corrected by the tokens that were computed. A long answer may leave
+a negative amount, for which later requests wait, so that the mean rate is exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ MINUTE_SECONDS = 60.0
 
 @dataclass
 class _Bucket:
-    """The amount that a key may still use. level: amount at time `at`, in requests or tokens; below 0 for a debt."""
+    """A bucket of one API key.
+
+    level: requests or tokens that the key may still use at time `at`; negative if it has used too many.
+    at: time in seconds.
+    """
 
     level: float
     at: float
@@ -28,9 +32,10 @@ class _Bucket:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A limit that a request exceeds.
+    """A rate limit that a request exceeds.
 
-    unit: requests or tokens. most: how many of them are allowed in a minute. seconds: time until there is room.
+    unit: `requests` or `tokens`. most: number of them that is allowed per minute.
+    seconds: time until the request can be admitted.
     """
 
     limit: Limit
@@ -41,13 +46,16 @@ class Exceeded:
 
 @dataclass
 class KeyRates:
-    """The buckets of all keys, by name. clock: seconds that only grow."""
+    """The rate limits of all API keys. clock: returns the time in seconds, from a monotonic clock."""
 
     clock: Callable[[], float] = time.monotonic
     _buckets: dict[tuple[str, str], _Bucket] = field(default_factory=dict)
 
     def exceeded(self, key: KeyLimits, requests: int, tokens: int) -> Exceeded | None:
-        """The limit that leaves no room for these further requests and tokens, or None."""
+        """Return the rate limit that further requests and tokens of a key would exceed; None if they fit.
+
+        requests, tokens: numbers of them. A request with more tokens than a full bucket fits when the bucket is full.
+        """
         parts = (
             (KEY_REQUEST_RATE, "requests", requests, key.requests_per_minute),
             (KEY_TOKEN_RATE, "tokens", tokens, key.tokens_per_minute),
@@ -62,7 +70,7 @@ class KeyRates:
         return None
 
     def take(self, key: KeyLimits, requests: int, tokens: int) -> None:
-        """Take requests and tokens from the buckets. A negative number gives them back."""
+        """Take requests and tokens from a key's buckets. Negative numbers give them back."""
         for unit, amount, most in (
             ("requests", requests, key.requests_per_minute),
             ("tokens", tokens, key.tokens_per_minute),
@@ -72,7 +80,10 @@ class KeyRates:
                 bucket.level = min(bucket.level - amount, most)
 
     def _bucket(self, key: KeyLimits, unit: str, most: int) -> _Bucket:
-        """The bucket of a key as it is now. When the key file changes the limit, the bucket keeps what it has."""
+        """Return a key's bucket, filled up to the current time. unit: `requests` or `tokens`. most: size of the bucket.
+
+        When the key file changes the limit, the bucket keeps its level, up to the new size.
+        """
         now = self.clock()
         bucket = self._buckets.setdefault((key.name, unit), _Bucket(most, now))
         bucket.level = min(bucket.level + (now - bucket.at) * most / MINUTE_SECONDS, most)

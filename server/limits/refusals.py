@@ -22,30 +22,33 @@ from server.errors import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit. reason, setting: see `Refusal`."""
+    """A limit for which requests are refused.
+
+    reason: name of the limit, as in the body of the error. setting: setting that changes it; empty for no setting.
+    """
 
     reason: str
     setting: str = ""
 
     def refusal(self, limit: str) -> Refusal:
-        """The refusal of a request that exceeds the limit. limit: its value."""
+        """Return the refusal for a request that exceeds the limit. limit: value of the limit, as text."""
         return Refusal(self.reason, limit, self.setting)
 
 
 CONNECTIONS = Limit("connections", "--max-connections")
 REQUESTS = Limit("requests", "--max-requests")
 MODEL_REQUESTS = Limit("model_requests", "--max-requests")
-"""Requests for one of several models."""
+"""Limit on the requests in progress for one model, if the server has several models."""
 RECORDINGS = Limit("recordings", "--max-recordings")
 LIVE_SESSIONS = Limit("live_sessions", "max_requests of the key in --api-key-file, at most 16")
-"""Live connections of one API key."""
+"""Limit on the live (realtime) connections of one API key."""
 DOCUMENTS = Limit("documents", "--documents-memory")
 BODY_MEMORY = Limit("body_memory", "--max-request-memory")
-"""Bytes of the bodies of all requests in progress."""
+"""Limit on the bytes in the bodies of all requests in progress."""
 REQUEST_MEMORY = Limit("request_memory", "--max-request-memory")
-"""Memory that all requests in progress may need."""
+"""Limit on the memory that all requests in progress may need."""
 MODEL_MEMORY = Limit("model_memory", "--max-request-memory")
-"""Memory that the requests for one of several models may need."""
+"""Limit on the memory that the requests for one model may need, if the server has several models."""
 QUEUE_REQUESTS = Limit("queue_requests", "--max-queue-requests")
 QUEUE_TOKENS = Limit("queue_tokens", "--max-queue-tokens")
 KEY_REQUESTS = Limit("key_requests", "max_requests of the key in --api-key-file")
@@ -54,7 +57,7 @@ KEY_MEMORY = Limit("key_memory", "max_cost of the key in --api-key-file")
 KEY_REQUEST_RATE = Limit("key_requests_per_minute", "requests_per_minute of the key in --api-key-file")
 KEY_TOKEN_RATE = Limit("key_tokens_per_minute", "tokens_per_minute of the key in --api-key-file")
 REPLICAS = Limit("replicas", "max_queued_requests of the deployment")
-"""Requests that wait for a replica of a Ray Serve application."""
+"""Limit on the requests that wait for a replica of a Ray Serve application."""
 
 LIMITS = (
     CONNECTIONS,
@@ -75,9 +78,9 @@ LIMITS = (
     KEY_TOKEN_RATE,
     REPLICAS,
 )
-"""All limits but those of the pools of threads, which have one each (`pool_limit`)."""
+"""All limits, except the limit of each thread pool (`pool_limit`)."""
 
 
 def pool_limit(name: str) -> Limit:
-    """The limit of requests that wait for a pool of threads. name: what the pool does, such as `read audio`."""
+    """Return the limit on the requests that wait for a thread pool. name: work of the pool, such as `read audio`."""
     return Limit(f"pool_{name.replace(' ', '_')}")

@@ -11,14 +11,19 @@ from server.ray_serve.ingress import Ingress
 from server.ray_serve.replica import Replica
 
 MAX_ONGOING_REQUESTS = 8192
-"""Requests that Ray Serve sends to one replica at a time. More than a replica admits, so that the replica itself
-refuses excess requests with `Retry-After`."""
+"""Most requests that Ray Serve sends to one replica at a time.
+
+It is more than a replica admits, so that the replica itself refuses excess requests with `Retry-After`.
+"""
 STOP_SECONDS = 10.0
-"""Time to stop the worker after the last request, besides `grace_seconds` for the requests."""
+"""Time that a replica gets to stop its workers, in addition to `grace_seconds` for its requests."""
 
 
 def application(arguments: dict[str, Any]) -> serve.Application:
-    """The application for these arguments of the builder. Raises StartError for an invalid one."""
+    """Create the two deployments and bind them to an application.
+
+    arguments: settings by name, as for `build`. Raises StartError for an unknown setting or an invalid value.
+    """
     settings = read(arguments)
     replicas = serve.deployment(
         Replica,

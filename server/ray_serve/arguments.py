@@ -1,4 +1,4 @@
-"""The arguments of the builder: settings of Triptych, by name, and `config`, a TOML file on every machine."""
+"""Read the arguments of a Ray Serve application: settings of Triptych by name, and `config`, a path of a TOML file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from server.settings.read import load
 from server.settings.settings import Settings
 
 ADDRESS_SETTINGS = frozenset({"host", "port"})
-"""Ignored in the environment, where container images set them, and refused as arguments."""
+"""Settings that are refused as arguments, because Ray Serve binds the address.
+
+They are ignored in the environment, where container images set them.
+"""
 LISTENER_SETTINGS = ("tls_certificate", "metrics_port")
-"""Settings of a listener. They are refused, not ignored: a replica has no listener, because Ray Serve receives the
-requests."""
+"""Settings of listening sockets. They are refused, because a replica has none: Ray Serve receives the requests."""
 
 
 def read(arguments: Mapping[str, Any]) -> Settings:
-    """Settings from the arguments, then from the environment of this process, then from the file `config`.
+    """Read the settings of a replica. Arguments take precedence over the environment, and that over the file `config`.
 
-    Raises StartError, one line that names the setting, for an unknown setting or an invalid value.
+    Raises StartError, one line that names the setting, for an unknown or refused setting and for an invalid value.
     """
     values = dict(arguments)
     config = values.pop("config", None)
@@ -38,7 +40,10 @@ def read(arguments: Mapping[str, Any]) -> Settings:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise StartError without an API key: the proxies of Ray Serve usually listen on a public address."""
+    """Raise StartError if there is no API key and `insecure_no_auth` is off.
+
+    The proxies of Ray Serve usually listen on a public address.
+    """
     if not settings.keys() and not settings.insecure_no_auth:
         raise StartError(
             f"other machines may reach the proxies of Ray Serve, but no API key is set: set {PREFIX}API_KEYS or "

@@ -1,6 +1,6 @@
-"""Autoscaling policy of the replicas: grow when sequences wait for an engine, shrink when fewer replicas suffice.
+"""Autoscaling policy for Ray Serve: add replicas when sequences wait for an engine, remove them when fewer suffice.
 
-Ray Serve applies the bounds, factors and delays of the autoscaling configuration to the result.
+Ray Serve applies the bounds, factors and delays of its autoscaling configuration to the result.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 RUNNING, WAITING = "running_sequences", "waiting_sequences"
-"""Names of the figures that each replica reports."""
+"""Names of the two numbers that each replica reports to Ray Serve."""
 WAITING_SHARE = 0.1
-"""Waiting sequences, as a share of the running ones, that cause no further replica, because bursts are short."""
+"""Ratio of waiting to running sequences up to which no replica is added, because short bursts are normal."""
 
 
 class AutoscalingConfig(Protocol):
@@ -38,10 +38,10 @@ class Context(Protocol):
 
 
 def scale_on_waiting(context: Context) -> tuple[int, dict[str, Any]]:
-    """The number of replicas, and an empty policy state.
+    """Return the wanted number of replicas, and an empty policy state.
 
-    While sequences wait, the replicas run as many as they can, so the number grows in proportion to running and
-    waiting sequences together. It shrinks to `target_ongoing_requests` per replica when none wait.
+    While sequences wait, the replicas run as many as they can. The number of replicas then grows by the factor
+    (running + waiting) / running. When few wait, it shrinks to `target_ongoing_requests` requests per replica.
     """
     current = context.current_num_replicas
     if current == 0:

@@ -1,4 +1,4 @@
-"""The metrics of all replicas on one page, each sample with the label `replica`."""
+"""Join the Prometheus metrics of all replicas to one page. Each sample gets the label `replica`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LABEL = "replica"
 
 
 def gather(pages: Mapping[str, bytes]) -> bytes:
-    """Join the pages of all replicas to one page. pages: by the name of the replica."""
+    """Join the metrics pages of all replicas to one page. pages: Prometheus text of each replica, by its name."""
     families: dict[str, Metric] = {}
     for replica, page in sorted(pages.items()):
         for family in text_string_to_metric_families(page.decode()):

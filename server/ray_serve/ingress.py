@@ -1,7 +1,7 @@
 """The ingress: reads each request, forwards it to a replica, and passes the answer on as it comes.
 
-A request whose replica is lost before the answer has begun is sent once more, to another replica: until then nobody
-has seen anything of it. An answer that has begun is cut, without its end, so that no client takes it for complete.
+If a replica is lost before its answer has begun, the request is sent once more, to another replica. If the answer has
+begun, it is cut off without a proper end, so that no client takes it for complete.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ _LOST = (RayActorError, WorkerCrashedError, NodeDiedError, ObjectLostError)
 """Errors of a call whose replica has died or cannot be reached."""
 ATTEMPTS = 2
 METRICS_SECONDS = 5.0
-"""Time limit for the metrics of all replicas."""
+"""Time limit for collecting the metrics of all replicas."""
 
 
 class ReplicaLost(Exception):
-    """A replica was lost after its answer had begun. Ray Serve then closes the connection of the client."""
+    """A replica was lost after its answer had begun. Ray Serve then closes the client's connection."""
 
 
 class Ingress:
-    """The deployment. replicas: handle of the replicas. arguments: arguments of the builder."""
+    """The Ray Serve deployment `ingress`.
+
+    replicas: handle to call the replicas. arguments: settings by name, as for `build`.
+    """
 
     def __init__(self, replicas: DeploymentHandle, arguments: Mapping[str, Any]) -> None:
         settings = read(arguments)
@@ -57,7 +60,10 @@ class Ingress:
 
 
 class Forwarder:
-    """An ASGI application that forwards each request to a replica. replicas: their handle."""
+    """An ASGI application that forwards each HTTP request to a replica. It closes WebSockets at once.
+
+    replicas: handle to call the replicas.
+    """
 
     def __init__(self, replicas: DeploymentHandle, settings: Settings) -> None:
         self._replicas = replicas
@@ -92,9 +98,9 @@ class Forwarder:
             await self._send_error(request, send, error)
 
     async def _read_body(self, request: Request) -> bytes:
-        """The whole body. The replica applies the exact limits of the route.
+        """Read the whole body, under the largest limits of the path. The replica applies the exact limits of the route.
 
-        Raises BodyTooLarge, BodyTimeout, or ClientGone after a disconnect.
+        Raises BodyTooLarge, BodyTimeout, or ClientGone if the client disconnects.
         """
         settings = self._settings
         if is_form(request):
@@ -104,9 +110,9 @@ class Forwarder:
         return await receive_body(request, largest, settings.body_timeout_seconds)
 
     async def _forward(self, request: Request, body: bytes, send: Send) -> None:
-        """Send a request to a replica, and to another one if the first is lost before the answer has begun.
+        """Send a request to a replica, and to another replica if the first is lost before its answer has begun.
 
-        Raises NotReady if the second one is lost too, ReplicaLost if the answer had begun.
+        Raises NotReady if the second replica is lost too, and ReplicaLost if the answer had begun.
         """
         for attempt in range(1, ATTEMPTS + 1):
             begun = False
@@ -128,7 +134,10 @@ class Forwarder:
         raise NotReady(f"{ATTEMPTS} replicas were lost while they worked on this request", retry_after=5)
 
     async def _send_metrics(self, request: Request, send: Send) -> None:
-        """Answer with the metrics of all replicas, if a replica answers with its own: it checks the key."""
+        """Answer with the metrics of all replicas.
+
+        The request is first sent to one replica, which checks the API key. If it refuses, its answer is passed on.
+        """
         messages: list[Message] = []
 
         async def keep(message: Message) -> None:
@@ -158,7 +167,7 @@ class Forwarder:
 
 
 def _without_second_request_id(request: Request, send: Send) -> Send:
-    """`send` without the request id of the replica: Ray Serve adds the same header to every response."""
+    """Return a `send` that removes the replica's `X-Request-Id` header, because Ray Serve adds the same header."""
     known = (b"x-request-id", request.headers.get("x-request-id", "").encode("latin-1"))
 
     async def send_once(message: Message) -> None:
@@ -170,6 +179,6 @@ def _without_second_request_id(request: Request, send: Send) -> Send:
 
 
 async def _answer_lifespan(receive: Receive, send: Send) -> None:
-    """Answer the start and the stop of the ASGI lifespan. They need no other work."""
+    """Confirm the startup and the shutdown of the ASGI lifespan. They need no other work."""
     for _ in range(2):
         await send({"type": (await receive())["type"] + ".complete"})

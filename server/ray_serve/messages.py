@@ -1,4 +1,4 @@
-"""An ASGI request and its answer, as they pass between the ingress and a replica."""
+"""Pass an ASGI request from the ingress to a replica, and its answer back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _SCOPE_KEYS = (
 
 
 def portable_scope(scope: Scope) -> Scope:
-    """The parts of a scope that a replica needs, with the path below the prefix of the Ray Serve application."""
+    """Return the members of an ASGI scope that a replica needs. All of them can be sent to another process.
+
+    The route prefix of the Ray Serve application is removed from the path.
+    """
     portable = {key: scope[key] for key in _SCOPE_KEYS if key in scope}
     root = scope.get("root_path", "")
     if root and scope["path"].startswith(root):
@@ -24,10 +27,10 @@ def portable_scope(scope: Scope) -> Scope:
 
 
 async def answer(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[list[Message], None]:
-    """Run an ASGI application for one request and yield its messages in batches as they come.
+    """Run an ASGI application for one request, and yield its messages in batches, as they come.
 
-    Closing or cancelling the generator is the disconnect of the client: the application receives `http.disconnect`,
-    messages that it sends afterwards are dropped, and it may end later.
+    Closing or cancelling the generator means that the client has disconnected. The application then receives
+    `http.disconnect`, and may end later; messages that it sends afterwards are dropped.
     """
     messages: list[Message] = []
     news = asyncio.Event()
@@ -67,7 +70,7 @@ async def answer(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[list
 
 
 _leaving: set[asyncio.Task[None]] = set()
-"""Requests whose client is gone and that have not ended yet. The event loop itself holds tasks weakly."""
+"""Running tasks of requests whose client is gone. The event loop itself has only weak references to tasks."""
 
 
 def _left(task: asyncio.Task[None]) -> None:

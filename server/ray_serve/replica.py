@@ -1,4 +1,4 @@
-"""A replica: a server without a listener, with the HTTP application in this process and its worker as a child."""
+"""A replica: a server without a listening socket, with the HTTP application in this process and workers as children."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from server.ray_serve.messages import answer
 from server.settings.settings import Settings
 
 WAIT_SECONDS = 30.0
-"""Longest time that a request waits for the next worker. Ray sends most requests to the replica with the fewest in
-progress, so one that refused all of them immediately while its worker restarts would receive most of the
-traffic."""
+"""Longest time that a request waits while the worker is restarted.
+
+Ray sends most requests to the replica with the fewest in progress. A replica that refused all requests immediately
+would therefore receive most of the traffic.
+"""
 UNREADY_SECONDS = 30.0
-"""A replica is unhealthy if no worker was ready for this time plus twice the time that loading took."""
+"""A replica is unhealthy if no worker was ready for this time plus twice the time that loading took at the start."""
 
 
 class Replica:
     """One server. Ray Serve starts it, sends it requests when it is ready, and replaces it when it is unhealthy.
 
-    arguments: arguments of the builder. The number of threads defaults to the CPUs that Ray has assigned.
+    arguments: settings by name, as for `build`. The number of threads defaults to the CPUs that Ray has assigned.
+    Raises StartError for invalid settings, without an API key, and if the application does not start.
     """
 
     async def __init__(self, arguments: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Ray Serve awaits it
@@ -60,24 +63,27 @@ class Replica:
         self._unready_limit_seconds = UNREADY_SECONDS + 2 * (self._last_ready_seconds - started)
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncGenerator[list[Message], None]:
-        """Answer one HTTP request: the ASGI messages of the response, in the batches in which they came."""
+        """Answer one HTTP request. Yields the ASGI messages of the response, in batches, as they come.
+
+        A POST request first waits up to `WAIT_SECONDS` while the worker is restarted.
+        """
         if scope["method"] == "POST":
             await self._wait_ready()
         async for messages in answer(self._app, scope, body):
             yield messages
 
     async def _wait_ready(self) -> None:
-        """Wait while the worker is being replaced. The application refuses the request if it is not ready by then."""
+        """Wait up to `WAIT_SECONDS` for a ready worker. After that, the application itself refuses the request."""
         end = time.monotonic() + WAIT_SECONDS
         while not (self._server.state.ready or self._server.lifecycle.failed) and time.monotonic() < end:
             await asyncio.sleep(0.05)
 
     def metrics_page(self) -> tuple[str, bytes]:
-        """The name of this replica, and its metrics as Prometheus text."""
+        """Return the name of this replica, and its metrics as Prometheus text."""
         return serve.get_replica_context().replica_id.unique_id, self._server.state.runtime.metrics.render()
 
     def check_health(self) -> None:
-        """Called by Ray Serve. Raises NotReady if the worker is not restarted any more, or is unready for too long."""
+        """Called by Ray Serve. Raises NotReady if the worker has failed for good, or was not ready for too long."""
         now = time.monotonic()
         if self._server.lifecycle.failed:
             raise NotReady("the worker could not be brought back")
@@ -87,7 +93,7 @@ class Replica:
             raise NotReady(f"no worker was ready for {now - self._last_ready_seconds:.0f} s")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Called by Ray Serve: figures for the autoscaling policy."""
+        """Called by Ray Serve. Returns the numbers of running and waiting sequences, for the autoscaling policy."""
         metrics = self._server.state.runtime.metrics
         gauges = {RUNNING: metrics.running, WAITING: metrics.waiting}
         return {
@@ -96,14 +102,17 @@ class Replica:
         }
 
     async def __del__(self) -> None:
-        """Called by Ray Serve when the replica stops, after its last request: ends the worker."""
+        """Stop the worker processes. Called by Ray Serve when the replica stops, after its last request."""
         lifespan, self._lifespan = getattr(self, "_lifespan", None), None
         if lifespan is not None:
             await lifespan.shutdown()
 
 
 def _with_assigned_threads(settings: Settings) -> Settings:
-    """The settings with the CPUs that Ray has assigned, divided among the workers, as the number of threads."""
+    """Set the number of threads to the CPUs that Ray has assigned, divided by the number of workers.
+
+    The settings are returned unchanged if they state a number of threads, or if Ray has assigned no CPUs.
+    """
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 0)
     if settings.threads or not cpus:
         return settings

@@ -1,5 +1,5 @@
 """The settings of the server, without torch and without an HTTP framework.
 
-`fields` names them, `entries` reads their values, `checks` judges them, `settings` has the class that all others use,
-and `read` collects values from the command line, the environment and a file.
+`fields` defines the settings, `entries` parses their values, and `checks` refuses invalid combinations. `settings` has
+the class that the other modules use. `read` collects values from the command line, the environment and a file.
 """

@@ -13,7 +13,7 @@ from server.settings.fields import SettingsFields
 
 
 def check_entries(settings: SettingsFields) -> None:
-    """Raise ValueError for an entry of a list that has the wrong form."""
+    """Raise ValueError if an entry of a setting that is a list has the wrong form."""
     for entry in settings.models:
         name, _, source = entry.partition("=")
         if not source:
@@ -77,7 +77,7 @@ def check_entries(settings: SettingsFields) -> None:
 
 
 def check_names(settings: SettingsFields) -> None:
-    """Raise ValueError for a name that is used twice, or that no model has."""
+    """Raise ValueError if a name is used twice, or if `speculative` names a model that `models` does not have."""
     named_speculative = [entry for entry in settings.speculative if "=" in entry]
     models, adapters, speculative, rerankers, translators = (
         [entry.partition("=")[0] for entry in entries]
@@ -102,7 +102,7 @@ def check_names(settings: SettingsFields) -> None:
 
 
 def check_pairs(settings: SettingsFields) -> None:
-    """Raise ValueError for settings that contradict each other."""
+    """Raise ValueError for settings that contradict each other: TLS files, and pairs of time limits."""
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise ValueError("tls_certificate and tls_key: set both of them, or neither")
     if settings.hang_seconds <= settings.stale_seconds:
@@ -117,7 +117,7 @@ def check_pairs(settings: SettingsFields) -> None:
 
 
 def _check_unique(setting: str, names: list[str], taken: Sequence[str] = ()) -> None:
-    """Raise ValueError for a name that occurs twice, or is taken by another setting."""
+    """Raise ValueError for a name that occurs twice, or that is in `taken`. setting: its name, for the message."""
     for name in names:
         if [*taken, *names].count(name) > 1:
             raise ValueError(f"{setting}: the name {name!r} is used twice")

@@ -1,4 +1,4 @@
-"""Types of settings: how the text of a flag, a variable or a file becomes sizes, lists and `NAME=VALUE` entries."""
+"""Types of settings, with their parsers: from the text of a flag, variable or file to sizes, lists and entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def _parse_bytes(value: object) -> object:
-    """Parse a size in bytes: `512M`, `2GiB`, `1073741824`. Units are binary."""
+    """Parse a size in bytes: `512M`, `2GiB`, `1073741824`. Units are binary. Other types are returned unchanged.
+
+    Raises ValueError for a text that is no size.
+    """
     if isinstance(value, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", value.strip().lower())
         if match is None:
@@ -28,7 +31,10 @@ def _parse_bytes(value: object) -> object:
 
 
 def _model_entries(value: object) -> object:
-    """Parse models to `NAME=SOURCE` entries, from a list, a TOML table, or comma-separated text."""
+    """Parse the setting `models` into `NAME=SOURCE` entries, from a list, a TOML table, or comma-separated text.
+
+    Entries without a name get one from their source.
+    """
     if isinstance(value, Mapping):
         return [f"{name}={path}" for name, path in value.items()]
     entries = _split_commas(value)
@@ -36,10 +42,11 @@ def _model_entries(value: object) -> object:
 
 
 def split_entry(entry: str) -> tuple[str, str]:
-    """The name and the source of `[NAME=]SOURCE`.
+    """Split `[NAME=]SOURCE` into the name and the source.
 
-    A missing name is the last part of the source: `name` for `org/name`, `/some/where/name` and `name.gguf`. A path may
-    contain `=` itself: an entry has no name if a slash precedes the first `=`, or if the whole entry is a directory.
+    If the name is missing, it is the last part of the source: `name` for `org/name`, `/some/where/name` and
+    `name.gguf`. A path may contain `=`: an entry has no name if a slash precedes the first `=`, or if the whole entry
+    is an existing path and the part after `=` is not.
     Raises ValueError for a source whose last part cannot be a name.
     """
     name, found, source = entry.partition("=")
@@ -73,7 +80,10 @@ def _split_commas(value: object) -> object:
 
 
 def _prompt_entries(value: object) -> object:
-    """Parse `NAME=PROMPT` entries from a TOML table, a list, or text. A prompt with `{text}` may contain commas."""
+    """Parse `NAME=PROMPT` entries from a TOML table, a list, or comma-separated text.
+
+    A text with `{text}` is one entry, because such a prompt may contain commas.
+    """
     if isinstance(value, str) and "{text}" in value:
         return [value]
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
@@ -82,7 +92,7 @@ def _prompt_entries(value: object) -> object:
 
 
 def _adapter_entries(value: object) -> object:
-    """Parse `NAME=SOURCE@MODEL` entries from lists of comma-separated text, a TOML table, or comma-separated text."""
+    """Parse `NAME=SOURCE@MODEL` entries from comma-separated text, a list of such texts, or a TOML table."""
     if isinstance(value, Mapping):
         return [f"{name}={path}" for name, path in value.items()]
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):

@@ -1,6 +1,7 @@
-"""The settings of the server. One field defines a flag, an environment variable, a TOML key, a default and a help text.
+"""The definitions of the server's settings.
 
-The command line is built from these fields (`server.cli`).
+Each field defines a flag, an environment variable, a TOML key, a default and a help text. `server.cli` builds the
+command line from these fields.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PREFIX = "TRIPTYCH_"
 
 
 class SettingsFields(BaseSettings):
-    """All settings. The names state the units: seconds, bytes, characters, tokens, rows."""
+    """All settings, without checks of their combinations. Names end in the unit: seconds, bytes, characters, tokens."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 

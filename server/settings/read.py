@@ -1,4 +1,4 @@
-"""Read the settings: command line, then `TRIPTYCH_*` in the environment, then the file named by `--config`."""
+"""Read the settings from the command line, else from `TRIPTYCH_*` in the environment, else from the `--config` file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from server.settings.settings import Settings
 
 
 def _with_file(table: dict[str, Any]) -> type[Settings]:
-    """A settings class that reads, in this order: its arguments, the environment, and the table of a file."""
+    """Create a settings class whose values come from its arguments, else the environment, else the table of a file.
+
+    Variables of the environment that Kubernetes sets for a Service are ignored.
+    """
 
     class Sources(Settings):
         @classmethod
@@ -41,11 +44,12 @@ def _with_file(table: dict[str, Any]) -> type[Settings]:
 
 
 def load(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
-    """Read the settings.
+    """Read the settings from all sources.
 
-    flags: values of the command line by setting name.
-    config: TOML file.
-    Raises StartError, one line that names the setting, for an unknown setting or an invalid value.
+    flags: values of the command line, by the name of the setting.
+    config: TOML file; None for no file.
+    Raises StartError, one line that names the setting, for an unknown setting or an invalid value, and for a file that
+    cannot be read.
     """
     for name, value in os.environ.items():
         field = name.removeprefix(PREFIX).lower()

@@ -1,4 +1,4 @@
-"""The settings of the server, validated, and what follows from several of them."""
+"""The validated settings of the server, with values that are derived from several settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.settings.fields import PREFIX, SettingsFields
 
 
 class Settings(SettingsFields):
-    """All settings, validated."""
+    """All settings, validated. Raises ValidationError of pydantic for invalid values and combinations."""
 
     @model_validator(mode="after")
     def _check(self) -> Settings:
@@ -24,15 +24,18 @@ class Settings(SettingsFields):
 
     @property
     def on_demand(self) -> bool:
-        """Whether models are loaded when a request asks for them."""
+        """Whether models are loaded when a request asks for them, and not at the start."""
         return self.memory is not None or self.models_dir is not None or bool(self.idle_seconds or self.preload)
 
     def keys(self) -> ApiKeys:
-        """All API keys, from `api_keys` and the key file. Raises StartError for an unreadable or invalid file."""
+        """Read all API keys, from `api_keys` and the key file. Raises StartError for an unreadable or invalid file."""
         return load_keys([key.get_secret_value() for key in self.api_keys], self.api_key_file)
 
     def check_exposure(self) -> None:
-        """Raise StartError for a public address without an API key."""
+        """Raise StartError if the server would listen on a public address without an API key.
+
+        The setting `insecure_no_auth` allows it.
+        """
         if self.keys() or self.insecure_no_auth:
             return
         hosts = {"host": self.host} | ({} if self.metrics_port is None else {"metrics_host": self.metrics_host})
@@ -45,7 +48,7 @@ class Settings(SettingsFields):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
+    """Whether an address can be reached from this machine only. False for host names other than `localhost`."""
     if host == "localhost":
         return True
     try:

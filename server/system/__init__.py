@@ -1,1 +1,1 @@
-"""The machine below: processor cores, memory, garbage collection, helper processes, iterations of the event loop."""
+"""Access to the machine: processor cores, memory, garbage collection, helper processes, the event loop, terminals."""

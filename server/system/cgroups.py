@@ -1,7 +1,7 @@
-"""The control groups of this process, which limit its memory and its processor time. Linux only.
+"""The control groups (cgroups) of this process, which limit its memory and its processor time. Linux only.
 
 A container usually sees its own group as the root. A service of systemd (`MemoryMax=`, `CPUQuota=`) and a process of a
-batch system are in a group below the root, and every group above them limits them too.
+batch system are in a group below the root; all groups above it limit the process too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def groups(controller: str, root: Path = ROOT, membership: Path = MEMBERSHIP) -> list[Path]:
-    """The directories of the groups of this process that exist, the root and the groups above its own included.
+    """Return the existing directories of this process's control groups, with all groups above them up to the root.
 
-    controller: name of the controller in version 1, such as `memory`.
-    root: directory in which the system describes the groups. membership: file with the group of this process.
+    controller: `memory` or `cpu`, the name of the controller in cgroup version 1.
+    root: directory in which the system describes the groups.
+    membership: file that names the groups of this process.
     """
     lines: list[str] = []
     with contextlib.suppress(OSError, UnicodeDecodeError):

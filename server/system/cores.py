@@ -1,4 +1,4 @@
-"""Processor cores: how many this process may use, how workers divide them, and which tasks let the steps go first."""
+"""Processor cores: how many this process may use, how workers divide them, and priority for engine steps."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from server.system.cgroups import MEMBERSHIP, ROOT, groups
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NICENESS, _MAX_NICENESS = 10, 19
-"""At niceness 10, a task that shares a core with a step gets a tenth of it. A task alone on a core gets all of it."""
+"""Increase of the niceness of less important tasks, and the highest niceness.
+
+At niceness 10, a task that shares a core with an engine step gets a tenth of the core's time.
+"""
 
 
 @dataclass(frozen=True)
 class CoreShare:
-    """The part of the processor cores that one of several workers computes on.
+    """The processor cores that one worker uses.
 
-    processors: logical processors to which the worker is pinned; empty for all that the server may use.
-    threads: number of torch threads; 0 means as many as usable cores.
+    processors: numbers of the logical processors to which the worker is pinned; empty for no pinning.
+    threads: number of torch threads; 0 for as many as there are usable cores.
     """
 
     processors: tuple[int, ...]
@@ -30,9 +33,9 @@ class CoreShare:
 
 
 def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
-    """Number of usable cores: the smaller of CPU affinity and the CPU quotas of the groups of this process.
+    """Number of cores that this process may use, at least 1: the smaller of its CPU affinity and its CPU quotas.
 
-    root, membership: as for `cgroups.groups`.
+    root: directory in which the system describes control groups. membership: file that names those of this process.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = min(filter(None, map(_quota, groups("cpu", root, membership))), default=None)
@@ -42,7 +45,7 @@ def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
 def give_way(task: int) -> None:
     """Lower the scheduling priority of a process, or on Linux of a thread, so that engine steps come first.
 
-    task: id of the process or thread. Its priority is not changed where the system does not allow it.
+    task: id of the process or thread. Nothing happens if the system does not allow the change.
     """
     if hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):
@@ -52,12 +55,11 @@ def give_way(task: int) -> None:
 
 @contextlib.contextmanager
 def steps_uninterrupted() -> Iterator[None]:
-    """Context manager: in its block, this thread wakes up without interrupting a thread that computes. Linux only.
+    """Context manager in which this thread does not interrupt the threads of engine steps. Linux only.
 
-    The threads that compute are those of an engine step. This thread waits until one of them sleeps, or has used up its
-    time slice of a few milliseconds. Usually a thread that wakes up interrupts the one that runs; the other threads of
-    the step then wait for that one. Where the operator has chosen another scheduling policy for the process, nothing
-    changes.
+    Usually a thread that wakes up interrupts the thread that runs on its core; the other threads of a step then wait
+    for the interrupted one. In this context (scheduling policy SCHED_BATCH), the thread waits until a core is free, or
+    until a time slice of a few milliseconds ends. Nothing changes if the process has another policy than the default.
     """
     changed = _change_policy("SCHED_OTHER", "SCHED_BATCH")
     try:
@@ -68,12 +70,15 @@ def steps_uninterrupted() -> Iterator[None]:
 
 
 def interrupt_others() -> None:
-    """Undo `steps_uninterrupted` in a process that was started inside of that context and has inherited its policy."""
+    """Return to the default scheduling policy, in a process that was started inside `steps_uninterrupted`."""
     _change_policy("SCHED_BATCH", "SCHED_OTHER")
 
 
 def _change_policy(before: str, after: str) -> bool:
-    """Change the scheduling policy of this thread, if it is `before`. False where the system does not allow it."""
+    """Change the scheduling policy of this thread from `before` to `after`. Returns whether it was changed.
+
+    False if the thread has another policy, or if the system does not allow the change.
+    """
     if not hasattr(os, after):
         return False
     try:
@@ -88,15 +93,15 @@ def _change_policy(before: str, after: str) -> bool:
 def divide_cores(
     workers: int, threads: int = 0, cgroup: Path = ROOT, processors: Path = _PROCESSORS
 ) -> list[CoreShare]:
-    """The share of each CPU worker: disjoint sets of processors, and the number of threads.
+    """Divide the processor cores among the CPU workers. Returns one entry for each worker.
 
-    workers: number of workers. A single worker is not pinned.
-    threads: threads of each worker, as the operator chose them; 0 for usable cores divided by workers, at least 1.
-    cgroup, processors: directories in which Linux describes quota and processors.
+    Each worker gets processors of its own. The hardware threads of a core stay together, and so do the cores of a
+    package, as far as possible. No worker is pinned if there is only one worker, or if a worker would have fewer
+    processors than threads; the system then places the threads.
 
-    The hardware threads of a core stay together, and so do the cores of a package, as far as the numbers allow. The
-    workers are not pinned if there are fewer processors than workers, or if a share has fewer processors than
-    `threads`: the system then places their threads.
+    workers: number of workers.
+    threads: threads of each worker; 0 for the usable cores divided by the workers, at least 1.
+    cgroup, processors: directories in which Linux describes CPU quotas and processors.
     """
     if workers == 1:
         return [CoreShare((), threads)]
@@ -112,7 +117,11 @@ def divide_cores(
 
 
 def _by_core(allowed: list[int], root: Path) -> list[tuple[int, ...]]:
-    """Group logical processors by core, in the order of packages and cores."""
+    """Group logical processors by core, in the order of packages and cores.
+
+    allowed: numbers of the processors. root: directory in which Linux describes them. A processor that is not described
+    counts as a core.
+    """
     groups: dict[tuple[int, int], list[int]] = {}
     for number in allowed:
         topology = root / f"cpu{number}" / "topology"
@@ -127,7 +136,7 @@ def _by_core(allowed: list[int], root: Path) -> list[tuple[int, ...]]:
 
 
 def _quota(group: Path) -> float | None:
-    """The processors that a group may use at a time; None without a quota (cgroup v2, else v1)."""
+    """Number of processors that a control group may use at a time; None without a quota. group: its directory."""
     try:
         limit, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):

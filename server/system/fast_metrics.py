@@ -1,7 +1,7 @@
 """A counter and a histogram without locks, for metrics that change with every token and are written by one thread.
 
-`prometheus_client` takes a lock per update and tries a histogram's buckets one by one, which costs microseconds per
-token and stream. An update here is an addition; the Prometheus objects are built when `/metrics` is read.
+`prometheus_client` takes a lock for each update and tries a histogram's buckets one by one, which costs microseconds
+for each token of each stream. Here an update is an addition; the Prometheus objects are built when `/metrics` is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""When Python's garbage collector runs, so that it does not stop the event loop for long.
+"""Run Python's garbage collector when it is cheap, so that it does not stop the event loop for long.
 
-A full collection visits every object that requests in progress hold, and all threads stop meanwhile: 0.14 s for a
-million objects. Python starts one after a number of allocations, that is, when requests hold the most. Here a task
-checks every second, and collects when few objects are held. If that moment does not come, it collects after many
-allocations anyway. Objects that nothing refers to are freed immediately, as always; the collector only finds cycles.
+A full collection visits every object of the requests in progress, and all threads stop meanwhile: 0.14 s for a million
+objects. Python starts it after a number of allocations, that is, when requests hold the most objects. Here a task
+checks every second, and collects when there are few objects. After many allocations it collects in any case. Objects
+without references are freed immediately, as always; the collector only finds cycles.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import gc
 
 CHECK_SECONDS = 1.0
 MAX_OBJECTS = 50_000
-"""Objects that a collection visits within about 20 ms."""
+"""Most objects for which a collection counts as cheap. It visits so many within about 20 ms."""
 ITEMS_PER_OBJECT = 64
-"""Items of lists that take as long as one object. A collection reads each of them, even if it is a number."""
+"""Number of list items that take as long as one object. A collection reads each item of a list, even numbers."""
 MIN_ROUNDS, MAX_ROUNDS = 10, 250
-"""Collections of the younger generations after which a full one is useful, and after which it must come.
+"""Numbers of collections of the middle generation after which a full collection is useful, and after which it must run.
 
-A round runs when 7,000 more objects were allocated than freed, counting only objects that can be part of a cycle.
+With Python's default thresholds, such a collection runs after 7,000 more allocations than deallocations of objects that
+can be part of a cycle.
 """
 _NEVER = 1 << 30
 
 
 async def collect_when_cheap() -> None:
-    """Take over the full collections of the process, until the task is cancelled."""
+    """Decide when full collections of this process run, until the task is cancelled. Python then decides again."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*thresholds[:2], _NEVER)
     try:
@@ -48,7 +49,7 @@ def collect_if_due() -> bool:
 
 
 def _is_cheap() -> bool:
-    """Whether a full collection has little to visit."""
+    """Whether a full collection has at most `MAX_OBJECTS` objects to visit, long lists counted as several objects."""
     objects = gc.get_objects(generation=2)
     if len(objects) > MAX_OBJECTS:
         return False

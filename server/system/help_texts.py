@@ -1,4 +1,4 @@
-"""The text below the flags of a command's help: paragraphs that fit the terminal, and examples as they stand."""
+"""Format the text below the flags in a command's help: wrap paragraphs, and leave examples unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps paragraphs to the width of the terminal, and leaves indented lines, such as examples, alone.
+    """argparse formatter that wraps paragraphs to the width of the terminal, and leaves indented lines unchanged.
 
     A line that ends with a full stop or a colon ends its paragraph.
     """

@@ -1,9 +1,10 @@
-"""A process that reads one line of JSON and answers with one, under a time limit for each answer.
+"""A child process that reads requests and writes replies, each one line of JSON, with a time limit for each reply.
 
-Bytes may follow the line of a request, and the line of a reply. The line says how many.
+Bytes may follow the line of a request or a reply. The line states their number.
 
-An answer that takes too long is the fault of the request, unless the process was kept from working (SIGSTOP, a machine
-without free processors): then it raises TimeoutError, and callers answer that the server is not ready.
+A reply that takes too long is the fault of the request, and the process is killed. The exception is a process that got
+no processor time (SIGSTOP, an overloaded machine): this raises TimeoutError, and callers answer that the server is not
+ready.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from server.system.cores import give_way
 
 _START_SECONDS = 30.0
 _LEAST_SHARE = 0.1
-"""A process that has used a smaller share of its time limit on a processor was kept from working."""
+"""A process whose processor time is a smaller share of the time limit was kept from working."""
 _LEAST_SECONDS = 1.0
-"""A shorter time limit does not tell: processor time is counted in steps of 10 ms."""
+"""Shortest time limit for this test. Processor time is counted in steps of 10 ms, too coarse for shorter limits."""
 _INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
 
 
 class LineProcess:
-    """A child process that answers lines.
+    """A child process that answers one request at a time. Not safe to use from several threads, except `kill`.
 
-    It starts with the first line, and is replaced after it was killed. Not safe to use from several threads.
+    It starts with the first request, and is replaced after it was killed.
 
-    file: Python script. It prints an empty line when it is ready. arguments: its arguments.
-    gives_way: the child has a lower priority than this process.
+    file: Python script that the child runs. It prints an empty line when it is ready. arguments: its arguments.
+    gives_way: whether the child has a lower scheduling priority than this process.
     """
 
     def __init__(self, file: Path, arguments: Sequence[str] = (), gives_way: bool = False) -> None:
@@ -43,32 +44,34 @@ class LineProcess:
 
     @property
     def pid(self) -> int:
-        """Id of the running process."""
+        """Process id of the child, which must have been started."""
         assert self._process is not None
         return self._process.pid
 
     def exchange(self, line: bytes, seconds: float) -> bytes:
-        """Send a line and return the reply. Without a reply in time the process is killed and b"" returned.
+        """Send a line and return the reply. If there is no reply in time, the process is killed, and b"" returned.
 
-        Raises TimeoutError if the process does not start, also after `kill`, and if it was kept from working.
+        line: the request, with a line break at its end. seconds: time limit.
+        Raises TimeoutError if the process does not start, after `kill`, and if the process got no processor time.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
         return self._exchange(line, seconds)[0]
 
     def exchange_bytes(self, request: bytes, seconds: float, size_of: Callable[[bytes], int]) -> tuple[bytes, bytes]:
-        """Send a line with bytes after it, and return the line of the reply and the bytes after that.
+        """Send a line with bytes after it. Returns the line of the reply, and the bytes after that line.
 
-        request: the line and the bytes. size_of: number of bytes that follow the line of a reply.
-        Without a whole reply in time the process is killed and two empty values are returned.
-        Raises TimeoutError as `exchange` does.
+        request: the line and the bytes. seconds: time limit.
+        size_of: returns the number of bytes that follow a reply, from its line.
+        If the whole reply does not come in time, the process is killed, and two empty values are returned.
+        Raises TimeoutError if the process does not start, after `kill`, and if the process got no processor time.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
         return self._exchange(request, seconds, size_of)
 
     def kill(self) -> None:
-        """End the process for good. May be called from another thread while `exchange` runs."""
+        """Kill the process for good: it is not started again. May be called from another thread during `exchange`."""
         with self._starting:
             self._is_ended = True
             process = self._process
@@ -76,7 +79,7 @@ class LineProcess:
             process.kill()
 
     def stop(self) -> None:
-        """Stop the process if it is running."""
+        """Stop the process if it is running. The next request starts it again, unless `kill` was called."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -135,7 +138,7 @@ class LineProcess:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Processor time that a process has used. Infinite where the system does not say."""
+    """Processor time in seconds that a process has used. Infinite if the system does not tell it."""
     try:
         # The name of the program, in parentheses, may contain spaces.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

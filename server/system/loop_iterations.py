@@ -1,9 +1,9 @@
 """Spread the work of large requests over several iterations of the event loop.
 
-In one iteration, the loop runs everything that is ready; it reads, sends and fires timers only between iterations.
-Sixteen large requests that become ready together would stop it for as long as all their work takes. A request
-therefore waits for `next_iteration` before each piece of work that may take milliseconds. Where the current iteration
-is short so far, it goes on at once.
+In one iteration, the loop runs everything that is ready; it reads, sends and fires timers only between iterations. If
+sixteen large requests are ready in one iteration, the loop stops for as long as all their work takes. A request
+therefore awaits `next_iteration` before each piece of work that may take milliseconds. If the current iteration has
+taken little time so far, the request continues at once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from itertools import islice
 from weakref import WeakKeyDictionary
 
 ITERATION_SECONDS = 0.004
-"""Time after which an iteration takes no further piece of work. A piece is not interrupted."""
+"""Duration of an iteration after which no further piece of work begins in it. A piece is not interrupted."""
 _AT_ONCE = 8
 """Number of waiting requests that are woken in each iteration."""
 
 
 async def next_iteration() -> None:
-    """Return in the current iteration of the event loop if it is short so far, otherwise in a later one."""
+    """Wait until an iteration of the event loop has time for work.
+
+    Returns at once if the current iteration has taken less than `ITERATION_SECONDS` and no other request waits.
+    """
     loop = asyncio.get_running_loop()
     iterations = _by_loop.get(loop)
     if iterations is None:
@@ -28,15 +31,17 @@ async def next_iteration() -> None:
 
 
 class _Iterations:
-    """The iterations of one event loop. An iteration begins with the first call of `wait` in it."""
+    """Measures the iterations of one event loop. An iteration begins with the first call of `wait` in it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._began: float | None = None
         self._ends = False
         self._waiting: dict[object, asyncio.Future[None]] = {}
-        """Waiting requests, in the order of their arrival. A request that is woken in an iteration that is already
-        long waits on at the same place."""
+        """Waiting requests, in the order of their arrival.
+
+        A request that is woken when the iteration is already long keeps its place and waits again.
+        """
 
     async def wait(self) -> None:
         if not self._waiting and not self._is_long():
@@ -53,7 +58,7 @@ class _Iterations:
             del self._waiting[ticket]
 
     def _is_long(self) -> bool:
-        """Whether the current iteration has taken its time."""
+        """Whether the current iteration has taken `ITERATION_SECONDS` or more."""
         now = self._loop.time()
         if self._began is None:
             self._began = now
@@ -66,7 +71,7 @@ class _Iterations:
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """End the iteration of the event loop. The requests that waited longest go on in the next one."""
+        """End the current iteration, and wake the requests that have waited longest, for the next one."""
         self._began, self._ends = None, False
         for future in islice(self._waiting.values(), _AT_ONCE):
             if not future.done():

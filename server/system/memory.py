@@ -1,4 +1,4 @@
-"""Memory that this process may use."""
+"""The memory that this process may use, from the machine, its control groups and its resource limits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ _CGROUP_FILES = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),
 )
-"""Files of cgroup v2 and v1: the limit, the usage, and the statistics with the name of the reclaimable file cache."""
+"""Files of cgroup v2 and v1: limit, usage, statistics, and the name of the reclaimable file cache in the statistics."""
 
 
 def usable_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
-    """The smaller of the machine's memory and the limits of the groups of this process (cgroup v2 and v1).
+    """Bytes of memory that this process may use: the machine's memory, or a smaller limit of its control groups.
 
-    root, membership: as for `cgroups.groups`.
+    root: directory in which the system describes control groups. membership: file that names those of this process.
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *(limit for limit, _ in _limits(root, membership))])
 
 
 def free_memory_bytes(root: Path = ROOT, meminfo: Path = Path("/proc/meminfo"), membership: Path = MEMBERSHIP) -> int:
-    """Memory that new allocations can take: of the machine, and below the limits of the groups of this process.
+    """Bytes of memory that new allocations can take, on the machine and within the limits of the control groups.
 
-    File cache that the system can drop counts as free. Where the system does not say what is free, all usable memory
-    does.
+    File cache that the system can drop counts as free. If the system does not tell what is free, all usable memory
+    counts as free.
+
+    root: directory in which the system describes control groups. membership: file that names those of this process.
+    meminfo: file with the memory of the machine.
     """
     free = usable_memory_bytes(root, membership)
     available = _field(meminfo, "MemAvailable:")
@@ -39,7 +42,10 @@ def free_memory_bytes(root: Path = ROOT, meminfo: Path = Path("/proc/meminfo"), 
 
 
 def _limits(root: Path, membership: Path) -> Iterator[tuple[int, int | None]]:
-    """For each group of this process with a limit: the limit, and what it leaves free, if the usage is stated."""
+    """Yield (limit, free memory below the limit), in bytes, for each control group with a memory limit.
+
+    The free memory is None if the system does not tell the usage.
+    """
     for group in groups("memory", root, membership):
         for limit, usage, statistics, cache in _CGROUP_FILES:
             try:
@@ -55,7 +61,10 @@ def _limits(root: Path, membership: Path) -> Iterator[tuple[int, int | None]]:
 
 
 def unused_limit_bytes(status: Path = Path("/proc/self/status")) -> int | None:
-    """Memory that the limits of this process leave it (`ulimit -d` and `-v`); None without such limits."""
+    """Bytes that this process may still allocate by its resource limits (`ulimit -d` and `-v`); None without limits.
+
+    status: file with the current memory of this process.
+    """
     left = []
     for name, kind in (("VmData:", resource.RLIMIT_DATA), ("VmSize:", resource.RLIMIT_AS)):
         limit, used = resource.getrlimit(kind)[0], _field(status, name)
@@ -65,7 +74,7 @@ def unused_limit_bytes(status: Path = Path("/proc/self/status")) -> int | None:
 
 
 def _field(file: Path, name: str) -> int | None:
-    """The integer in the line that begins with a name, in the unit of the file; None if there is no such line.
+    """Return the number in the line of a file that begins with a name, in the unit of the file; None if there is none.
 
     file: a file of the system, for example `/proc/meminfo` with the line `MemAvailable: 1024 kB`.
     name: first word of the line, for example `MemAvailable:`.

@@ -10,9 +10,9 @@ log = logging.getLogger("triptych")
 
 
 def open_closed_files() -> None:
-    """Open `/dev/null` for each of the three that is closed, so that no socket or pipe gets its descriptor.
+    """Open `/dev/null` for each of standard input, output and error that is closed.
 
-    Libraries write to these descriptors whatever they are.
+    Otherwise a socket or pipe could get its file descriptor, and libraries that print would write into it.
     """
     for descriptor in range(3):
         try:
@@ -26,7 +26,7 @@ def open_closed_files() -> None:
 
 
 def show(text: str) -> None:
-    """Write a text for whoever runs the server. One log line says that standard output cannot be written."""
+    """Print a text for the operator. If standard output cannot be written, log a warning, and print nothing more."""
     try:
         print(text, flush=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Write for people: colours where a terminal has them, and tables that fit its width."""
+"""Write text for people to a terminal: colours if the terminal has them, and tables that fit its width."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from typing import Literal, TextIO
 Style = Literal["bold", "dim", "red", "green", "yellow"]
 _CODES: dict[Style, str] = {"bold": "1", "dim": "2", "red": "1;31", "green": "32", "yellow": "33"}
 _MIN_TEXT_COLUMNS = 40
-"""Where less room is left beside the first column, texts begin on a line of their own."""
+"""Least width of the second column of a table. If there is less, its texts go on separate lines below the first."""
 
 
 def has_colors(file: TextIO) -> bool:
-    """Whether colours may be written to a file: to a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """Whether a file can show colours: a terminal other than `dumb`, unless NO_COLOR is set (https://no-color.org)."""
     return file.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def styled(text: str, style: Style, file: TextIO) -> str:
-    """The text in a style, if the file shows styles."""
+    """Return a text with the escape codes of a style; unchanged if the file cannot show colours."""
     return f"\033[{_CODES[style]}m{text}\033[0m" if has_colors(file) else text
 
 
 def prompt(text: str) -> str:
-    """The prompt of `input`, in colour if standard output has colours.
+    """Return a prompt for `input`, in colour if standard output can show colours.
 
-    The marks tell readline which characters take no room, else it would break long lines at the wrong column.
+    The codes \\001 and \\002 mark the characters that take no room. Without them, readline would break long lines at
+    the wrong column.
     """
     return f"\001\033[{_CODES['green']}m\002{text}\001\033[0m\002" if has_colors(sys.stdout) else text
 
 
 def table(rows: Sequence[tuple[str, str]]) -> None:
-    """Write two columns to standard output. On a terminal long texts are divided at spaces, so that they fit."""
+    """Print a table of two columns. On a terminal, long texts are wrapped at spaces. rows: (name, text) of each row."""
     width = max((len(name) for name, _ in rows), default=0)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, text in rows:

@@ -1,5 +1,8 @@
 """Text to token ids and back: tokenizers, incremental detokenization, chat templates, languages, sentences.
 
+The table names the main files. They are in the folders `chats`, `documents`, `languages`, `markup`, `speech`,
+`tokenizers` and `tokens`.
+
 | file                  | content                                                                               |
 |-----------------------|---------------------------------------------------------------------------------------|
 | `tokenizer`           | the protocol that all tokenizers implement                                            |
@@ -26,11 +29,11 @@
 | `detokenizer`         | token ids of one completion to text, with stop strings                                |
 | `token_bytes`         | the bytes that each token adds to a text, for grammars                                |
 | `chat`                | chat messages to prompt text                                                          |
-| `chat_process`        | the process that renders chat templates                                               |
+| `chat_process`        | the separate process that renders chat templates                                      |
 | `languages`           | translations that a checkpoint offers, and the prompt for each                        |
 | `language_codes`      | ISO 639, BCP 47, FLORES-200 and mBART language codes                                  |
 | `speech`              | special tokens and timestamps of speech recognition models                            |
-| `sentences`           | splits a text into sentences and joins their translations                             |
+| `sentences`           | splits a text into sentences                                                          |
 | `checkpoint_text`     | everything that the HTTP process reads from a checkpoint                              |
 | `truncation`          | shortens token ids to a limit                                                         |
 | `windows`             | splits token ids into overlapping windows                                             |

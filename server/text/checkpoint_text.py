@@ -29,11 +29,11 @@ from weights.sentence_modules import SIDES, is_routed, module_kinds
 
 SENTENCE_FILE = "config_sentence_transformers.json"
 SPEECH_FAMILIES = frozenset({"whisper"})
-"""Values of `model_type` of speech recognition models that write tokens."""
+"""Values of `model_type` for speech recognition models whose decoder writes text and timestamps."""
 CTC_FAMILIES = frozenset({"wav2vec2", "hubert", "unispeech", "unispeech-sat", "wavlm", "parakeet_ctc"})
-"""Values of `model_type` of speech recognition models with a CTC head."""
+"""Values of `model_type` for speech recognition models with a CTC head."""
 UNTIMED_FAMILIES = frozenset({"moonshine", "moonshine_streaming", "cohere_asr"})
-"""Values of `model_type` of speech recognition models whose decoder writes text alone, without times."""
+"""Values of `model_type` for speech recognition models whose decoder writes text without timestamps."""
 SimilarityFunction = Literal["cosine", "dot", "euclidean", "manhattan"]
 _SIMILARITIES: Mapping[str, SimilarityFunction] = {
     "cosine": "cosine",
@@ -61,7 +61,7 @@ class Similarity:
     """How a sentence-transformers checkpoint compares two vectors.
 
     function: cosine, dot product, or the negative Euclidean or Manhattan distance.
-    of_unit_vectors: whether the vectors are scaled to unit length before.
+    of_unit_vectors: whether the vectors are scaled to unit length before they are compared.
     """
 
     function: SimilarityFunction = "cosine"
@@ -70,23 +70,23 @@ class Similarity:
 
 @dataclass(frozen=True)
 class CheckpointText:
-    """The parts of a checkpoint that work on text.
+    """Everything that the HTTP process needs from a checkpoint.
 
     directory: directory of the checkpoint.
-    tokenizer: its tokenizer.
-    languages: translations that it offers.
-    prompts: its sentence-transformers prompts.
-    speech: its special tokens for speech recognition; None for other models.
-    speech_settings: its other settings for speech recognition.
-    ctc: labels and input of a model with a CTC head; None for other models.
-    untimed_speech: input of a speech model whose decoder writes text alone; None for other models.
-    chat_templates: its chat templates.
-    similarity: how two vectors of it are compared.
+    tokenizer: the tokenizer of the checkpoint.
+    languages: translations that the checkpoint offers.
+    prompts: sentence-transformers prompts.
+    speech: special tokens of a Whisper model; None for other models.
+    speech_settings: other settings of a Whisper model; defaults for other models.
+    ctc: labels and audio settings of a speech recognition model with a CTC head; None for other models.
+    untimed_speech: prompt and audio settings of a speech model whose decoder writes no timestamps; else None.
+    chat_templates: chat templates of the checkpoint.
+    similarity: how two embeddings of the checkpoint are compared.
     answer_prompt: prompt that the operator has chosen for a reranker; None for no prompt.
-    tasks: settings of its tasks, by the names in `config.json`.
+    tasks: settings of each task in `task_specific_params` of `config.json`, by the name of the task.
     sides: `query` and `document` if the checkpoint treats queries and documents differently; else empty.
-    query_weights: weights of the tokens of a query that goes through no model; None for other checkpoints.
-    route: what it encodes in a router of two encoders; None for other checkpoints.
+    query_weights: token weights of a sparse encoder that needs no model for queries; None for other checkpoints.
+    route: whether this model encodes queries or documents, in a checkpoint with one encoder for each; else None.
     """
 
     directory: Path
@@ -106,7 +106,11 @@ class CheckpointText:
     untimed_speech: UntimedSpeech | None = None
 
     def prompt(self, name: str | None) -> str:
-        """The prompt with a name, or the default prompt for None. Raises InvalidRequest for an unknown name."""
+        """Return the prompt with a name, or the default prompt for None.
+
+        Empty for `query` or `document` where the checkpoint distinguishes them without prompts. Raises InvalidRequest
+        for an unknown name.
+        """
         if name is None:
             return self.prompts.default
         if name in self.sides and name not in self.prompts.by_name:
@@ -120,7 +124,7 @@ class CheckpointText:
 def load(
     name: str, directory: Path, languages: str = "", instruction: InstructionPrompt | None = None
 ) -> CheckpointText:
-    """Read the text parts of a checkpoint.
+    """Read everything that the HTTP process needs from the directory of a checkpoint.
 
     name: name of the model, for error messages.
     languages: the operator's language pair, for a translation checkpoint that does not name its own.
@@ -167,7 +171,10 @@ def load(
 
 
 def check_same_tokens(name: str, text: CheckpointText, draft: CheckpointText) -> None:
-    """Raise CheckpointError unless a model and its draft model have the same token for each id. name: of the model."""
+    """Raise CheckpointError unless a model and its draft model have the same token for each id.
+
+    name: name of the model, for the message.
+    """
     for token_id in range(max(text.tokenizer.vocab_size, draft.tokenizer.vocab_size)):
         token, draft_token = text.tokenizer.id_to_token(token_id), draft.tokenizer.id_to_token(token_id)
         if token != draft_token:
@@ -183,7 +190,10 @@ def _sentence_settings(directory: Path) -> Mapping[str, Any]:
 
 
 def _similarity(directory: Path) -> Similarity:
-    """The similarity of a checkpoint. Names that sentence-transformers does not know for one vector mean the cosine."""
+    """Read the similarity from the sentence-transformers settings of a checkpoint.
+
+    Cosine if the settings name no function, or none that compares two single vectors.
+    """
     name = _sentence_settings(directory).get("similarity_fn_name")
     function = _SIMILARITIES.get(name, "cosine") if isinstance(name, str) else "cosine"
     kinds = [kind for kind, _ in module_kinds(directory)]

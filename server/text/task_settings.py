@@ -1,8 +1,8 @@
-"""Settings of the tasks of an encoder-decoder: a prefix, and decoding settings that replace the checkpoint's defaults.
+"""Settings per task of an encoder-decoder: a prefix, and decoding settings that replace the checkpoint's defaults.
 
-`config.json` has them in `task_specific_params`, by task (`summarization`, `translation_en_to_de`). The checkpoints of
-T5 and BART were published with them (Raffel et al. 2020, arXiv:1910.10683, appendix D), and the pipelines of
-transformers 4 apply them.
+`task_specific_params` of `config.json` has them by the task's name (`summarization`, `translation_en_to_de`).
+T5 and BART checkpoints were published with them (Raffel et al. 2020, arXiv:1910.10683, appendix D), and the pipelines
+of transformers 4 apply them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ _COUNTS = (
     "encoder_no_repeat_ngram_size",
 )
 _NUMBERS = ("length_penalty", "repetition_penalty")
-"""The decoding settings that are applied, besides `early_stopping`. Others, and impossible values, are left out."""
+"""Decoding settings that may be fractions.
+
+Only these settings, the integers in `_COUNTS`, and `early_stopping` are applied. Values out of range are ignored.
+"""
 _SMALLEST = {"num_beams": 1, "max_length": 2, "max_new_tokens": 1, "length_penalty": -100, "repetition_penalty": 1e-3}
-"""Smallest value of a setting; 0 for the others."""
+"""Smallest value that a setting may have; 0 for settings that are not listed."""
 _LARGEST = {"num_beams": 16, "length_penalty": 100, "repetition_penalty": 100}
-"""Largest value of a setting; `_MAX_COUNT` for the others."""
+"""Largest value that a setting may have; `_MAX_COUNT` for settings that are not listed."""
 _MAX_COUNT = 1 << 20
 _NEW_TOKENS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 
@@ -34,8 +37,8 @@ _NEW_TOKENS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 class TaskSettings:
     """Settings of one task.
 
-    prefix: text before each input.
-    generation: decoding settings, by their names in `GenerationInfo`.
+    prefix: text to put before each input; empty for none.
+    generation: decoding settings by name, such as `num_beams` and `length_penalty`.
     """
 
     prefix: str = ""
@@ -43,7 +46,7 @@ class TaskSettings:
 
 
 def task_settings(config: Mapping[str, Any]) -> dict[str, TaskSettings]:
-    """The settings of all tasks. config: contents of `config.json`."""
+    """Return the settings of each task, by its name. config: contents of `config.json`."""
     tasks = config.get("task_specific_params")
     if not isinstance(tasks, dict):
         return {}

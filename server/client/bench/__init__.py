@@ -1,1 +1,1 @@
-"""`triptych bench`: measure a server under load, with the routes of OpenAI or those of Triptych."""
+"""`triptych bench`: measure a server under load, with OpenAI's API or Triptych's native API."""

@@ -14,10 +14,11 @@ Points = Sequence[tuple[float, float]]
 
 
 def chart(title: str, x_name: str, y_name: str, series: Mapping[str, Points], scatter: bool = False) -> str:
-    """Draw a line chart with a logarithmic x axis, or single points over a linear one. The y axis starts at zero.
+    """Draw a line chart with a logarithmic x axis, or a scatter chart with a linear one. The y axis starts at zero.
 
-    series: points (x, y) of each line, by the name of the line. At least one has points.
-    scatter: draw points without lines; the x axis starts at zero.
+    x_name, y_name: labels of the axes.
+    series: points (x, y) of each line, by the name of the line. At least one must have points.
+    scatter: draw points without lines; the x axis then starts at zero.
     Returns the SVG document.
     """
     drawn = {name: points for name, points in series.items() if points}

@@ -1,4 +1,4 @@
-"""The command bench: its flags, and one run over the load levels."""
+"""The command `triptych bench`: its flags, and a run that measures each load level."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _counts(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Load:
-    """One load level: an arrival rate, or a number of requests at a time."""
+    """One load level. rate: requests per second. concurrency: requests at a time. One of them is None."""
 
     rate: float | None = None
     concurrency: int | None = None
@@ -134,7 +134,10 @@ class Load:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command. Raises CommandError."""
+    """Run the command: measure all load levels, and print and write the results.
+
+    Raises CommandError for wrong arguments and without a server, and RequestFailed if no request succeeded.
+    """
     route = ROUTES.get((arguments.dialect, arguments.task))
     if route is None:
         known = ", ".join(task for dialect, task in ROUTES if dialect == arguments.dialect)
@@ -192,7 +195,11 @@ def _write(path: Path, text: str) -> None:
 
 
 def make_jobs(arguments: argparse.Namespace, prompts: list[str], random_numbers: random.Random) -> Iterator[Job]:
-    """Requests without end. The same seed makes the same requests, and the same shared words at every load level."""
+    """Yield requests without end. Their lengths and words are random.
+
+    prompts: texts to use in turn; empty for random words. random_numbers: source of randomness; the same state gives
+    the same requests. The shared words at their beginning depend on `--seed` alone.
+    """
     shared = make_prompt(arguments.shared_words or 0, random.Random(f"{arguments.seed}/shared"))
     lengths = arguments.prompt_words.draw(random_numbers)
     texts = itertools.cycle(prompts) if prompts else (make_prompt(words, random_numbers) for words in lengths)
@@ -203,9 +210,11 @@ def make_jobs(arguments: argparse.Namespace, prompts: list[str], random_numbers:
 async def _measure_levels(
     arguments: argparse.Namespace, route: Measured, loads: list[Load], prompts: list[str]
 ) -> tuple[list[Level], int | None]:
-    """The results of all levels.
+    """Measure all load levels. Returns their results, and the bytes of state snapshots in the server's prefix cache.
 
-    With shared words, also the bytes of the snapshots that the server holds afterwards.
+    The bytes are None without `--shared-words`, and for a server or model without such snapshots.
+
+    route: route to measure. prompts: texts from a file; empty for random words.
     """
     from tqdm import tqdm
 
@@ -248,7 +257,7 @@ async def _measure_levels(
 
 
 async def _snapshot_bytes(connection: Connection) -> int | None:
-    """Bytes of snapshots of states in the prefix cache, or None for a server or model without them."""
+    """Return the bytes of state snapshots in the server's prefix cache, from its metrics; None if it has none."""
     try:
         page = await connection.text("/metrics")
     except CommandError:
@@ -271,7 +280,11 @@ async def _offer(
     clock: MonotonicClock,
     numbers: random.Random,
 ) -> list[Sample]:
-    """Run one level. Raises CommandError if it is too short for a single request."""
+    """Send the requests of one load level, without warm-up. Returns a sample of each.
+
+    jobs: requests without end. send: sends a request. numbers: source of randomness for the arrival times.
+    Raises CommandError if `--duration` is too short for a single request.
+    """
     limit = arguments.requests or (100 if arguments.duration is None else None)
     some = itertools.islice(jobs, limit)
     if load.rate is None:
@@ -286,7 +299,7 @@ async def _offer(
 
 
 async def _only_model(connection: Connection) -> str:
-    """The model of a server that has one. Raises CommandError for several."""
+    """Return the name of the server's only model. Raises CommandError if it lists none or several."""
     answer = await connection.get("/v1/models")
     try:
         names = [model["id"] for model in answer["data"]]
@@ -298,7 +311,10 @@ async def _only_model(connection: Connection) -> str:
 
 
 def draw(path: str, loads: list[Load], levels: list[Level]) -> str:
-    """The results as SVG: latencies by load, or each request over time if there is one level. Raises CommandError."""
+    """Draw the results as SVG: latency percentiles by load, or for a single level the latency of each request by time.
+
+    path: route that was measured. Raises RequestFailed if no request succeeded.
+    """
     if not any(level.succeeded for level in levels):
         raise RequestFailed("no request succeeded, so there is nothing to draw", 200)
     if len(levels) == 1:

@@ -1,4 +1,4 @@
-"""The routes that a server is measured with: the request for a job, and how tokens are read from its answer."""
+"""The routes that `triptych bench` can measure: how a request is made, and how tokens are found in its answer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from server.client.records import is_cut
 
 @dataclass(frozen=True)
 class Measured:
-    """How `triptych bench` calls one route.
+    """A route that `triptych bench` can measure.
 
-    body: makes the JSON of a request from a job, which has the prompt and the number of tokens to ask for.
+    path: path of the route.
+    body: returns the JSON body of a request, from its prompt and maximum number of tokens.
     streams: whether the answer is a stream of events.
     """
 
@@ -27,7 +28,7 @@ class Measured:
 
 
 _STREAM = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0}
-"""With temperature 0, the texts and their lengths are the same in each run."""
+"""Fields of a request to OpenAI's routes. With temperature 0, the answers have the same lengths in each run."""
 
 ROUTES: dict[tuple[str, str], Measured] = {
     ("openai", "generate"): Measured(
@@ -47,13 +48,16 @@ ROUTES: dict[tuple[str, str], Measured] = {
     ("native", "embed"): Measured("/embed", lambda job: {"inputs": job.prompt}, streams=False),
     ("native", "classify"): Measured("/classify", lambda job: {"inputs": job.prompt}, streams=False),
 }
-"""Routes by dialect and task."""
+"""Routes, by (dialect, task)."""
 
 
 async def measure(
     connection: Connection, route: Measured, job: Job, due: float, more: dict[str, Any], clock: Clock
 ) -> Sample:
-    """Send one request and note when its parts arrive. more: fields to add to the request."""
+    """Send one request, and record when the parts of its answer arrive. Errors are recorded, not raised.
+
+    due: time at which the request should be sent. more: fields to add to the request.
+    """
     sample = Sample(due, clock.now())
     received: list[tuple[float, StreamEvent]] = []
     answer: Any = None
@@ -79,7 +83,10 @@ async def measure(
 
 
 def _read_events(sample: Sample, received: Sequence[tuple[float, StreamEvent]]) -> None:
-    """Fill a sample from the events of an answer, in the dialect of OpenAI or of Triptych."""
+    """Fill a sample from the events of an answer, from OpenAI's routes or Triptych's.
+
+    received: (time of arrival, event) of each event, in order.
+    """
     complete = False
     for seconds, event in received:
         if event.data == "[DONE]":
@@ -103,7 +110,7 @@ def _read_events(sample: Sample, received: Sequence[tuple[float, StreamEvent]]) 
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
-    """Whether a chunk of OpenAI's streams carries tokens: not the first chunk of a chat, nor the last one."""
+    """Whether a choice in a chunk of OpenAI's streams has tokens. The first and the last chunk of a chat have none."""
     delta = choice.get("delta")
     if delta is None:
         return bool(choice.get("text"))

@@ -1,4 +1,4 @@
-"""Distributions of prompt and output lengths, and prompts of a given length."""
+"""Distributions of the lengths of prompts and answers, and random prompts of a given length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ power hour game line end member law car city community name president team minut
 face others level office door health person art war history party result change morning reason research girl guy
 moment air teacher
 """.split()  # noqa: SIM905, a list literal would take a line per word
-"""Common English words of one or two tokens in most vocabularies."""
+"""Common English words for random prompts. In most vocabularies, each is one or two tokens."""
 
 MAX_MEDIAN, MAX_SIGMA = 1_000_000, 3
 FORMS = "N, uniform:LOW,HIGH, lognormal:MEDIAN,SIGMA or file:PATH (one number per line)"
@@ -27,9 +27,9 @@ FORMS = "N, uniform:LOW,HIGH, lognormal:MEDIAN,SIGMA or file:PATH (one number pe
 class Lengths:
     """A distribution of lengths.
 
-    text: as it was written. kind: fixed, uniform, lognormal or file.
-    numbers: its parameters, or the lengths of the file, which are used in order and, after the last one, from the
-        beginning.
+    text: the distribution as it was written on the command line. kind: `fixed`, `uniform`, `lognormal` or `file`.
+    numbers: parameters of the distribution. For `file`, the lengths, which are used in order, and again from the
+        beginning after the last one.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Lengths:
     numbers: tuple[float, ...]
 
     def draw(self, random_numbers: random.Random) -> Iterator[int]:
-        """Lengths without end, each at least 1."""
+        """Yield random lengths without end, each at least 1."""
         if self.kind == "file":
             yield from itertools.cycle(int(number) for number in self.numbers)
         while True:
@@ -51,7 +51,10 @@ class Lengths:
 
 
 def parse_lengths(text: str) -> Lengths:
-    """Parse a distribution of the command line. Raises ArgumentTypeError."""
+    """Parse a distribution of lengths on the command line, in one of `FORMS`.
+
+    Raises ArgumentTypeError for any other text, for lengths below 1, and for a file that cannot be read.
+    """
     kind, found, values = text.partition(":")
     numbers: tuple[float, ...]
     try:
@@ -80,5 +83,5 @@ def _is_valid(kind: str, numbers: tuple[float, ...]) -> bool:
 
 
 def make_prompt(words: int, random_numbers: random.Random) -> str:
-    """A text of random words."""
+    """Return a text of random words, separated by spaces. words: number of words."""
     return " ".join(random_numbers.choices(WORDS, k=words))

@@ -1,7 +1,7 @@
-"""Offer load to a server: at fixed arrival times (open loop), or a fixed number of requests at a time (closed loop).
+"""Put load on a server: at fixed arrival times (open loop), or with a fixed number of requests at a time (closed loop).
 
-In an open loop a request is due at its arrival time, however late earlier answers are, and its latencies count from
-that time. A client that waited for answers would hide the time that requests spend in a queue (coordinated omission).
+In an open loop, a request is due at its arrival time even if earlier answers are late, and its latency counts from that
+time. A client that waited for answers would hide the time that requests spend in a queue (coordinated omission).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Job:
 
 @dataclass
 class Sample:
-    """Times and result of one request. All times are of the clock.
+    """Times and result of one request. All times are seconds of the benchmark's clock.
 
-    due: time at which the request should be sent; latencies count from here.
-    sent: time at which it was sent.
+    due: time at which the request should be sent; latencies count from this time.
+    sent: time at which the request was sent.
     times: times at which parts of the answer arrived.
     ended: time at which the answer was complete, or failed.
-    prompt_tokens, completion_tokens: as the server counted them; None if it did not.
-    cached_tokens: prompt tokens that the server did not compute again; None if it did not say.
-    error: class of the failure, or None. message: what the server said about it, if anything.
+    prompt_tokens, completion_tokens: numbers of tokens that the server reported; None if it did not.
+    cached_tokens: prompt tokens that the server took from its prefix cache; None if it did not report them.
+    error: class of the failure, such as `timeout`; None for success. message: the server's error message, or empty.
     """
 
     due: float
@@ -47,11 +47,11 @@ class Sample:
 
 
 Send = Callable[[Job, float], Awaitable[Sample]]
-"""Sends a job, due at a time, and returns its sample. Never raises for a failure of the server."""
+"""Function that sends a job that is due at a time, and returns its sample. It does not raise if the server fails."""
 
 
 class Clock(Protocol):
-    """A clock that never goes back, in seconds."""
+    """A monotonic clock, in seconds."""
 
     def now(self) -> float: ...
 
@@ -67,7 +67,10 @@ class MonotonicClock:
 
 
 def poisson_arrivals(rate: float, random_numbers: random.Random) -> Iterable[float]:
-    """Arrival times in seconds from the start, without end. rate: mean number of arrivals per second."""
+    """Yield the random arrival times of a Poisson process without end, in seconds from the start.
+
+    rate: mean number of arrivals per second.
+    """
     arrival = 0.0
     while True:
         arrival += random_numbers.expovariate(rate)
@@ -77,9 +80,10 @@ def poisson_arrivals(rate: float, random_numbers: random.Random) -> Iterable[flo
 async def open_loop(
     jobs: Iterable[Job], arrivals: Iterable[float], send: Send, clock: Clock, seconds: float | None = None
 ) -> list[Sample]:
-    """Send each job at its arrival time, and wait for all answers.
+    """Send each job at its arrival time, and wait for all answers. Returns a sample of each job.
 
-    seconds: no request arrives after this time.
+    arrivals: arrival time of each job, in seconds from the start, ascending.
+    seconds: time from the start after which no request is sent; None for no limit.
     """
     start = clock.now()
     running: list[asyncio.Task[Sample]] = []
@@ -98,7 +102,11 @@ async def open_loop(
 async def closed_loop(
     jobs: Iterable[Job], concurrency: int, send: Send, clock: Clock, seconds: float | None = None
 ) -> list[Sample]:
-    """Keep a number of requests in progress until the jobs or the time are used up, and wait for all answers."""
+    """Keep `concurrency` requests in progress until all jobs are sent or the time is over, and wait for all answers.
+
+    seconds: time from the start after which no request is sent; None for no limit.
+    Returns a sample of each request, in the order in which they ended.
+    """
     start = clock.now()
     waiting = iter(jobs)
     samples: list[Sample] = []
@@ -117,5 +125,5 @@ async def closed_loop(
 
 
 def span_seconds(samples: Sequence[Sample]) -> float:
-    """Seconds from the first request to the last answer."""
+    """Seconds from the time at which the first request was due to the end of the last answer."""
     return max(sample.ended for sample in samples) - min(sample.due for sample in samples)

@@ -1,4 +1,4 @@
-"""Statistics of the samples of one load level, and the table of all levels."""
+"""Statistics of one load level from its samples, and the table that compares all levels."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PERCENTILES = (50, 90, 99)
 class Level:
     """The result of one load level. All times are in seconds.
 
-    load: the offered load, such as `4 requests/s` or `16 at a time`.
-    samples: all requests, without those of the warm-up.
+    load: name of the load level, such as `4 requests/s` or `16 at a time`.
+    samples: samples of all requests, without the warm-up.
     """
 
     load: str
@@ -29,16 +29,16 @@ class Level:
 
     @property
     def errors(self) -> dict[str, int]:
-        """Number of failed requests by class."""
+        """Number of failed requests, by the class of the failure, the most frequent first."""
         return dict(Counter(sample.error for sample in self.samples if sample.error is not None).most_common())
 
     @property
     def counted_by(self) -> str:
-        """Where the number of output tokens comes from: `usage`, or `events` if an answer had no usage."""
+        """How output tokens are counted: `usage` if the server reported all numbers, else `events`."""
         return "events" if any(sample.completion_tokens is None for sample in self.succeeded) else "usage"
 
     def output_tokens(self) -> int:
-        """Output tokens of all complete answers. An answer without usage counts one token per event."""
+        """Number of output tokens in all complete answers. An answer without usage counts one token per event."""
         return sum(
             len(sample.times) if sample.completion_tokens is None else sample.completion_tokens
             for sample in self.succeeded
@@ -48,7 +48,7 @@ class Level:
         return sum(sample.prompt_tokens or 0 for sample in self.succeeded)
 
     def cached_share(self) -> float | None:
-        """Share of the prompt tokens that the server found in its prefix cache, or None if no answer says."""
+        """Share of the prompt tokens that the server found in its prefix cache; None if no answer reports it."""
         counted = [sample for sample in self.succeeded if sample.cached_tokens is not None and sample.prompt_tokens]
         total = sum(sample.prompt_tokens or 0 for sample in counted)
         return sum(sample.cached_tokens or 0 for sample in counted) / total if total else None
@@ -68,7 +68,7 @@ class Level:
         return [sample.ended - sample.due for sample in self.succeeded]
 
     def late_seconds(self) -> list[float]:
-        """How late the client sent its requests. Large values mean that the client was the bottleneck."""
+        """Delay between the due time and the sending of each request. Large values mean a bottleneck in the client."""
         return [sample.sent - sample.due for sample in self.samples]
 
     def as_json(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Level:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of the values lie, interpolated between neighbours."""
+    """Return a percentile of the values, interpolated between neighbours. percent: from 0 to 100."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * percent / 100
     low = int(place)
@@ -102,7 +102,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Mean and percentiles, or None without values."""
+    """Return the mean, the percentiles and the maximum of some values, by name; None if there are no values."""
     if not values:
         return None
     named = {f"p{percent}": percentile(values, percent) for percent in PERCENTILES}
@@ -110,7 +110,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def table(levels: Sequence[Level]) -> str:
-    """The results as text, one column per load level. Latencies are in milliseconds."""
+    """Return the results as a text table with one column per load level. Latencies are in milliseconds."""
     rows: list[tuple[str, list[str]]] = [("load", []), ("requests", []), ("failed", []), ("requests/s", [])]
     rows += [("output tokens/s", []), ("output tokens per answer", []), ("prompt tokens from the cache", [])]
     for name in ("first token", "inter-token", "whole answer"):

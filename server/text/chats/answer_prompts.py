@@ -1,7 +1,7 @@
-"""Prompts with which a language model is asked whether a document answers a query. Its answer is one token.
+"""Prompts that ask a language model whether a document answers a query. The model's answer is one token.
 
-A checkpoint that names its own tokens (sentence-transformers) has its prompt as chat template. For other checkpoints
-the operator chooses one of the published prompts, or writes one.
+They serve rerankers whose checkpoint does not define a prompt. (sentence-transformers checkpoints name their answer
+tokens and have a chat template instead.) The operator chooses one of the published prompts, or writes one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True)
 class AnswerPrompt:
-    """A prompt, and the answers that are compared.
+    """A prompt for reranking with a language model, and the two answers whose logits give the score.
 
-    parts: texts with `{query}`, `{document}` and `{instruction}`. Each is tokenized alone, without special tokens
-        around it. `{document}` is at the end of one part, which loses tokens if the prompt is too long.
-    positive, negative: answers; only the first token of each is used. Without a negative answer, the logit of the
-        positive one is the score.
-    instruction: text for `{instruction}` in the parts. It contains `{instruction}` itself, for the instruction of the
-        request or else `default_instruction`. If there is neither, `{instruction}` in the parts becomes empty.
+    parts: texts with the placeholders `{query}`, `{document}` and `{instruction}`. Each part is tokenized alone,
+        without special tokens around it. One part ends with `{document}`; it is cut if the prompt is too long.
+    positive, negative: answers; only the first token of each is used. If `negative` is empty, the score is the logit
+        of `positive`.
+    instruction: template of the text that replaces `{instruction}` in the parts. Its own `{instruction}` stands for
+        the instruction of the request, or else `default_instruction`. Without either, the replacement is empty.
+    default_instruction: instruction for requests that state none.
+
+    Raises PromptError if `{document}` is not at the end of exactly one part, if no part has `{query}`, or if
+    `positive` is empty.
     """
 
     parts: tuple[str, ...]
@@ -49,7 +53,7 @@ class AnswerPrompt:
 
     @property
     def document_part(self) -> str:
-        """The part with the document; empty without one."""
+        """The part that contains `{document}`; empty if there is no such part."""
         return next((part for part in self.parts if "{document}" in part), "")
 
     @property
@@ -57,7 +61,10 @@ class AnswerPrompt:
         return any("{instruction}" in part for part in self.parts)
 
     def fill(self, part: str, query: str, instruction: str | None, document: str = "") -> str:
-        """A part with its texts in place of the placeholders."""
+        """Return a part with its placeholders replaced.
+
+        instruction: instruction of the request; `default_instruction` replaces None or an empty text.
+        """
         stated = instruction or self.default_instruction
         line = self.instruction.replace("{instruction}", stated) if stated else ""
         texts = {"query": query, "document": document, "instruction": line}
@@ -113,7 +120,11 @@ PUBLISHED: Mapping[str, AnswerPrompt] = {
 
 
 def read_prompt(name: str) -> AnswerPrompt:
-    """A published prompt, or one in a JSON file with the fields of `AnswerPrompt`. Raises PromptError."""
+    """Return a published prompt, or the prompt in a JSON file with the fields of `AnswerPrompt`.
+
+    name: key of `PUBLISHED`, or path of the file. Raises PromptError for any other name, and for a file that cannot
+    be used.
+    """
     if name in PUBLISHED:
         return PUBLISHED[name]
     path = Path(name).expanduser()

@@ -26,12 +26,15 @@ from weights.resolve import file_in
 
 MAX_TEMPLATE_CHARACTERS = 1 << 20
 MAX_TEMPLATES = 64
-"""Most named templates of a checkpoint. Published ones have four at most."""
+"""Limit on the number of templates of a checkpoint. Published checkpoints have at most four."""
 _PROCESS_FILE = Path(__file__).with_name("chat_process.py")
 _MEMORY_BYTES = 512 << 20
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Put after the text to continue, as transformers does. The space shows whether the template keeps white space."""
+"""Marker after the text of a last message that the model shall continue; transformers appends the same one.
+
+The space at its end shows whether the template keeps white space at the end of a message.
+"""
 _STOPPING = "chat templates are not rendered any more: the server is stopping"
 _NOT_CONTINUED = "the last message has no text that can be continued"
 
@@ -43,11 +46,11 @@ class ChatError(ValueError):
 
 
 class ChatTooLong(ChatError):
-    """The text of a template has more characters than the limit."""
+    """The text that a template rendered has more characters than the limit."""
 
 
 class ChatStopped(ChatError):
-    """A template was stopped before its end, so nothing is known about the messages."""
+    """A template was stopped before its end, so it is unknown whether it accepts the messages."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ _TEXTS = ContentForms()
 
 
 def as_parts(text: str) -> list[dict[str, str]]:
-    """The content of a message with this text, in the form of a list of parts."""
+    """Return the content of a message as a list of one text part."""
     return [{"type": "text", "text": text}]
 
 
@@ -78,7 +81,7 @@ class ChatTemplates:
 
     by_name: template source by name; the usual names are `default` and `tool_use`.
     special_tokens: text of special tokens by template variable (`bos_token`, `eos_token`...).
-    forms: the forms of contents that a template reads, by its source (`server.text.chats.chat_forms`).
+    forms: the content forms that a template reads, by the template's source. Found by `server.text.chats.chat_forms`.
     """
 
     by_name: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +90,7 @@ class ChatTemplates:
 
     @property
     def problem(self) -> str | None:
-        """Why chats would lose the user's text; None if there is no problem."""
+        """Error message if a template leaves out the user's text; None if all templates print it."""
         for name, source in self.by_name.items():
             if "user" in self.forms_of(source).lost:
                 return (
@@ -97,11 +100,14 @@ class ChatTemplates:
         return None
 
     def forms_of(self, source: str) -> ContentForms:
-        """The forms that a template reads; texts for a template that was not tried."""
+        """The content forms that a template reads, by its source. A template that was not probed gets strings."""
         return self.forms.get(source, _TEXTS)
 
     def in_forms(self, source: str, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Messages whose texts have the form that a template reads."""
+        """Return messages with string contents made lists of parts, for the roles in which a template needs lists.
+
+        source: the template's source.
+        """
         parts = self.forms_of(source).parts
         return [
             {**message, "content": as_parts(message["content"])}
@@ -111,9 +117,10 @@ class ChatTemplates:
         ]
 
     def choose(self, with_tools: bool = False) -> str:
-        """The template for a request: `tool_use` for a request with tools where it exists, else `default`.
+        """Return the template's source for a request.
 
-        Raises ChatError where the checkpoint has no template, or several and no default.
+        It is the template `tool_use` for a request with tools, where the checkpoint has one, else `default`.
+        Raises ChatError if the checkpoint has no template, or has no template named `default`.
         """
         if with_tools and "tool_use" in self.by_name:
             return self.by_name["tool_use"]
@@ -128,8 +135,8 @@ class ChatTemplates:
 def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
     """Read `chat_template.jinja` and `chat_templates/*.jinja`, else `chat_template` of `tokenizer_config.json`.
 
-    Raises TokenizerError for a template that is not text or is too long, and ResolveError for a link out of the
-    directory.
+    Raises TokenizerError for a template that is not text or is too long and for too many templates, and ResolveError
+    for a symbolic link that leaves the directory.
     """
     names = {"default": "chat_template.jinja"}
     listed = list(islice(directory.glob("chat_templates/*.jinja"), MAX_TEMPLATES + 1))
@@ -182,10 +189,14 @@ def chat_context(
     add_generation_prompt: bool = True,
     extra_variables: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Variables for a template, the same as in `apply_chat_template` of transformers. JSON values only.
+    """Return the variables that a template reads, the same as in `apply_chat_template` of transformers.
+
+    All values are JSON values.
 
     messages: chat messages; keys whose value is None are left out.
-    null_content: keep a `content` that is None.
+    tools, documents: JSON descriptions that the template prints; None for none.
+    null_content: keep the key `content` where its value is None.
+    add_generation_prompt: whether the template shall end with the beginning of an assistant message.
     extra_variables: further variables, for example the switch `enable_thinking` of some templates.
     """
     kept = ("content",) if null_content else ()
@@ -203,15 +214,15 @@ def chat_context(
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Copy the reasoning of a message to both keys that templates read, `thinking` and `reasoning_content`."""
+    """Return a message with its reasoning under both keys that templates read, `thinking` and `reasoning_content`."""
     reasoning = next((message[key] for key in _REASONING_KEYS if key in message), None)
     return message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
 def with_continued(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """A last message whose text ends in `CONTINUED`, so that its end can be found in the prompt, and the text itself.
+    """Append `CONTINUED` to the last text of a message, so that the text's end can be found in the rendered prompt.
 
-    Raises ChatError if the message has no text.
+    Returns the changed copy of the message, and the text without the marker. Raises ChatError if there is no text.
     """
     content = message.get("content")
     if isinstance(content, str):
@@ -226,10 +237,10 @@ def with_continued(message: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def continued_text(rendered: str, text: str) -> str:
-    """A rendered prompt up to the end of the text that `with_continued` has marked.
+    """Return a rendered prompt up to the end of the text that `with_continued` has marked.
 
-    White space at its end stays only if the template keeps it, as in `apply_chat_template` of transformers. Raises
-    ChatError if the template has left the text out.
+    text: the marked text. White space at its end stays only if the template keeps white space there, as in
+    `apply_chat_template` of transformers. Raises ChatError if the template has left the text out.
     """
     end = rendered.rfind(CONTINUED.strip())
     if end < 0 or text.strip() not in rendered:
@@ -238,12 +249,12 @@ def continued_text(rendered: str, text: str) -> str:
 
 
 class ChatRenderer:
-    """Renders templates in a separate process, one text at a time. Safe to use from several threads.
+    """Renders chat templates in a separate process, one at a time. Safe to use from several threads.
 
-    The process starts with the first text and is replaced after it was killed for exceeding a limit. Work with
-    templates runs in a separate thread (`submit`), so that a slow template delays other chats but no tokenization.
+    The process starts with the first template, and is replaced after it was killed for exceeding a limit. Callers
+    run `render` in a thread for templates (`submit`), so that a slow template delays other chats but no tokenization.
 
-    seconds: time limit for one text.
+    seconds: time limit to render one template.
     memory_bytes: address space limit of the process.
     """
 
@@ -255,7 +266,7 @@ class ChatRenderer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="templates")
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
-        """Run work that calls `render` in the thread of templates."""
+        """Run a function that calls `render` in the thread for templates. Returns a future of its result."""
         return self._thread.submit(work)
 
     def render(
@@ -269,13 +280,15 @@ class ChatRenderer:
     ) -> str:
         """Render a template to text.
 
-        source: the template.
-        context: its variables (`chat_context`).
+        source: the template's source.
+        context: the template's variables (`chat_context`).
         max_characters: limit on the length of the text.
         deadline: time of `time.monotonic()` at which rendering stops, if that is before the usual time limit.
-        arguments_as_objects: arguments of calls that are texts become objects, which the template prints as sent.
-        Raises ChatTooLong for a text above the limit, ChatError for a template that rejects the messages, fails, or
-        exceeds another limit, and NotReady if the process does not work.
+        arguments_as_objects: parse the arguments of calls that are JSON strings into objects. The template still
+            prints them as the client wrote them.
+        Raises ChatTooLong for a text above the limit, ChatStopped for a template that exceeds the time or the memory
+        and after `close`, ChatError for a template that rejects the messages or fails, and NotReady if the process
+        does not reply.
         """
         request = {
             "source": source,
@@ -310,7 +323,7 @@ class ChatRenderer:
         return reply["text"]
 
     def close(self) -> None:
-        """Stop the process, even while it renders a template, and the thread."""
+        """Stop the process, even while it renders a template, and the thread for templates."""
         self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._process.kill()
@@ -319,10 +332,10 @@ class ChatRenderer:
 
 
 def _dump(request: dict[str, Any]) -> bytes:
-    """The JSON text of a request, in one line.
+    """Return a request as one line of JSON.
 
-    orjson writes it, except for large integers and lone surrogates, which orjson refuses. The standard library writes
-    these; it holds Python's global lock ten times as long.
+    orjson writes it, unless the request has large integers or lone surrogates, which orjson refuses. The standard
+    library then writes it, and holds Python's global lock ten times as long.
     """
     try:
         return orjson.dumps(request)
@@ -331,7 +344,7 @@ def _dump(request: dict[str, Any]) -> bytes:
 
 
 def _load(line: bytes) -> dict[str, str]:
-    """The reply of a line. orjson does not read lone surrogates."""
+    """Parse one line of JSON. The standard library reads lines with lone surrogates, which orjson refuses."""
     try:
         reply: dict[str, str] = orjson.loads(line)
     except orjson.JSONDecodeError:

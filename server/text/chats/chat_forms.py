@@ -1,8 +1,8 @@
 """Find out whether a chat template reads the content of messages as text or as a list of parts.
 
-Templates of models for images often read only lists of parts. Given a text, they leave it out without an error. Each
-template is therefore rendered once with a sample conversation when its checkpoint is loaded. What happens to the sample
-texts shows the form that each role needs. Templates run in the process of `server.text.chats.chat_process`.
+Templates of models for images often read only lists of parts, and leave out a text without an error. Each template is
+therefore rendered with sample conversations when its checkpoint is loaded. Whether the sample text is in the result
+shows the form that each role needs. Templates run in the process of `server.text.chats.chat_process`.
 See docs/decisions/0113-contents-of-messages.md.
 """
 
@@ -25,12 +25,12 @@ from server.text.chats.chat import (
 )
 
 PROBE_SECONDS = 2.0
-"""Time limit for all renderings of a checkpoint. A template that takes longer gets texts, as before."""
+"""Time limit for probing all templates of a checkpoint. Templates that are not probed in this time get strings."""
 _MAX_CHARACTERS = 1 << 20
 _NAMES = ("default", "tool_use")
 """Names of the templates that requests use."""
 _SAMPLE = "zq7"
-"""Short, so that a template that shortens or changes texts still shows it."""
+"""Text of the sample message. It is so short that a template that shortens texts still prints it."""
 _OTHER = "x"
 _TOOL: Mapping[str, Any] = {
     "type": "function",
@@ -39,11 +39,17 @@ _TOOL: Mapping[str, Any] = {
 
 Messages = Sequence[Mapping[str, Any]]
 Reads = Callable[[Messages], bool | None]
-"""Renders a conversation. Returns whether the sample is in the text; None if the template rejects it or fails."""
+"""Function that renders a conversation with the sample text.
+
+Returns whether the rendered text has the sample; None if the template rejects the conversation or fails.
+"""
 
 
 def with_forms(templates: ChatTemplates, renderer: ChatRenderer, seconds: float = PROBE_SECONDS) -> ChatTemplates:
-    """Fill in `ChatTemplates.forms`: render a sample conversation with each template. Stops after `seconds`."""
+    """Return the templates with `ChatTemplates.forms` filled in, by rendering sample conversations with each template.
+
+    The templates that are not probed after `seconds` in total get no entry.
+    """
     deadline = time.monotonic() + seconds
     forms: dict[str, ContentForms] = {}
     for name in _NAMES:
@@ -69,9 +75,11 @@ def with_forms(templates: ChatTemplates, renderer: ChatRenderer, seconds: float 
 
 
 def content_forms(reads: Reads) -> ContentForms:
-    """The forms that one template reads. Raises the errors of `reads`.
+    """Return the content forms that one template reads.
 
-    A role for which the template has an error in both forms gets texts, and requests get that error.
+    reads: tries one conversation with the template. Its errors are passed on.
+    A role for which the template fails with a string and with a list of parts gets strings, so that requests get the
+    template's error.
     """
     parts: set[str] = set()
     lost: set[str] = set()
@@ -87,13 +95,19 @@ def content_forms(reads: Reads) -> ContentForms:
 
 
 def _is_read(rendered: str) -> bool:
-    """Whether a template has written the sample, and not the part that contains it, as JSON or as Python code."""
+    """Whether a rendered text has the sample as text.
+
+    False also for a template that printed the whole content part as JSON or Python code.
+    """
     text = "".join(rendered.casefold().split())
     return _SAMPLE in text and f"'text':'{_SAMPLE}'" not in text and f'"text":"{_SAMPLE}"' not in text
 
 
 def _conversation(role: str, parts: set[str]) -> Messages:
-    """Build a short conversation in which one role says the sample. parts: roles whose contents are lists of parts."""
+    """Build a short conversation in which the message of one role has the sample text.
+
+    parts: roles whose contents are lists of parts.
+    """
     asked = ("user", _OTHER)
     turns = {
         "user": [("user", _SAMPLE)],

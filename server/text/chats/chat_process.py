@@ -45,7 +45,10 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter `tojson` without Jinja's HTML escapes. Texts that a client sent are written as they were sent."""
+    """Write a value as JSON (the filter `tojson`), without Jinja's HTML escapes.
+
+    `SentArguments` and their numbers are written exactly as the client wrote them.
+    """
     sent: dict[str, str] = {}
     value = _without_sent(value, sent)
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -53,7 +56,10 @@ def _to_json(
 
 
 def _without_sent(value: Any, sent: dict[str, str]) -> Any:
-    """A value with a mark in the place of each text that a client sent. sent: receives the texts by mark, quoted."""
+    """Return a JSON value with a unique placeholder for each part that must be printed as the client wrote it.
+
+    sent: filled with the client's text of each such part, by its placeholder in quotation marks.
+    """
     if isinstance(value, SentArguments | _SentNumber):
         mark = f"{_MARK}{len(sent)}"
         sent[f'"{mark}"'] = value._sent
@@ -68,7 +74,7 @@ _MARKED = re.compile(f'"{_MARK}[0-9]+"')
 
 
 class _SentNumber(float):
-    """A number that is written as it was sent."""
+    """A float that is printed with the digits that the client sent."""
 
     _sent: str
 
@@ -84,8 +90,10 @@ class _SentNumber(float):
 class SentArguments(dict[str, Any]):
     """Arguments of a call that a client sent as text, for templates that take an object.
 
-    `tojson` writes the text as it was sent, with its white space and numbers. If the text is no JSON object, for
-    example because the call was cut, the object has one member, `arguments`, with the text.
+    `tojson` writes the text as it was sent, with its white space and numbers. If the text is not a JSON object, for
+    example because the call was cut off, the dict has one member, `arguments`, with the text.
+
+    sent: the text.
     """
 
     def __init__(self, sent: str) -> None:
@@ -98,7 +106,7 @@ class SentArguments(dict[str, Any]):
 
 
 def _with_objects(messages: list[dict[str, Any]]) -> None:
-    """Replace the texts of arguments by objects."""
+    """Replace the arguments of calls that are strings by `SentArguments`, in place."""
     for message in messages:
         for call in message.get("tool_calls") or ():
             if isinstance(call["function"]["arguments"], str):
@@ -110,7 +118,7 @@ def _raise_exception(message: str) -> None:
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox that templates run in."""
+    """Create the Jinja sandbox that templates run in, with the filters and functions that transformers offers."""
     sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, LoopControlExtension]
     )
@@ -127,12 +135,16 @@ def render(
     max_characters: int,
     arguments_as_objects: bool = False,
 ) -> dict[str, str]:
-    """Render a template to one of four replies.
+    """Render a template. Returns one of four replies.
 
-    `{"text": ...}`: the text.
+    `{"text": ...}`: the rendered text.
     `{"rejected": ...}`: the template does not accept the messages; the value is the reason it states.
-    `{"failed": ...}`: the value is the name of an exception.
-    `{"too_long": ""}`: the text exceeds max_characters.
+    `{"failed": ...}`: the template raised an exception; the value is the name of its class.
+    `{"too_long": ""}`: the text has more than `max_characters` characters.
+
+    compile: makes a Jinja template of its source.
+    context: variables of the template.
+    arguments_as_objects: parse the arguments of calls that are strings into objects.
     """
     parts: list[str] = []
     size = 0
@@ -152,7 +164,7 @@ def render(
 
 
 def _limit_resources(memory_bytes: int) -> None:
-    """Limit the address space, and forbid core files and opening any further file."""
+    """Limit the address space, and forbid core files and opening any further file. No effect on Windows."""
     if sys.platform == "win32":
         return
     import resource
@@ -163,7 +175,7 @@ def _limit_resources(memory_bytes: int) -> None:
 
 
 def _line(reply: dict[str, str]) -> bytes:
-    """A reply as a line. Text in UTF-8 is shorter than with escapes, which only lone surrogates need."""
+    """Encode a reply as one line of JSON: as UTF-8, which is short, or with escapes if it has lone surrogates."""
     try:
         return json.dumps(reply, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:

@@ -1,9 +1,9 @@
-"""Keep special tokens in the texts of a conversation apart from those that its chat template writes.
+"""Distinguish special tokens that stand in the texts of a conversation from those that the chat template writes.
 
-A special token in a text is marked before the template is rendered: a character that no text of the request has is put
-after its first character, so that neither the template nor the tokenizer takes it for the token. In the rendered prompt
-the marks are removed again, and their places tell which special tokens are text. See
-docs/decisions/0138-special-tokens-in-texts.md.
+Special tokens in texts are marked before the template is rendered: after the first character of the token comes a
+character that no text of the request has. Neither the template nor the tokenizer then takes the text for the token.
+The marks are removed from the rendered prompt, and their places tell which special tokens are text.
+See docs/decisions/0138-special-tokens-in-texts.md.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from server.text.tokens.marked_text import MarkedText
 from server.text.tokens.text_pattern import text_pattern
 
 MARKS = range(0xE000, 0xF900)
-"""Characters for private use. They are no white space, have no case, and no tokenizer has them in its tokens."""
+"""Code points from which a mark is chosen: the private use area of Unicode.
+
+These characters are no white space, have no case, and no tokenizer has them in its tokens.
+"""
 
 
 class TextMarks:
     """Marks the special tokens in the texts of one conversation.
 
     special: texts of the special tokens.
-    given: all texts that the template has, its own one included. The mark is a character that is not in them.
+    given: all texts that can reach the prompt: those of the request, and the template's source. The mark is a
+        character that is in none of them.
     """
 
     def __init__(self, special: Iterable[str], *given: str) -> None:
@@ -36,7 +40,7 @@ class TextMarks:
 
     @cached_property
     def mark(self) -> str:
-        """The character. Raises ChatError for texts with all characters that it may be."""
+        """The character that marks special tokens. Raises ChatError if the texts have all private-use characters."""
         for mark in map(chr, MARKS[:4]):
             if not any(mark in text or _escaped(mark) in text for text in self._given):
                 return mark
@@ -49,11 +53,11 @@ class TextMarks:
 
     @property
     def num_characters(self) -> int:
-        """Characters of all marks."""
+        """Most characters that the marks set so far can add to the rendered prompt."""
         return self._num_marks * len(_escaped(self.mark)) if self._num_marks else 0
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Messages with marks. Those of the assistant stay as they are."""
+        """Return messages with the special tokens in their texts marked. Messages of the assistant are not changed."""
         return [
             message
             if message.get("role") == "assistant"
@@ -62,7 +66,10 @@ class TextMarks:
         ]
 
     def value(self, value: Any) -> Any:
-        """A JSON value with marks in its texts and names. The texts of a list of parts count as one text as well."""
+        """Return a JSON value with the special tokens in its strings and member names marked.
+
+        In a list of parts, special tokens that begin in one part's text and end in a later one's are marked too.
+        """
         if isinstance(value, str):
             return self._texts([value])[0]
         if isinstance(value, Mapping):
@@ -84,7 +91,7 @@ class TextMarks:
         ]
 
     def read(self, rendered: str) -> MarkedText:
-        """A rendered prompt without its marks, and the indices in it at which the marks stood."""
+        """Return a rendered prompt without its marks, and the indices at which the marks stood."""
         if not self._num_marks:
             return MarkedText(rendered)
         first, *others = rendered.replace(_escaped(self.mark), self.mark).split(self.mark)
@@ -95,11 +102,11 @@ class TextMarks:
         return MarkedText("".join((first, *others)), marks)
 
     def _key(self, key: Any) -> Any:
-        """The name of a member with marks: parameters of tools and members of documents have any names."""
+        """Mark the name of an object's member. Clients choose the names of tool parameters and document members."""
         return self._texts([key])[0] if isinstance(key, str) else key
 
     def _texts(self, texts: list[str]) -> list[str]:
-        """Texts with marks, also for tokens that begin in one text and end in a later one."""
+        """Mark the special tokens in texts, also tokens that begin in one text and end in a later one."""
         if self._pattern is None:
             return texts
         places: dict[int, set[int]] = {number: set() for number in range(len(texts))}
@@ -121,5 +128,5 @@ class TextMarks:
 
 
 def _escaped(mark: str) -> str:
-    """A mark as templates write it that print texts as ASCII JSON or as Python code."""
+    """Return the escape sequence for a mark, which templates write that print texts as ASCII JSON or Python code."""
     return json.dumps(mark)[1:-1]

@@ -1,7 +1,7 @@
 """How checkpoints write function calls and mark reasoning: one table row per format.
 
-White space in the texts of a row shows where an answer may contain white space. The texts around a call's name and
-arguments are literal. Sources: the chat templates of the checkpoints named in each row.
+The texts of a row are literal, except for their white space, which shows where an answer may contain white space.
+Sources: the chat templates of the checkpoints that are named above each row.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any
 class ToolFormat:
     """How a checkpoint writes function calls.
 
-    marker: text or special token that shows that calls begin. `begin + before_name` begins with it.
+    name: name of the format.
+    marker: text or special token with which the calls of an answer begin. `begin + before_name` begins with it.
     before_name, before_arguments, after_arguments: texts around the name and the JSON arguments of each call.
     begin, separator, end: texts before the first call, between calls, and after the last one.
-    at_start: calls have no marker of their own, so they are recognised only at the beginning of an answer.
+    at_start: whether calls are recognised only at the beginning of an answer, because the marker is ordinary JSON.
     introductions: further markers, which may come before `begin`.
     parallel: whether an answer may contain several calls.
-    id_characters: the template accepts only ids of this length; None for any.
+    id_characters: length of the call ids that the template accepts; None for any length.
     """
 
     name: str
@@ -40,12 +41,12 @@ class ToolFormat:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All texts, which may contain special tokens."""
+        """The literal texts of the format. They may contain special tokens."""
         around = (self.before_name, self.before_arguments, self.after_arguments)
         return (*around, self.begin, self.separator, self.end, *self.introductions)
 
     def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """Calls as text. calls: name and arguments of each."""
+        """Write calls as text in this format. calls: (name, arguments) of each call."""
         written = [
             f"{self.before_name}{name}{self.before_arguments}{json.dumps(arguments)}{self.after_arguments}"
             for name, arguments in calls
@@ -134,7 +135,7 @@ REASONING_MARKERS = (
     ("<seed:think>", "</seed:think>"),  # Seed-OSS
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Command A Reasoning
 )
-"""Texts or special tokens around the reasoning of an answer."""
+"""Texts or special tokens at the (beginning, end) of the reasoning in an answer."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,10 @@ def without_space(text: str) -> str:
 
 
 def recognise(rendered: str, name: str, arguments: Mapping[str, Any]) -> ToolFormat | None:
-    """The format in which a template has written a call with this name and these arguments, or None."""
+    """Return the format in which a template has written a call; None if it is none of `TOOL_FORMATS`.
+
+    rendered: text of the template. name, arguments: of the call that the conversation contained.
+    """
     squeezed = without_space(rendered)
     body = without_space(json.dumps(arguments))
     for row in TOOL_FORMATS:
@@ -173,9 +177,9 @@ def recognise(rendered: str, name: str, arguments: Mapping[str, Any]) -> ToolFor
 
 
 def by_marker(template: str) -> ToolFormat | None:
-    """The first format whose special texts all occur in a template's source.
+    """Return the first format whose marker and distinctive texts all occur in a template's source; None for no format.
 
-    Used for templates that render no calls.
+    Used for templates that render no calls. Formats whose marker is ordinary JSON are not considered.
     """
 
     def texts(row: ToolFormat) -> list[str]:
@@ -187,5 +191,8 @@ def by_marker(template: str) -> ToolFormat | None:
 
 
 def reasoning_markers(template: str) -> tuple[str, str] | None:
-    """The texts around reasoning, by a template's source, or None where it marks no reasoning."""
+    """Return the texts before and after reasoning that a template's source names; None if it names none.
+
+    template: the source.
+    """
     return next((pair for pair in REASONING_MARKERS if pair[0] in template or pair[1] in template), None)

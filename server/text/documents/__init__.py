@@ -1,1 +1,1 @@
-"""Document files: the texts to translate in them, and the same files with other texts."""
+"""Document files (office, web, subtitles...): read their texts to translate, and write them back with translations."""

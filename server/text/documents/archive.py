@@ -1,4 +1,7 @@
-"""Zip archives of documents, read and written in memory. An archive that would grow too large is refused before."""
+"""Zip archives of documents, read and written in memory.
+
+An archive whose members would be too large is refused before it is unpacked.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,18 @@ from server.text.documents.units import DocumentError
 
 MAX_MEMBERS = 10_000
 MAX_UNPACKED_BYTES = 512 << 20
-"""Size of all members together."""
+"""Limit on the unpacked size of all members together."""
 MAX_TEXT_BYTES = 64 << 20
-"""Size of all members with texts together. They are held in memory as trees, which take several times as much."""
+"""Limit on the unpacked size of all members that are read.
+
+They are held in memory as trees, which take several times as much.
+"""
 
 
 class Archive:
-    """A zip archive. Members without texts are copied when it is written.
+    """A zip archive that a document consists of. names: names of its members.
 
-    Raises DocumentError for an archive that is damaged, encrypted or too large.
+    Raises DocumentError for an archive that is damaged, encrypted or too large, or has two members of one name.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -44,7 +50,11 @@ class Archive:
         self.names = list(self._infos)
 
     def read(self, name: str) -> bytes:
-        """The content of a member with texts. Raises DocumentError, also for too many bytes of all such members."""
+        """Unpack a member.
+
+        Raises DocumentError if there is no such member, if it is damaged, or if all members that were read have more
+        than `MAX_TEXT_BYTES` together.
+        """
         info = self._infos.get(name)
         if info is None:
             raise DocumentError("the archive lacks a part that this format needs")
@@ -60,7 +70,11 @@ class Archive:
             raise DocumentError("a part of the archive is damaged or packed in an unknown way") from None
 
     def written(self, changed: dict[str, bytes]) -> bytes:
-        """The archive with some members changed. Order, dates and packing stay. Raises DocumentError."""
+        """Return the archive as bytes, with some members changed and the others copied.
+
+        changed: new content by the member's name. The order and the dates of members stay. Members that were stored
+        are stored; the others are compressed with Deflate. Raises DocumentError for a damaged member.
+        """
         output = io.BytesIO()
         with zipfile.ZipFile(output, "w") as target:
             for name, info in self._infos.items():

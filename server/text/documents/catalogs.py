@@ -1,4 +1,4 @@
-"""Catalogues of messages: gettext (.po, .pot) by translate-toolkit, and XLIFF 1.2 and 2.0.
+"""Read and write message catalogues: gettext (.po, .pot), parsed with translate-toolkit, and XLIFF 1.2 and 2.0.
 
 Messages that have a translation stay as they are.
 """
@@ -18,13 +18,16 @@ from server.text.documents.xml_tree import Element, local_name, parse_xml, xml_b
 
 _FORMATTED = frozenset({"g", "mrk", "pc"})
 _PLURALS = re.compile("[1-9]")
-"""Numbers of plural forms that languages have. The header of a file may state billions."""
+"""Plausible counts of plural forms. The header of a damaged or hostile file may state billions."""
 _FINAL_STATES = frozenset({"translated", "final", "signed-off", "reviewed"})
 
 
 @dataclass
 class PoDocument(Document):
-    """A catalogue of gettext. messages: with the number of units of each."""
+    """A gettext catalogue. store: its content, as translate-toolkit parsed it.
+
+    messages: (message, number of its units) for each message to translate. A message with a plural has two units.
+    """
 
     store: Any = None
     messages: list[tuple[Any, int]] = field(default_factory=list)
@@ -41,7 +44,10 @@ class PoDocument(Document):
 
 
 def read_po(data: bytes) -> Document:
-    """A catalogue of gettext: messages without a translation are translated. Raises DocumentError."""
+    """Parse a gettext catalogue. Only messages without a translation become units.
+
+    Raises DocumentError for a file that is no catalogue, or has too many messages.
+    """
     from translate.storage.pypo import pofile
 
     try:
@@ -61,7 +67,7 @@ def read_po(data: bytes) -> Document:
 
 @dataclass
 class XliffDocument(Document):
-    """An XLIFF file. segments: source element and its text, in the order of the units."""
+    """An XLIFF file. root: its XML. segments: (source element, its text) for each unit, in order."""
 
     root: Element = None
     segments: list[tuple[Element, Fragment]] = field(default_factory=list)
@@ -87,7 +93,10 @@ class XliffDocument(Document):
 
 
 def read_xliff(data: bytes) -> Document:
-    """An XLIFF file: segments without a final translation are translated. Raises DocumentError."""
+    """Parse an XLIFF file. Only segments without a final translation become units.
+
+    Raises DocumentError for XML that is malformed or is no XLIFF, and for a segment with several sources.
+    """
     root = parse_xml(data)
     if local_name(root) != "xliff":
         raise DocumentError("the file is no XLIFF")
@@ -108,7 +117,7 @@ def read_xliff(data: bytes) -> Document:
 
 
 def _is_settled(segment: Element) -> bool:
-    """Whether a segment must not be translated, or is translated already."""
+    """Whether a segment is left as it is: marked as not translatable, or with an approved or final translation."""
     if any(element.get("translate") == "no" for element in (segment, *segment.iterancestors())):
         return True
     target = next((child for child in segment if local_name(child) == "target"), None)

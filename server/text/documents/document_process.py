@@ -1,15 +1,17 @@
 """The process that reads and writes documents, separate from the server: a small file can take hours or gigabytes.
 
-Usage: `python -P document_process.py CPU_SECONDS MEMORY_BYTES`. Each request is a line of JSON on stdin, followed by
-the bytes of the file and, to write it, by the translations (`unit_lines.text_lines`):
+Usage: `python -P document_process.py CPU_SECONDS MEMORY_BYTES`. Each request is a line of JSON on stdin. The bytes of
+the file follow it, and then, to write the file, the translations (`unit_lines.text_lines`). Members of a request:
 
-- `suffix`: the format. `bytes`: size of the file.
-- `translations`: size of the translations; null to read the texts. `target_lang`: the language of the translations.
+- `suffix`: the format, a key of `FORMATS`. `bytes`: size of the file.
+- `translations`: size of the translations in bytes; null to read the texts of the file.
+- `target_lang`: code of the language of the translations.
 
-Each reply is a line of JSON on stdout, followed by bytes: the texts (`unit_lines.unit_lines`) or the translated file.
-`{"bytes": n, "characters": n, "text_bytes": n, "has_text": ...}`, or `{"refused": reason}`.
+Each reply is a line of JSON on stdout, followed by the texts (`unit_lines.unit_lines`) or the translated file. It has
+`bytes`, the size of what follows, and for texts also `characters`, `text_bytes` and `has_text` (whether a text has a
+letter). If the document cannot be used, the reply is `{"refused": reason}`.
 
-A document that takes more than the processor time or the memory ends the process without a reply.
+If a document takes more than CPU_SECONDS of processor time, the process ends without a reply.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ from server.text.documents.unit_lines import read_text_lines, unit_lines
 from server.text.documents.units import DocumentError
 
 MAX_TEXT_BYTES = 64 << 20
-"""Texts of one document, in UTF-8."""
+"""Limit on the texts of one document, as lines of JSON in UTF-8."""
 
 
 def work(request: dict[str, Any], data: bytes, translations: bytes) -> tuple[dict[str, Any], bytes]:
-    """The reply to a request, and the bytes that follow the reply. Raises DocumentError.
+    """Read the texts of a document, or write it with translations. Returns the reply, and the bytes that follow it.
 
-    data: the document. translations: the translated texts as lines of JSON; ignored if the request has none.
+    data: the file. translations: the translated texts as lines of JSON; empty for a request to read.
+    Raises DocumentError for a file that cannot be read or has too much text.
     """
     document = FORMATS[request["suffix"]].read(data)
     if request["translations"] is not None:
@@ -51,7 +54,7 @@ def work(request: dict[str, Any], data: bytes, translations: bytes) -> tuple[dic
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit the address space, and forbid core files."""
+    """Limit the address space of this process, and forbid core files. No effect on Windows."""
     if sys.platform == "win32":
         return
     import resource
@@ -61,7 +64,7 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after this processor time; 0 for no limit. Time in which other processes run is not included."""
+    """End the process after so many seconds of its own processor time; 0 cancels the limit. No effect on Windows."""
     if sys.platform == "win32":
         return
     import signal

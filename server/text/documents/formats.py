@@ -1,4 +1,4 @@
-"""Formats of documents by the suffix of their names."""
+"""Document formats, by the suffix of a file's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from server.text.documents.web import read_epub, read_html
 
 
 class DocumentFormat(NamedTuple):
-    """One document format. read: reads a file; raises DocumentError. package: Python package that it needs, if any."""
+    """One document format.
+
+    read: parses the bytes of a file. Raises DocumentError.
+    media_type: MIME type of such files.
+    package: optional Python package that the format needs; empty for none.
+    """
 
     read: Callable[[bytes], Document]
     media_type: str
@@ -56,7 +61,10 @@ def available_formats() -> list[str]:
 
 
 def format_of(filename: str) -> DocumentFormat:
-    """The format of a file, by its name. Raises DocumentError for an unknown one, and one whose package is missing."""
+    """Return the format of a file, by the suffix of its name.
+
+    Raises DocumentError for an unknown suffix, and for a format whose Python package is not installed.
+    """
     suffix = filename.rpartition(".")[2].lower() if "." in filename else ""
     found = FORMATS.get(suffix)
     if found is None:

@@ -1,7 +1,7 @@
-"""Text with inline formatting as XML of two elements, so that its tags are placed by the alignment of a translation.
+"""Text with inline formatting, as an XML fragment, so that the formatting is kept by the translation of markup.
 
-`<g id="0">...</g>` is formatted text; `<x id="1"/>` is something without text that stays. The ids are places in a list
-of originals: what each format puts there.
+`<g id="0">...</g>` is formatted text; `<x id="1"/>` is an object without text, such as an image. An id is an index
+into a list of originals: objects of the document format, which are written back around or between the translated texts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from server.text.documents.units import TextUnit
 from server.text.markup.markup import MarkupOptions
 
 FRAGMENT = MarkupOptions("xml", non_splitting_tags=frozenset({"g", "x"}))
-"""How these texts are read."""
+"""Options to parse such an XML fragment. Its elements do not split the text."""
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML cannot contain."""
 _TOKEN = re.compile(r'<(?:g id="(\d+)"|(/)g|x id="(\d+)"/)>')
@@ -27,7 +27,8 @@ _CHARACTERS = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&#160;": "\xa0"}
 class Inline:
     """Formatted text, or an object without text that stays as it is, such as an image.
 
-    original: the object of the document format that is written back. children: None for an object without text.
+    original: object of the document format, which is written back.
+    children: texts and formatting inside; None for an object without text.
     """
 
     original: Any
@@ -36,7 +37,11 @@ class Inline:
 
 @dataclass
 class Fragment:
-    """Text with inline formatting that is being built. originals: by id."""
+    """Builder of a text with inline formatting.
+
+    originals: objects of the document format, by the id of their element.
+    has_text: whether a text was added that is not white space alone.
+    """
 
     originals: list[Any] = field(default_factory=list)
     _parts: list[str] = field(default_factory=list)
@@ -66,16 +71,19 @@ class Fragment:
         self.originals.append(original)
 
     def unit(self) -> TextUnit:
-        """The paragraph as a fragment of markup, in which elements stand for inline formatting."""
+        """Return the text as a unit to translate: an XML fragment whose elements stand for formatting and objects."""
         return TextUnit("".join(self._parts), FRAGMENT)
 
     def restored(self, translation: str) -> list[str | Inline]:
-        """A translation as text and formatting."""
+        """Parse a translation of `unit()` into texts, formatted texts and objects."""
         return restored(translation, self.originals)
 
 
 def restored(translation: str, originals: Sequence[Any]) -> list[str | Inline]:
-    """A translated text as text and formatting."""
+    """Parse a translated XML fragment into texts, formatted texts and objects.
+
+    originals: objects of the document format, by the id of their element.
+    """
     root: list[str | Inline] = []
     path = [root]
     at = 0
@@ -100,7 +108,10 @@ def _add_text(nodes: list[str | Inline], text: str) -> None:
 
 
 def text_of(nodes: Sequence[str | Inline]) -> str:
-    """Text and formatting as text, for formats whose originals are texts: (before, after), or an atom as it is."""
+    """Join texts and formatting to one text, for formats that write formatting as text (Markdown, subtitles).
+
+    The original of formatted text is a pair (text before, text after); the original of an object is its text.
+    """
     return "".join(_texts(nodes))
 
 

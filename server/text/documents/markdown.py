@@ -1,4 +1,7 @@
-"""Markdown (CommonMark with tables): paragraphs, headings, list items and cells are translated; code and links stay."""
+"""Read and write Markdown (CommonMark with tables).
+
+The texts of paragraphs, headings, list items, table cells and links are translated. Code and URLs stay.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,12 @@ _FENCE = re.compile(r"\s*(?:>\s?)*(`{3,}|~{3,}|\$\$(?!.*\$\$))")
 _RULE = re.compile(r"\s*(?:[-*_=]\s*){3,}$|\s*=+\s*$|\s*-+\s*$")
 _DEFINITION = re.compile(r"\s{0,3}\[(?!\^)[^\]]+\]:\s*\S")
 _DIRECTIVE = re.compile(r"\s*(?::{3,}|!!!\s|\?{3}\+?\s|(?:>\s*)+\[![A-Za-z]+\][+-]?\s*$)")
-"""A line that opens or closes a container: of Docusaurus, MkDocs, or an alert of GitHub."""
+"""A line that opens or closes a container (Docusaurus), or opens an admonition (MkDocs) or an alert (GitHub)."""
 _TABLE_RULE = re.compile(r"\s*(?:\|\s*)?:?-+:?\s*(?:\|\s*(?:(?::?-+:?|::?)\s*)?)+$")
-"""No two parts of it take the same white space: a long line of spaces would take the square of its length."""
+"""The line of dashes and bars below the header of a table.
+
+No two parts of the expression match the same white space, so that a long line of spaces takes linear time.
+"""
 _PREFIX = re.compile(
     r"(?:\s*>)*\s*(?:(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?|#{1,6}\s+|:\s+|\[\^[^\]\s]{1,100}\]:\s+)?(?:>\s*)*"
 )
@@ -40,7 +46,7 @@ _INLINE = re.compile(
 
 @dataclass
 class MarkdownDocument(TextDocument):
-    """A Markdown file. fragments: fragment of each unit, by its index; None for a part of embedded HTML."""
+    """A Markdown file. fragments: text of each unit, by the unit's index; None for a unit inside embedded HTML."""
 
     fragments: list[Fragment | None] = field(default_factory=list)
 
@@ -50,13 +56,16 @@ class MarkdownDocument(TextDocument):
 
 
 def read_markdown(data: bytes) -> Document:
-    """A Markdown file. Raises DocumentError."""
+    """Parse a Markdown file.
+
+    Raises DocumentError for a file in another encoding than UTF-8 or UTF-16, or with too many texts or HTML tags.
+    """
     text, encoding = decoded(data)
     return _Reader(MarkdownDocument(encoding=encoding), text.splitlines(keepends=True)).read()
 
 
 class _Reader:
-    """Reads the lines of a file into a document, block by block."""
+    """Reads the lines of a Markdown file into a document, block by block."""
 
     def __init__(self, document: MarkdownDocument, lines: list[str]) -> None:
         self.document, self.lines, self.at = document, lines, 0
@@ -73,7 +82,7 @@ class _Reader:
         return self.document
 
     def _keep(self, count: int) -> None:
-        """Copy lines that stay as they are."""
+        """Copy the next lines unchanged. count: number of lines."""
         self.document.parts.append("".join(self.lines[self.at : self.at + count]))
         self.at += count
 
@@ -103,7 +112,11 @@ class _Reader:
             self._paragraph()
 
     def _end_of(self, fence: str) -> int | None:
-        """Index of the line that ends a fenced block. Code without such a line goes on to the end, but no formula."""
+        """Index of the line that closes the fenced block at the current line.
+
+        fence: characters that open the block. Code that is never closed ends with the file. None for a formula (`$$`)
+        that is never closed: its first line is then ordinary text.
+        """
         lines = range(self.at + 1, len(self.lines))
         end = next((place for place in lines if self.lines[place].lstrip("> \t").startswith(fence)), None)
         return len(self.lines) - 1 if end is None and fence != "$$" else end
@@ -138,7 +151,7 @@ class _Reader:
         self.at = end
 
     def _paragraph(self) -> None:
-        """A paragraph, a heading, or a list item. Its further lines are joined."""
+        """Read a paragraph, a heading, or a list item as one text. Headings have one line."""
         line = self.lines[self.at]
         match = _PREFIX.match(line)
         prefix = match[0] if match else ""
@@ -153,7 +166,10 @@ class _Reader:
         self._text("".join(lines))
 
     def _continues(self, line: str, depth: int) -> bool:
-        """Whether a line belongs to a paragraph. depth: number of the paragraph's quotation marks `>`."""
+        """Whether the current line continues a paragraph.
+
+        line: the current line. depth: number of `>` characters before the paragraph's first line.
+        """
         quoted = _QUOTED.match(line)
         if quoted is not None and quoted[0].count(">") > depth:
             return False
@@ -162,7 +178,7 @@ class _Reader:
         return bool(line.strip(" \t>\r\n")) and not is_block and not self._is_table_row(self.at)
 
     def _text(self, text: str) -> None:
-        """Add a text with inline markup. White space around it stays."""
+        """Add a text with inline markup as a unit. White space around it stays, as does a text without letters."""
         core = text.strip()
         start = text.find(core) if core else 0
         self.document.parts.append(text[:start])
@@ -180,7 +196,11 @@ class _Reader:
 
 
 def _inline(text: str, fragment: Fragment) -> None:
-    """Add text to a fragment: emphasis and links are formatting; code, images, addresses and escapes stay."""
+    """Add Markdown text to a fragment.
+
+    Emphasis and links become formatting. Code, formulas, images, HTML tags, URLs and escapes become objects without
+    text.
+    """
     at = 0
     for match in _INLINE.finditer(text):
         fragment.text(text[at : match.start()])

@@ -1,4 +1,4 @@
-"""XML elements of text and children (OpenDocument, XLIFF) as text with inline formatting, and back."""
+"""Convert XML elements that mix text and child elements (OpenDocument, XLIFF) to formatted text, and back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from server.text.documents.xml_tree import Element, local_name
 
 
 def add_content(element: Element, fragment: Fragment, is_formatted: Callable[[Element], bool]) -> None:
-    """Add the text and the children of an element to a fragment.
+    """Add the text and the children of an XML element to a fragment.
 
-    is_formatted: whether a child is formatted text. Any other child stays as it is.
+    is_formatted: tells whether a child element is formatted text. Other children become objects without text.
     """
     fragment.text(element.text or "")
     for child in element:
@@ -27,7 +27,10 @@ def add_content(element: Element, fragment: Fragment, is_formatted: Callable[[El
 
 
 def fill(element: Element, nodes: Sequence[str | Inline]) -> None:
-    """Replace the content of an element."""
+    """Replace the content of an XML element. nodes: texts, formatted texts and objects, whose originals are elements.
+
+    Originals that are strings (characters that XML cannot contain) are left out.
+    """
     for child in list(element):
         element.remove(child)
     element.text = ""

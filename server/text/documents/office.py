@@ -1,4 +1,4 @@
-"""Documents, presentations and workbooks of Office Open XML (.docx, .pptx, .xlsx)."""
+"""Read and write documents, presentations and workbooks of Office Open XML (.docx, .pptx, .xlsx)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _TABLE_PARTS = re.compile(r"xl/tables/table\d+\.xml$")
 
 @dataclass
 class OfficeDocument(Document):
-    """An archive with XML parts. paragraphs: in the order of the units. roots: the parts, by name."""
+    """An Office Open XML file: an archive with XML parts.
+
+    roots: XML of each part with texts, by the part's name. paragraphs: paragraph of each unit, in order.
+    """
 
     archive: Archive | None = None
     roots: dict[str, Element] = field(default_factory=dict)
@@ -36,9 +39,9 @@ class OfficeDocument(Document):
 
 
 def read_office(data: bytes) -> Document:
-    """A document of Office Open XML. Comments, formulas, and names of sheets and table columns stay.
+    """Parse an Office Open XML file. Comments, formulas, and names of sheets and table columns are not translated.
 
-    Raises DocumentError.
+    Raises DocumentError for a damaged archive or XML, for another kind of archive, and for too many texts.
     """
     archive = Archive(data)
     document = OfficeDocument(archive=archive)
@@ -68,7 +71,10 @@ def read_office(data: bytes) -> Document:
 
 
 def _paragraphs(root: Element, names: RunFormat) -> Iterator[Element]:
-    """Elements with runs: paragraphs, or texts of cells. Charts and slides inside a document have theirs."""
+    """XML elements that contain runs: paragraphs in the namespace of the format, or the texts of cells in a workbook.
+
+    root: XML of one part.
+    """
     for element in list(root.iter()):
         name = local_name(element)
         if names is SHEET:
@@ -79,7 +85,7 @@ def _paragraphs(root: Element, names: RunFormat) -> Iterator[Element]:
 
 
 def _table_columns(archive: Archive) -> Iterator[str]:
-    """Names of table columns. They must equal the texts of their cells, and formulas name them."""
+    """Names of table columns. Each must equal the text of its header cell, and formulas use it, so both stay."""
     for name in archive.names:
         if _TABLE_PARTS.match(name):
             for element in parse_xml(archive.read(name)).iter():

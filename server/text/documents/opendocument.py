@@ -1,4 +1,7 @@
-"""OpenDocument texts and presentations (.odt, .odp): paragraphs of mixed content with spans and links."""
+"""Read and write OpenDocument texts and presentations (.odt, .odp).
+
+A paragraph mixes text with elements, such as formatted spans and links.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ _OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _PARAGRAPHS = (_TEXT + "p", _TEXT + "h")
 _FORMATTED = (_TEXT + "span", _TEXT + "a")
 _UNTRANSLATED = (_OFFICE + "annotation", _TEXT + "tracked-changes")
-"""Comments, and texts that a change has deleted."""
+"""Elements whose texts are not translated: comments, and text that a tracked change has deleted."""
 
 
 @dataclass
 class OpenDocument(Document):
-    """An archive with XML parts. paragraphs: element and text, in the order of the units. roots: the parts, by name."""
+    """An OpenDocument file: an archive with XML parts.
+
+    roots: XML of each part with texts, by the part's name. paragraphs: (XML element, its text) of each unit, in order.
+    """
 
     archive: Archive | None = None
     roots: dict[str, Element] = field(default_factory=dict)
@@ -36,7 +42,10 @@ class OpenDocument(Document):
 
 
 def read_opendocument(data: bytes) -> Document:
-    """A document of OpenDocument, with headers and footers. Raises DocumentError."""
+    """Parse an OpenDocument file, with its headers and footers.
+
+    Raises DocumentError for a damaged or encrypted archive, for malformed XML, and for too many texts.
+    """
     archive = Archive(data)
     document = OpenDocument(archive=archive)
     if "content.xml" not in archive.names:
@@ -57,7 +66,7 @@ def read_opendocument(data: bytes) -> Document:
 
 
 def _paragraphs(element: Element) -> Iterator[Element]:
-    """All paragraphs, also those inside notes and frames of others."""
+    """All paragraphs and headings inside an XML element, also those in a note or frame inside another paragraph."""
     waiting = [element]
     while waiting:
         current = waiting.pop()

@@ -1,4 +1,4 @@
-"""Plain text, the values of JSON, and subtitles (SubRip, WebVTT)."""
+"""Read and write plain text files, JSON files (their string values), and subtitles (SubRip, WebVTT)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _PAIRED = frozenset({"b", "i", "u", "c", "v", "lang", "font", "ruby", "rt"})
 
 
 def read_text(data: bytes) -> Document:
-    """A text file: each line is a text of its own. Raises DocumentError."""
+    """Split a plain text file into units: each line that is not blank is one.
+
+    Raises DocumentError for a file that is neither UTF-8 nor UTF-16, or has too many lines.
+    """
     text, encoding = decoded(data)
     document = TextDocument(encoding=encoding)
     for index, part in enumerate(_PARAGRAPH_END.split(text)):
@@ -33,7 +36,10 @@ def read_text(data: bytes) -> Document:
 
 
 class JsonDocument(TextDocument):
-    """A JSON file whose string values are translated. Keys, numbers and layout stay."""
+    """A JSON file whose string values are translated. Keys, numbers and layout stay.
+
+    originals: the string of each unit as it is written in the file, by the unit's index.
+    """
 
     def shown(self, place: int, translation: str) -> str:
         if translation == self.units[place].text:
@@ -46,7 +52,10 @@ class JsonDocument(TextDocument):
 
 
 def read_json(data: bytes) -> Document:
-    """A JSON file. Raises DocumentError."""
+    """Parse a JSON file. Its string values become units, except blank ones.
+
+    Raises DocumentError for a file that is not JSON, is nested too deep, or has too many strings.
+    """
     text, encoding = decoded(data)
     try:
         json.loads(text)
@@ -68,7 +77,7 @@ def read_json(data: bytes) -> Document:
 
 @dataclass
 class _Cue:
-    """The text of one subtitle, or of one speaker in it. lines: number of its lines."""
+    """The text of one subtitle, or of one speaker in a subtitle. lines: number of lines that it has in the file."""
 
     fragment: Fragment
     lines: int
@@ -76,7 +85,7 @@ class _Cue:
 
 @dataclass
 class SubtitleDocument(TextDocument):
-    """Subtitles. newline: the line break of the file. cues: cue of each unit, by the unit's index."""
+    """A file of subtitles. newline: line break of the file. cues: text of each unit, by the unit's index."""
 
     newline: str = "\n"
     cues: list[_Cue] = field(default_factory=list)
@@ -87,7 +96,7 @@ class SubtitleDocument(TextDocument):
 
 
 def _wrapped(text: str, lines: int) -> Sequence[str]:
-    """A text in as many lines as the original has, of about the same length."""
+    """Break a text into at most `lines` lines of about the same length."""
     text = " ".join(text.split())
     if lines == 1 or not text:
         return [text]
@@ -101,9 +110,9 @@ def _wrapped(text: str, lines: int) -> Sequence[str]:
 
 
 def read_subtitles(data: bytes) -> Document:
-    """Subtitles with numbers and times (.srt, .vtt). Blocks without a time, such as notes and styles, stay.
+    """Parse subtitles in SubRip or WebVTT format. Blocks without a time line, such as notes and styles, stay.
 
-    Raises DocumentError.
+    Raises DocumentError for a file that is neither UTF-8 nor UTF-16, or has too many subtitles.
     """
     text, encoding = decoded(data)
     newline = match[0] if (match := _NEWLINE.search(text)) else "\n"
@@ -130,7 +139,7 @@ def read_subtitles(data: bytes) -> Document:
 
 
 def _speakers(lines: Sequence[str]) -> list[list[str]]:
-    """The lines of a subtitle, divided where a line begins with a dash: those of another speaker."""
+    """Divide the lines of a subtitle by speaker. A line that begins with a dash starts the next speaker's lines."""
     groups: list[list[str]] = []
     for line in lines:
         if not groups or _SPEAKER.match(line):
@@ -140,7 +149,10 @@ def _speakers(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _cue(text: str) -> Fragment:
-    """A subtitle with its tags. A tag without a partner, and a command in braces, stay where they are."""
+    """Parse the text of a subtitle. Pairs of tags become formatting.
+
+    A tag without a partner, and a command in braces such as `{\\an8}`, become objects without text.
+    """
     partners = _partners(text)
     fragment, at = Fragment(), 0
     for place, match in enumerate(_CUE_TAG.finditer(text)):
@@ -157,7 +169,10 @@ def _cue(text: str) -> Fragment:
 
 
 def _partners(text: str) -> dict[int, str]:
-    """By place of a tag that has a partner: the end tag."""
+    """Find the pairs of start and end tags in a subtitle.
+
+    Returns the end tag's text, by the index of the start tag and by the index of the end tag among all tags.
+    """
     opened: list[tuple[int, Any]] = []
     found: dict[int, str] = {}
     for place, match in enumerate(_CUE_TAG.finditer(text)):

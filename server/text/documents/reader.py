@@ -1,6 +1,7 @@
-"""Reads and writes documents in a process under limits on processor time and memory.
+"""Read and write documents in a separate process, under limits on processor time and memory.
 
-The process keeps no document: to write one, it reads it again. See docs/decisions/0140-documents.md.
+The process keeps nothing between requests: to write a document, it parses the file again.
+See docs/decisions/0140-documents.md.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ from server.text.documents.unit_lines import read_unit_lines, text_lines
 from server.text.documents.units import DocumentError, TextUnit
 
 CPU_SECONDS = 60.0
-"""Limit of the processor time to read or write one document. Pages of 30 MB take about 10 s."""
+"""Limit on the processor time to read or write one document. An HTML page of 30 MB takes about 10 s."""
 MEMORY_BYTES = 1 << 30
 WALL_SECONDS = 240.0
-"""Limit for one document on a machine that is too busy to give the process its processor time."""
+"""Limit on the elapsed time to read or write one document. It is reached only on a very busy machine."""
 _PROCESS_FILE = Path(__file__).with_name("document_process.py")
 
 
 @dataclass(frozen=True)
 class DocumentTexts:
-    """The texts of a document. characters, num_bytes: of all texts, in UTF-8. has_text: whether one has letters."""
+    """The texts of a document.
+
+    units: the texts, in order, with their markup.
+    characters, num_bytes: size of all texts together, in characters and in bytes of UTF-8.
+    has_text: whether a text has a letter.
+    """
 
     units: Sequence[TextUnit]
     characters: int
@@ -40,7 +46,8 @@ class DocumentReader:
 
     The process starts with the first document, and is replaced after it exceeded a limit.
 
-    cpu_seconds, memory_bytes: limits for one document.
+    cpu_seconds: limit on the processor time to read or write one document.
+    memory_bytes: limit on the address space of the process.
     """
 
     def __init__(self, cpu_seconds: float = CPU_SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -49,26 +56,28 @@ class DocumentReader:
         self._process = LineProcess(_PROCESS_FILE, [str(cpu_seconds), str(memory_bytes)], gives_way=True)
 
     def read(self, suffix: str, data: bytes) -> DocumentTexts:
-        """The texts of a document.
+        """Return the texts of a document.
 
-        suffix: its format, as in `formats.FORMATS`.
-        Raises DocumentError, and NotReady if the process does not work.
+        suffix: format of the file, a key of `formats.FORMATS`.
+        Raises DocumentError for a file that cannot be read or exceeds a limit, and NotReady if the process does not
+        reply.
         """
         reply, content = self._exchange({"suffix": suffix, "bytes": len(data), "translations": None}, data)
         units = list(read_unit_lines(content))
         return DocumentTexts(units, reply["characters"], reply["text_bytes"], reply["has_text"])
 
     def write(self, suffix: str, data: bytes, translations: Sequence[str], target_lang: str) -> bytes:
-        """The file with a translation in place of each text. Raises the errors of `read`.
+        """Return the file with a translation in place of each text. Raises the errors of `read`.
 
-        data: the file that was read. target_lang: code of the language, for formats that name it.
+        data: the file that was read. translations: translation of each text, in the order of `DocumentTexts.units`.
+        target_lang: code of the translations' language, for formats that name it.
         """
         lines = text_lines(translations)
         request = {"suffix": suffix, "bytes": len(data), "translations": len(lines), "target_lang": target_lang}
         return self._exchange(request, data + lines)[1]
 
     def close(self) -> None:
-        """Stop the process if it is running."""
+        """Stop the process for good. Later calls of `read` and `write` raise NotReady."""
         self._process.kill()
         with self._lock:
             self._process.stop()

@@ -1,7 +1,8 @@
-"""Paragraphs of Office Open XML: runs with properties become text with inline formatting, and back.
+"""Convert the paragraphs of Office Open XML to text with inline formatting, and back.
 
-Neighbouring runs with equal properties are one text. The properties that most characters of a paragraph (or of a link)
-have need no tag. Fields, references, drawings and marks stay; those of one pair keep their order.
+A paragraph is a list of runs, each with formatting properties. Neighbouring runs with equal properties become one text.
+The properties that most characters of a paragraph (or of a link) have need no tag. Fields, references, drawings and
+marks stay as they are; the two marks of a pair, such as the ends of a bookmark, keep their order.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from server.text.documents.inline import Fragment, Inline
 from server.text.documents.xml_tree import SPACE, Element, local_name
 
 _DROPPED = frozenset({"proofErr", "lastRenderedPageBreak", "softHyphen", "rPh", "phoneticPr"})
-"""Marks of the last layout and the last spelling check; readings of the source text."""
+"""Elements that are left out of a translated paragraph.
+
+They are marks of the last layout and spelling check, and phonetic readings of the source text.
+"""
 _UNSEEN_ATTRIBUTES = frozenset({"lang", "altLang", "dirty", "err", "noProof"})
 _UNSEEN_PROPERTIES = frozenset({"lang", "noProof"})
-"""Properties that change no character's look. Programs divide runs by them."""
+"""Properties that change no character's appearance, but by which office programs divide runs."""
 _PAIRS = {
     "bookmarkStart": "bookmarkEnd",
     "commentRangeStart": "commentRangeEnd",
@@ -30,11 +34,11 @@ _PAIRS = {
 
 
 class RunFormat(NamedTuple):
-    """Names of elements in one of the formats.
+    """Names of XML elements in one of the formats: text document, drawing or workbook.
 
-    namespace: of the elements, with braces.
-    first, last: elements at the beginning and the end of a paragraph that stay there.
-    wrappers: elements that contain runs, such as links.
+    namespace: XML namespace of the elements, in braces.
+    first, last: names of elements that stay at the beginning, or at the end, of a paragraph.
+    wrappers: names of elements that contain runs, such as links.
     """
 
     namespace: str
@@ -64,14 +68,20 @@ SHEET = RunFormat(
 
 
 class _Style(NamedTuple):
-    """Formatting properties of a run of text. key: equal for properties with the same appearance."""
+    """Formatting of a run of text.
+
+    key: equal for formatting with the same appearance. properties: XML element with the properties; None for none.
+    """
 
     key: bytes
     properties: Element | None
 
 
 class _Event(NamedTuple):
-    """Content of a paragraph in order: `text` with a style, `atom`, or `open` and `close` of a wrapper or a field."""
+    """One item of a paragraph's content.
+
+    kind: `text` (with a style), `atom` (elements that stay), or `open` and `close` around a wrapper or a link field.
+    """
 
     kind: str
     text: str = ""
@@ -80,14 +90,18 @@ class _Event(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Elements that stay, in order."""
+    """XML elements of a paragraph that are written back unchanged, in order."""
 
     elements: list[Element]
 
 
 @dataclass
 class _Wrapped:
-    """A link or a field. element: the wrapper, or None. before, after: runs of a field around its text."""
+    """A wrapper element, or a link that is written as a field.
+
+    element: the wrapper; None for a field. before, after: runs of the field before and after its text.
+    base: style of most characters inside, which needs no tag.
+    """
 
     element: Element | None
     before: list[Element] = field(default_factory=list)
@@ -96,7 +110,11 @@ class _Wrapped:
 
 
 class RunParagraph:
-    """A paragraph that was read. fragment: its text."""
+    """A paragraph, or the text of a cell, whose text can be replaced.
+
+    fragment: text with inline formatting. is_readable: False if a field begins or ends outside the paragraph's own
+    runs; such a paragraph has an empty fragment and stays as it is.
+    """
 
     def __init__(self, element: Element, names: RunFormat) -> None:
         self._element, self._names = element, names
@@ -133,9 +151,9 @@ class RunParagraph:
                 yield _Event("atom", original=_Kept([child]))
 
     def _run(self, run: Element) -> Iterator[_Event]:
-        """Events for the texts of a run. Its other content stays, each in a run of its own.
+        """Yield the events for one run. A run without text stays whole.
 
-        A run without text stays whole.
+        In a run with text, each other element (a tab, a drawing) becomes an `atom` with a new run around it.
         """
         properties = run.find(self._names.namespace + "rPr")
         contents = [child for child in run if child is not properties and local_name(child) not in _DROPPED]
@@ -153,7 +171,10 @@ class RunParagraph:
                 yield _Event("atom", original=_Kept([self._new_run(style, child)]), style=style)
 
     def _field(self, begin: Element, waiting: list[Element]) -> Iterator[_Event]:
-        """A field: the text of a link is translated, every other field stays. waiting: the elements after `begin`."""
+        """Yield the events for a field. The text of a HYPERLINK field is translated; every other field stays whole.
+
+        begin: run that begins the field. waiting: stack of the following elements; those of the field are removed.
+        """
         runs, depth = [begin], 1
         while depth:
             runs.append(waiting.pop())
@@ -172,7 +193,10 @@ class RunParagraph:
         yield _Event("close")
 
     def _emit(self, events: Sequence[_Event], at: int = 0) -> _Style | None:
-        """Write events into the fragment. Returns the style of most characters, which needs no tag."""
+        """Write events into the fragment, from index `at` to the end of the wrapper that contains this event.
+
+        Returns the style of most characters there, which needs no tag; None if there is no text.
+        """
         base = _most_common(events, at, _end(events, at))
         current: _Style | None = None
         while at < len(events) and events[at].kind != "close":
@@ -202,7 +226,7 @@ class RunParagraph:
     # ------------------------------------------------------------------------------------------------- writing
 
     def replace(self, translation: str) -> None:
-        """Put a translation into the paragraph."""
+        """Replace the content of the paragraph. translation: of `fragment.unit()`, with its tags."""
         nodes = self.fragment.restored(translation)
         kept = [child for child in self._element if local_name(child) in self._names.first]
         last = [child for child in self._element if local_name(child) in self._names.last]
@@ -254,14 +278,17 @@ class RunParagraph:
 
 
 def _container(wrapper: Element) -> Element | None:
-    """The element that has the runs of a wrapper: itself, or the content of a content control."""
+    """Return the element whose children are the runs of a wrapper: the wrapper, or the content of a content control.
+
+    None for a content control without content.
+    """
     if local_name(wrapper) != "sdt":
         return wrapper
     return next((child for child in wrapper if local_name(child) == "sdtContent"), None)
 
 
 def _key(properties: Element | None) -> bytes:
-    """Equal for properties that look the same."""
+    """Return a key that is equal for formatting properties with the same appearance; empty for no formatting."""
     from lxml import etree
 
     if properties is None:
@@ -279,13 +306,13 @@ def _key(properties: Element | None) -> bytes:
 
 
 def _field_mark(run: Element) -> str:
-    """`begin`, `separate` or `end` for a run with such a mark of a field; else empty."""
+    """Return `begin`, `separate` or `end` for a run that has this mark of a field; empty for a run without a mark."""
     mark = next((child for child in run if local_name(child) == "fldChar"), None)
     return "" if mark is None else next((value for name, value in mark.items() if name.endswith("fldCharType")), "")
 
 
 def _has_whole_fields(element: Element) -> bool:
-    """Whether the fields of a paragraph begin and end in it, between its own runs."""
+    """Whether each field that begins in a paragraph's direct runs also ends in them, and the reverse."""
     depth = 0
     for child in element:
         mark = _field_mark(child) if local_name(child) == "r" else ""
@@ -296,7 +323,7 @@ def _has_whole_fields(element: Element) -> bool:
 
 
 def _end(events: Sequence[_Event], at: int) -> int:
-    """Index of the event that closes a wrapper, or the number of events if there is none.
+    """Index of the event that closes a wrapper; the number of events if no event closes it.
 
     at: index of the first event inside the wrapper.
     """
@@ -321,7 +348,7 @@ def _most_common(events: Sequence[_Event], start: int, end: int) -> _Style | Non
 
 
 def _in_order(elements: Sequence[Element]) -> list[Element]:
-    """Elements in which the end of a pair (a bookmark, a comment) never comes before its beginning."""
+    """Return elements in an order in which the start mark of a pair (bookmark, comment) comes before its end mark."""
     found = list(elements)
     for start_name, end_name in _PAIRS.items():
         starts = {_id(element): place for place, element in enumerate(found) if local_name(element) == start_name}

@@ -1,6 +1,6 @@
-"""The texts of a document as lines of JSON, in which they pass between the server and the process that reads documents.
+"""Encode the texts of a document as lines of JSON, to pass them between the server and the process for documents.
 
-A line has many texts, but is small: reading one line holds Python's lock for a few milliseconds.
+A line has many texts, but is small enough that parsing it holds Python's global lock for a few milliseconds only.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ from server.text.documents.web import HTML, NCX, XHTML
 from server.text.markup.markup import MarkupOptions
 
 KINDS: tuple[MarkupOptions | None, ...] = (None, FRAGMENT, HTML, XHTML, NCX)
-"""How the texts of documents are marked up. A line has the place in this list."""
+"""The kinds of markup that texts of documents have; None for plain text. A line has the index of each text's kind."""
 LINE_TEXTS = 1_000
 LINE_CHARACTERS = 1 << 20
 
 
 def text_lines(texts: Sequence[str]) -> bytes:
-    """Texts as lines of JSON. Raises DocumentError for a text with half of a surrogate pair."""
+    """Encode texts without markup as lines of JSON. Raises DocumentError for a text with half of a surrogate pair."""
     return _joined(_line(portion) for portion in _portions(texts))
 
 
 def read_text_lines(content: bytes) -> Iterator[str]:
-    """The texts of `text_lines`."""
+    """Yield the texts that `text_lines` has encoded."""
     for line in content.splitlines():
         yield from json.loads(line)
 
 
 def unit_lines(units: Sequence[TextUnit]) -> bytes:
-    """The texts of a document as lines of JSON. Raises DocumentError for a text with half of a surrogate pair."""
+    """Encode the texts of a document, with their kind of markup, as lines of JSON.
+
+    Raises DocumentError for a text with half of a surrogate pair.
+    """
     places = {id(kind): place for place, kind in enumerate(KINDS)}
     kinds = [places[id(unit.markup)] for unit in units]
     at = 0
@@ -43,7 +46,7 @@ def unit_lines(units: Sequence[TextUnit]) -> bytes:
 
 
 def read_unit_lines(content: bytes) -> Iterator[TextUnit]:
-    """The texts of `unit_lines`."""
+    """Yield the texts and their markup that `unit_lines` has encoded."""
     for line in content.splitlines():
         kinds, texts = json.loads(line)
         for kind, text in zip(kinds, texts, strict=True):

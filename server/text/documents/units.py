@@ -1,4 +1,4 @@
-"""What all formats have in common: a document is a list of texts to translate, and can be written with translations."""
+"""Base classes of all document formats: a document has texts to translate, and is written with their translations."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from server.text.markup.markup import MarkupOptions
 
 MAX_UNITS = 200_000
-"""Texts of one document."""
+"""Limit on the number of texts in one document."""
 
 
 class DocumentError(ValueError):
-    """A document cannot be read or exceeds a limit. The message names the problem, and never contains a text."""
+    """A document cannot be read, or exceeds a limit. The message is shown to clients; it contains no text of theirs."""
 
 
 @dataclass(frozen=True)
 class TextUnit:
-    """One text of a document: a paragraph, a cell, or a value. markup: how it is marked up; None for plain text."""
+    """One text of a document: a paragraph, a cell, or a value. markup: how to parse its tags; None for plain text."""
 
     text: str
     markup: MarkupOptions | None = None
@@ -26,12 +26,12 @@ class TextUnit:
 
 @dataclass
 class Document(ABC):
-    """A document that was read. units: its texts, in order."""
+    """A parsed document. units: its texts to translate, in order."""
 
     units: list[TextUnit] = field(default_factory=list)
 
     def add(self, unit: TextUnit) -> int:
-        """Add a text. Returns its index in `units`. Raises DocumentError for too many."""
+        """Add a text to translate. Returns its index in `units`. Raises DocumentError if there are too many texts."""
         if len(self.units) == MAX_UNITS:
             raise DocumentError(f"the document has more than {MAX_UNITS:,} texts")
         self.units.append(unit)
@@ -39,17 +39,19 @@ class Document(ABC):
 
     @abstractmethod
     def write(self, translations: Sequence[str], target_lang: str) -> bytes:
-        """The file with a translation in place of each text. Call it once.
+        """Return the bytes of the file with a translation in place of each text. May be called once.
 
-        target_lang: code of the language, for formats that name it.
+        translations: translation of each unit, in order.
+        target_lang: code of the translations' language, for formats that name it.
         """
 
 
 @dataclass
 class TextDocument(Document):
-    """A document that is a text. It consists of literal parts and units.
+    """A document whose file is plain characters, such as HTML or subtitles, and not an archive.
 
-    parts: in order, text that stays, or the index of a unit in `units`. encoding: encoding of the file.
+    parts: content of the file in order; each part is text that stays, or the index of a unit in `units`.
+    encoding: character encoding of the file.
     """
 
     parts: list[str | int] = field(default_factory=list)
@@ -60,12 +62,15 @@ class TextDocument(Document):
         return "".join(found).encode(self.encoding, "replace")
 
     def shown(self, place: int, translation: str) -> str:
-        """The characters to write for a translated unit. place: index of the unit."""
+        """Return the characters that the file has for a translated unit. place: index of the unit."""
         return translation
 
 
 def decoded(data: bytes) -> tuple[str, str]:
-    """The text of a file and its encoding: UTF-8, or UTF-16 with a byte order mark. Raises DocumentError."""
+    """Return the text of a file and the name of its encoding: UTF-8, or UTF-16 with a byte order mark.
+
+    Raises DocumentError for any other encoding.
+    """
     encoding = "utf-8"
     if data.startswith(b"\xef\xbb\xbf"):
         encoding = "utf-8-sig"

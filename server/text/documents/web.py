@@ -1,4 +1,4 @@
-"""HTML pages, and e-books (EPUB), whose chapters are XHTML."""
+"""Read and write HTML pages, and e-books (EPUB), whose chapters are XHTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.text.markup.markup import BLOCK_TAGS, UNTRANSLATED_TAGS, MarkupOptio
 from server.text.markup.markup_tokens import MarkupError
 
 MAX_TAGS = 400_000
-"""Tags of one page."""
+"""Limit on the number of tags in one page."""
 HTML = MarkupOptions("html", max_tags=MAX_TAGS)
 XHTML = MarkupOptions(
     "xml", splitting_tags=BLOCK_TAGS, ignore_tags=UNTRANSLATED_TAGS, detect_outline=False, max_tags=MAX_TAGS
@@ -25,7 +25,10 @@ _XML_ENTITIES = frozenset({"amp", "lt", "gt", "quot", "apos"})
 
 
 def html_parts(text: str, options: MarkupOptions = HTML) -> Iterator[str | TextUnit]:
-    """A page as markup that stays, and the runs of text between block tags. Raises DocumentError."""
+    """Split a page into markup that stays (strings), and the texts between block tags (units).
+
+    Raises DocumentError for malformed markup, and for too many tags.
+    """
     try:
         parts = parse(text, options)
     except MarkupError as error:
@@ -39,7 +42,7 @@ def _unit(run: TaggedText, options: MarkupOptions) -> TextUnit:
 
 
 def read_html(data: bytes) -> Document:
-    """An HTML page. Raises DocumentError."""
+    """Parse an HTML page. Raises DocumentError for an unknown encoding, and for too many tags or texts."""
     text, encoding = decoded(data)
     document = TextDocument(encoding=encoding)
     _add_page(document, document.parts, text, HTML)
@@ -53,7 +56,10 @@ def _add_page(document: Document, parts: list[str | int], text: str, options: Ma
 
 @dataclass
 class EpubDocument(Document):
-    """An e-book. pages: literal parts and indices of units, by the name of the page in the archive."""
+    """An e-book in the EPUB format.
+
+    pages: parts of each page, by its name in the archive. A part is text that stays, or the index of a unit.
+    """
 
     archive: Archive | None = None
     pages: dict[str, list[str | int]] = field(default_factory=dict)
@@ -68,7 +74,10 @@ class EpubDocument(Document):
 
 
 def read_epub(data: bytes) -> Document:
-    """An e-book: its chapters and its tables of contents. Raises DocumentError."""
+    """Parse an EPUB file: its chapters and its tables of contents.
+
+    Raises DocumentError for a damaged archive, for encrypted chapters, and for an e-book without pages.
+    """
     document = EpubDocument(archive=Archive(data))
     assert document.archive is not None
     if "META-INF/encryption.xml" in document.archive.names and _has_locked_text(document.archive):
@@ -94,13 +103,16 @@ def read_epub(data: bytes) -> Document:
 
 
 def _has_locked_text(archive: Archive) -> bool:
-    """Whether chapters are encrypted. Fonts may be: that is only obfuscation."""
+    """Whether chapters are encrypted. Encrypted fonts do not count: they are only obfuscated."""
     text = archive.read("META-INF/encryption.xml").decode("utf-8", "replace")
     return re.search(r'URI="[^"]*\.(?:xhtml|html|htm)"', text) is not None
 
 
 def _resolved(match: re.Match[str]) -> str:
-    """An entity of HTML as its character: XML knows five of them only."""
+    """Replace a named entity of HTML by its character, because XML defines only five entities.
+
+    Those five stay; `&` of an unknown entity becomes `&amp;`.
+    """
     if match[1] in _XML_ENTITIES:
         return match[0]
     character = html.unescape(match[0])

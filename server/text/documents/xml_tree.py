@@ -1,4 +1,4 @@
-"""XML files as trees of lxml, without entities, document types from elsewhere, or network."""
+"""Parse and write XML files with lxml, without custom entities, external document types, or network access."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any
 from server.text.documents.units import DocumentError
 
 Element = Any
-"""An element of lxml, whose package has no types."""
+"""An lxml element. The type is Any because lxml has no type annotations."""
 SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
 def parse_xml(data: bytes) -> Element:
-    """The root element. Raises DocumentError for XML that is not well-formed, too deep, or has entities of its own."""
+    """Parse XML. Returns the root element.
+
+    Raises DocumentError for XML that is not well-formed, is nested too deep, or declares entities, and MemoryError
+    if memory does not suffice.
+    """
     from lxml import etree
 
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
@@ -32,7 +36,7 @@ def parse_xml(data: bytes) -> Element:
 
 
 def xml_bytes(root: Element) -> bytes:
-    """A document as a file, in UTF-8, with its declaration and document type."""
+    """Return the XML file of a root element, in UTF-8, with the XML declaration and the document type."""
     from lxml import etree
 
     standalone = root.getroottree().docinfo.standalone

@@ -1,1 +1,1 @@
-"""Languages: codes, what a checkpoint translates, detection, sentences, terms."""
+"""Languages: their codes, the translations that a checkpoint offers, detection, sentence splitting, glossaries."""

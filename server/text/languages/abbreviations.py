@@ -127,12 +127,12 @@ _BY_LANGUAGE_TEXT = {
     "vi": "ts pgs gs ths tp p q đ bs ks tr",
 }
 BY_LANGUAGE = {code: frozenset(text.split()) for code, text in _BY_LANGUAGE_TEXT.items()}
-"""Further abbreviations of single languages; ISO 639-1 codes."""
+"""Further abbreviations, by the ISO 639-1 code of their language."""
 ANY_LANGUAGE = frozenset().union(*BY_LANGUAGE.values())
 """Abbreviations of all languages together, for a text of an unknown language."""
 
 NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "rouge", "ahoy", "panic", "jeb", "e"})
-"""Last words of names that are written with an exclamation mark: Yahoo!, Yum! Brands, Moulin Rouge!, E!."""
+"""Words before the exclamation mark in names that have one: Yahoo!, Yum! Brands, Moulin Rouge!, E!."""
 
 NAMES_WITH_FULL_STOP = ("モーニング娘。", "カントリー娘。", "ゲスの極み乙女。")
 """Names that are written with a Japanese full stop."""
@@ -145,5 +145,7 @@ poglavje stran točka poglavlje stranica broj članak tačka nodaļa skyrius kaf
 kapitola časť článok
 """
 NUMBERED = frozenset(_NUMBERED_TEXT.split())
-"""Nouns before the number that they count, in languages that write a full stop after ordinal numbers. After
-"chapter 4." the full stop ends a sentence."""
+"""Nouns that stand before a number ("Kapitel 4."), in languages that write a full stop after ordinal numbers.
+
+After such a noun and a number, the full stop ends a sentence and does not make the number an ordinal.
+"""

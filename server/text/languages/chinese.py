@@ -6,9 +6,9 @@ _MAX_CHARACTERS = 2000
 
 
 def chinese_script(text: str) -> str | None:
-    """`Hans` or `Hant`, by the characters that only one of the scripts has; None for a text without any.
+    """Return the script of a Chinese text: `Hans` or `Hant`; None for as many characters of one as of the other.
 
-    The character sets GB 2312 (simplified) and Big5 (traditional) are the tables.
+    Counts the characters that only GB 2312 (simplified) or only Big5 (traditional) has, in the beginning of the text.
     """
     simplified = traditional = 0
     for character in text[:_MAX_CHARACTERS]:

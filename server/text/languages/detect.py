@@ -1,8 +1,9 @@
 """Detect the language of a text, among the languages that the loaded models read.
 
-lingua runs in a process of its own (`detect_process`), which starts with the first text. Its precise tables take about
-22 MB per language, so they are used for up to `PRECISE_LANGUAGES`. More languages use tables of trigrams only, which
-take about 60 MB for all languages together; common languages among them are then told apart by the precise tables.
+The library lingua runs in a separate process (`detect_process`), which starts with the first text. Its precise tables
+take about 22 MB per language, so callers use them for up to `PRECISE_LANGUAGES` languages. For more languages, tables
+of trigrams are used, about 60 MB for all languages together. If the likeliest language is then a common one, the
+precise tables decide between the common languages.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ from server.text.languages.language_codes import parse_language
 
 PRECISE_LANGUAGES = 10
 COMMON_LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "sv", "tr")
-"""Languages of one script with the most texts. Tables of trigrams take "The garden is small." for German."""
+"""Common languages in Latin script. Precise tables decide between them, because trigrams do not suffice for that.
+
+By trigrams alone, "The garden is small." is German.
+"""
 _FREQUENT = frozenset((*COMMON_LANGUAGES, "ru"))
 _PRIOR = 6.0
-"""How much likelier a frequent language is before a text is read. It decides short texts, whose trigrams fit rare
-languages as well: "Le chien court." looks Basque."""
+"""Factor by which the probability of a frequent language is multiplied.
+
+It decides short texts, whose trigrams fit rare languages as well: by trigrams alone, "Le chien court." is Basque.
+"""
 MAX_CHARACTERS = 2000
-"""Characters of a text that are read; the rest of a longer text is ignored."""
+"""Number of characters at the beginning of a text by which its language is detected."""
 _SECONDS = 60.0
 _PROCESS_FILE = Path(__file__).with_name("detect_process.py")
 _LINGUA_TEXT = """
@@ -47,7 +53,10 @@ class DetectionError(ValueError):
 
 @dataclass(frozen=True)
 class DetectedLanguage:
-    """A language that a text may be in. share: probability from 0 to 1, among the languages that were considered."""
+    """A language that a text may be in.
+
+    language: ISO 639-1 code. share: probability from 0 to 1, among the languages that were considered.
+    """
 
     language: str
     share: float
@@ -63,12 +72,13 @@ class LanguageDetector:
     def detect(
         self, texts: Sequence[str], languages: Iterable[str] | None, precise: bool
     ) -> list[list[DetectedLanguage]]:
-        """The languages that each text may be in, most likely first; empty for a text without letters.
+        """Return the languages that each text may be in, most likely first; empty for a text without letters.
 
-        languages: ISO 639-1 codes to choose from; None for all that can be detected.
-        precise: use the large tables.
-        If `languages` has one entry, it is the answer for every text, and nothing is detected.
-        Raises DetectionError, and NotReady if the process does not work.
+        languages: ISO 639-1 codes to choose from; None for all languages that can be detected. A single code is the
+            answer for every text with letters.
+        precise: use the large tables for all languages.
+        Raises DetectionError if fewer than two of `languages` can be detected, if lingua is not installed, or if
+        detection takes too long, and NotReady if the process does not reply.
         """
         chosen = sorted(set(languages)) if languages is not None else sorted(_BY_LANGUAGE)
         known = [code for code in chosen if code in _BY_LANGUAGE]
@@ -107,7 +117,7 @@ class LanguageDetector:
         return [_ranked(word_weights(text, shares)) for text, shares in zip(texts, json.loads(line), strict=True)]
 
     def knows(self, language: str) -> bool:
-        """Whether a language can be detected. language: its code, as in `Language`."""
+        """Whether a language can be detected. language: ISO 639-1 code."""
         return language in _BY_LANGUAGE
 
     def close(self) -> None:
@@ -128,7 +138,10 @@ def _with_prior(ranked: Sequence[DetectedLanguage]) -> list[DetectedLanguage]:
 
 
 def _combined(ranked: Sequence[DetectedLanguage], precisely: Sequence[DetectedLanguage]) -> list[DetectedLanguage]:
-    """Languages whose shares are divided anew among those that were told apart precisely."""
+    """Return languages in which the precise tables divide the total share of the common languages.
+
+    ranked: all languages, by trigrams. precisely: the common languages, by the precise tables.
+    """
     known = {detected.language: detected.share for detected in precisely}
     total = sum(detected.share for detected in ranked if detected.language in COMMON_LANGUAGES)
     others = [detected for detected in ranked if detected.language not in COMMON_LANGUAGES]
@@ -137,7 +150,10 @@ def _combined(ranked: Sequence[DetectedLanguage], precisely: Sequence[DetectedLa
 
 
 def _ranked(shares: dict[str, float]) -> list[DetectedLanguage]:
-    """Languages by falling share. lingua distinguishes Bokmål and Nynorsk, most models do not: see `parse_language`."""
+    """Return languages by falling share. shares: by the codes of lingua.
+
+    The shares of codes that `parse_language` takes for one language are added: Bokmål (`nb`) counts as `no`.
+    """
     found: dict[str, float] = {}
     for code, share in shares.items():
         parsed = parse_language(code)

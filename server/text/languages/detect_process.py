@@ -1,7 +1,7 @@
 """The process that detects languages with lingua, separate because lingua would block the server while it loads.
 
-Each line of stdin is a JSON request, each line of stdout its reply: the languages' shares of each text.
-lingua reads the tables of a language when a request first names it, and shares them between requests.
+Each line of stdin is a JSON request, each line of stdout its reply: the probability of each language, for each text.
+lingua reads the tables of a language when a request first names it, and keeps them for later requests.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ def _detector(languages: tuple[str, ...], precise: bool) -> LanguageDetector:
 
 
 def detect(request: dict[str, Any]) -> list[dict[str, float]]:
-    """The share of each language in each text.
+    """Return the probability of each language, by its code, for each text.
 
-    request: `languages` (at least two ISO 639-1 codes that lingua supports), `precise` and `texts`.
+    request: `languages` (at least two ISO 639-1 codes that lingua supports), `precise` (use the large tables) and
+        `texts`.
     """
     detector = _detector(tuple(request["languages"]), request["precise"])
     return [

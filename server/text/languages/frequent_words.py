@@ -1,4 +1,4 @@
-"""The most frequent words of languages with common scripts. They tell short texts apart better than letters do."""
+"""The most frequent words of common languages. In short texts, they show the language better than letters do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 MAX_WORDS = 12
-"""Words of a text that counts as short. The letters of longer texts are enough."""
+"""Most words of a text whose language is corrected by its words. In longer texts, the letters suffice."""
 _FACTOR = 4.0
-"""How much likelier a frequent word is in its own language than in others."""
+"""Factor on the probability of a language for each of its frequent words in the text, up to `_MAX_HITS` words."""
 _MAX_HITS = 3
 _WORD = re.compile(r"[^\W\d_]+")
 _TEXT = {
@@ -40,9 +40,10 @@ _WORDS: Mapping[str, frozenset[str]] = {code: frozenset(words.split()) for code,
 
 
 def word_weights(text: str, languages: Mapping[str, float]) -> dict[str, float]:
-    """The shares of languages in a text, weighted by the frequent words of each in it. A long text keeps its shares.
+    """Return the probabilities of languages, corrected by the frequent words of each language in a short text.
 
-    languages: share of each language by its ISO 639-1 code. Returns shares with the same sum.
+    languages: probability of each language, by its ISO 639-1 code. The result has the same sum. A text of one word, or
+        of more than `MAX_WORDS`, changes nothing.
     """
     words = _WORD.findall(text.lower()) if len(text) <= 20 * MAX_WORDS else []
     if not 1 < len(words) <= MAX_WORDS:
@@ -57,5 +58,5 @@ def word_weights(text: str, languages: Mapping[str, float]) -> dict[str, float]:
 
 
 def _written(code: str) -> str:
-    """Bokmål and Nynorsk share their frequent words, as far as they are listed."""
+    """Return the code under which a language's frequent words are listed: `no` for Bokmål and Nynorsk."""
     return "no" if code in ("nb", "nn") else code

@@ -1,7 +1,8 @@
 """Find the terms of a glossary in source texts, and spell their translations in tokens of a vocabulary.
 
-A term is found as a whole word, as written or with its first letter in upper case; white space in it stands for any
-white space. Of terms that begin at the same place, the longest counts, and found terms do not overlap.
+A term is found as a whole word, as it is written in the glossary or with its first letter in upper case. White space in
+a term matches any white space. Of several terms that begin at the same place, the longest is taken; terms that are
+found do not overlap.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from server.word_bounds import are_joined, spellings
 
 
 class DuplicateTerm(ValueError):
-    """Two terms differ in white space or Unicode normal form alone."""
+    """Two terms of a glossary are equal, except for white space or Unicode normal form."""
 
 
 class Glossary:
     """Terms and their translations. Safe to use from several threads.
 
-    The spellings of all terms are in one sorted list: a trie of 10,000 long terms needs 230 MiB.
+    The spellings of all terms are in one sorted list, because a trie of 10,000 long terms would need 230 MiB.
 
-    entries: translations by term; none of them empty or white space alone.
+    entries: translations by term. Neither a term nor a translation may be empty or white space alone.
     Raises DuplicateTerm.
     """
 
@@ -42,7 +43,7 @@ class Glossary:
         self._longest_text = max(map(len, self._texts), default=0)
 
     def targets_for(self, text: str) -> list[str]:
-        """The translations of the terms that a text contains, each once."""
+        """Return the translations of the terms that a source text contains, each once, in order."""
         text = normalized(text)
         found: dict[str, None] = {}
         place = 0
@@ -55,9 +56,10 @@ class Glossary:
         return list(found)
 
     def _longest(self, text: str, start: int) -> tuple[int | None, int]:
-        """The longest term that begins at index `start` of a text, and its end; (None, start) if there is none.
+        """Find the longest term that begins at index `start` of a text.
 
-        All spellings that begin the text are prefixes of the last one that sorts before it.
+        Returns (index of the term, end in the text), or (None, start). A binary search finds the last spelling that
+        does not sort after the text; every spelling with which the text begins is that one or a prefix of it.
         """
         place = bisect_right(self._texts, text[start : start + self._longest_text]) - 1
         while place >= 0:
@@ -70,7 +72,7 @@ class Glossary:
 
 
 def _prefixes(texts: Sequence[str]) -> list[int]:
-    """For each text, the index of the longest other text that it begins with, or -1. texts: sorted."""
+    """For each text, return the index of the longest other text that is a prefix of it, or -1. texts: sorted."""
     found: list[int] = []
     open_places: list[int] = []
     for place, text in enumerate(texts):
@@ -82,15 +84,16 @@ def _prefixes(texts: Sequence[str]) -> list[int]:
 
 
 def normalized(text: str) -> str:
-    """A text in Unicode normal form C, with single spaces in place of white space."""
+    """Return a text in Unicode normal form C, with single spaces in place of white space and none at its ends."""
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
 def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tuple[str, list[int]]]:
-    """The spellings of a term as text and tokens. Empty if the vocabulary cannot spell it as it is written.
+    """Return the token sequences that spell a term, as (text, token ids). The text is the term or a variant in case.
 
-    A text has two spellings: the tokens into which the tokenizer splits it, and the fewest possible tokens. They can
-    differ if the tokenizer was made for another language than the vocabulary (Marian).
+    Each variant has two spellings, with and without a leading space: the tokens into which the tokenizer splits it, and
+    the fewest possible tokens. They can differ where the tokenizer is for the source language (Marian).
+    Empty if the vocabulary cannot spell the term as it is written.
     """
     found: list[tuple[str, list[int]]] = []
     for text in spellings(term):
@@ -109,9 +112,9 @@ def spell(tokenizer: Tokenizer, token_bytes: TokenBytes, term: str) -> list[tupl
 
 
 def fewest_tokens(token_bytes: TokenBytes, data: bytes) -> Sequence[int]:
-    """The shortest token sequence with these bytes; of several, the one whose last tokens are longest.
+    """Return the shortest token sequence that spells `data`; of several, the one whose last tokens are longest.
 
-    Empty for none.
+    Empty if no sequence of tokens has these bytes.
     """
     best: list[tuple[int, ...] | None] = [()]
     for end in range(1, len(data) + 1):

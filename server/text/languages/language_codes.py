@@ -28,28 +28,28 @@ class Language:
 
     @property
     def likely_script(self) -> str | None:
-        """The stated script, or the usual script of the region (traditional characters for Chinese in Taiwan)."""
+        """The stated script, or else the usual script of the region (traditional for Chinese in Taiwan), or None."""
         return self.script or _SCRIPT_OF_REGION.get((self.language, self.region or ""))
 
     @property
     def default_script(self) -> str | None:
-        """The likely script, or the usual one of a language that is written in two."""
+        """The likely script, or else the usual script of Chinese (`Hans`) or Serbian (`Cyrl`); None for others."""
         return self.likely_script or _USUAL_SCRIPTS.get(self.language)
 
     def equals(self, other: Language) -> bool:
-        """Whether both are one written language: a region or script that only one of them states does not count."""
+        """Whether two codes mean the same written language. A region or script that only one code states is ignored."""
         same_region = not self.region or not other.region or self.region == other.region
         return self.language == other.language and same_region and self.has_script_of(other)
 
     def has_script_of(self, other: Language) -> bool:
-        """Whether texts of both languages are in one script, as far as it is known."""
+        """Whether two languages have the same script. True also if the script of one of them is not known."""
         own, its = self.default_script, other.default_script
         return own is None or its is None or own == its
 
     def fits(self, offered: Language) -> int:
-        """Score of an offered language for a request for this language: 0 for no match, higher for better ones.
+        """Score how well an offered language answers a request for this language: 0 for no match, higher is better.
 
-        Languages with different scripts do not match. Languages with different regions do.
+        Different languages or scripts do not match. Different regions match, with a lower score than equal ones.
         """
         if self.language != offered.language:
             return 0
@@ -62,7 +62,7 @@ class Language:
 
 
 def parse_language(code: str) -> Language | None:
-    """Parse a language code in any of the four notations. None for a string that is not a code."""
+    """Parse a language code of ISO 639, BCP 47, FLORES-200 or mBART. None for a string without the form of a code."""
     match = _CODE.fullmatch(code.strip())
     if match is None:
         return None
@@ -76,10 +76,10 @@ def parse_language(code: str) -> Language | None:
 
 
 def plain_codes(languages: Iterable[Language]) -> dict[Language, str]:
-    """The code under which clients know each language of a checkpoint: `de`, `zh`, `zh-Hant`, `pt-BR`.
+    """Return the short code that clients use for each language of a checkpoint: `de`, `zh`, `zh-Hant`, `pt-BR`.
 
-    A script or region is part of it only where the checkpoint has several for one language, or where the script is not
-    the usual one of Chinese or Serbian.
+    The code has a region only if the checkpoint has the language in several regions. It has a script only if that is
+    not the usual script of Chinese or Serbian, or, for other languages, not the first script that the checkpoint has.
     """
     scripts: dict[str, list[str | None]] = {}
     regions: dict[tuple[str, str | None], list[str | None]] = {}
@@ -108,7 +108,7 @@ def named_languages() -> list[str]:
 
 
 def is_collective(code: str) -> bool:
-    """Whether a code stands for a group of languages (ISO 639-5, or a group name of OPUS-MT)."""
+    """Whether a code stands for a group of languages: an ISO 639-5 code, or a name of OPUS-MT such as `ROMANCE`."""
     return code in _OPUS_GROUPS or code.lower() in _ISO_639_5.split()
 
 

@@ -1,4 +1,4 @@
-"""Read the translations that a checkpoint offers from its files. See `TranslationLanguages`."""
+"""Read the translations that a checkpoint offers, and the prompt for each language, from the checkpoint's files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from server.text.tokenizers.tokenizer_files import read_json, read_tokenizer_fil
 from server.text.tokens.tokenizer import Tokenizer
 
 PAIR_FAMILIES = frozenset({"marian", "triptych"})
-"""Values of `model_type` whose checkpoints translate one pair of languages. Not every checkpoint names its pair."""
+"""Values of `model_type` whose checkpoints may leave out their language pair, so that the operator can state it."""
 _OPUS_NAME = re.compile(r"opus-mt-(?:tc-(?:[a-z]+-)*?(?:base|big|tiny)-|tc-)?([\w+]+)-([\w+]+)$")
 _PAIR = re.compile(r"(\w+(?:\+\w+)*)-(\w+(?:\+\w+)*)")
 _TARGET_TOKEN = re.compile(r"<2([A-Za-z_-]+)>")
 MAX_OFFERS = 1024
-"""Most offers of a checkpoint. MADLAD has 419. Requests search them all."""
+"""Limit on the offers of a checkpoint, because each request searches them all. MADLAD has 419."""
 _TASK = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
@@ -30,8 +30,12 @@ class LanguagesError(ValueError):
 
 @dataclass(frozen=True)
 class Source:
-    """A source language and its part of the prompt. name and language are None for a group of languages.
+    """A source language, and its part of the prompt.
 
+    name: the checkpoint's code. language: the parsed code. Both are None for a group of languages, or any language.
+    prefix: text before the source text.
+    leading: token ids before the source text.
+    trailing: token ids after the source text; None if the tokenizer adds its own special tokens.
     task: name of the translation in `task_specific_params`, or None.
     """
 
@@ -45,7 +49,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Target:
-    """A target language and its part of the prompt."""
+    """A target language, and its part of the prompt.
+
+    name: the checkpoint's code. language: the parsed code.
+    leading: token ids before the source text.
+    forced_bos_id: first token of the translation, if that chooses the language; else None.
+    decoder_start_ids: decoder prompt, if that chooses the language; else None.
+    """
 
     name: str
     language: Language
@@ -56,14 +66,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Offer:
-    """Translations from each source to each target language, except to itself."""
+    """A set of translations: from each source language to each target language, except from a language to itself."""
 
     sources: tuple[Source, ...]
     targets: tuple[Target, ...]
 
     @property
     def is_all_to_all(self) -> bool:
-        """Whether the model translates between any two of its languages: sources and targets are the same list."""
+        """Whether the model translates between any two of its languages: sources and targets have the same codes."""
         return len(self.targets) > 1 and [source.name for source in self.sources] == [
             target.name for target in self.targets
         ]
@@ -76,7 +86,7 @@ class Offer:
 
 
 def task_offers(config: Mapping[str, Any]) -> list[Offer]:
-    """The translations in `task_specific_params` that have a prefix."""
+    """Return the translations that have a prefix in `task_specific_params`. config: contents of `config.json`."""
     tasks = config.get("task_specific_params")
     offers = []
     for task, settings in tasks.items() if isinstance(tasks, dict) else ():
@@ -91,9 +101,10 @@ def task_offers(config: Mapping[str, Any]) -> list[Offer]:
 
 
 def target_token_offers(tokenizer: Tokenizer) -> list[Offer]:
-    """Translations from any language to each language with a token `<2de>`, which precedes the source text (MADLAD).
+    """Return the translations of MADLAD: from any language to each language that has a token such as `<2de>`.
 
-    Source: Kudugunta et al. 2023, arXiv:2309.04662. The prefix is part of the text, as in the published examples.
+    The token is written as text before the source text, as in the published examples.
+    Source: Kudugunta et al. 2023, arXiv:2309.04662.
     """
     offers = []
     for token_id in range(tokenizer.vocab_size):
@@ -108,10 +119,11 @@ def target_token_offers(tokenizer: Tokenizer) -> list[Offer]:
 
 
 def fairseq_offers(directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> list[Offer]:
-    """Translations from every language to every other.
+    """Return the translations of mBART, NLLB and M2M100: from each language that has a token to every other language.
 
-    The decoder prompt of mBART is the target language's token; for the other families it is the first new token. A
-    checkpoint whose configuration sets this token translates to that language only.
+    The target language's token is the decoder prompt of mBART, and the first new token of the other families. If the
+    checkpoint's configuration sets this token, the checkpoint translates to that language only.
+    Empty for a tokenizer without language tokens.
     """
     tokens, end = language_tokens(tokenizer, read_tokenizer_files(directory)), tokenizer.special.eos
     if tokens is None or end is None:
@@ -138,7 +150,10 @@ def fairseq_offers(directory: Path, config: Mapping[str, Any], tokenizer: Tokeni
 
 
 def _stated_pair(stated: str) -> tuple[str, str]:
-    """The operator's language pair. Raises LanguagesError unless it is two codes, or two groups joined by `+`."""
+    """Split the operator's language pair (`en-de`, `en+fr-de`) into source and target.
+
+    Each side is a code, or several codes joined by `+`. Raises LanguagesError for any other text.
+    """
     match = _PAIR.fullmatch(stated)
     pair = (match[1], match[2]) if match else ("", "")
     if not all(parse_language(code) or is_collective(code) for side in pair for code in _codes(side)):
@@ -149,7 +164,11 @@ def _stated_pair(stated: str) -> tuple[str, str]:
 
 
 def marian_offers(directory: Path, tokenizer: Tokenizer, operator: str = "") -> list[Offer]:
-    """The translations of a Marian checkpoint. operator: language pair that overrides the one in its files."""
+    """Return the translations of a Marian checkpoint; empty if no language pair is known.
+
+    operator: language pair that overrides the pair in the checkpoint's files; empty for none. Raises LanguagesError if
+        it is no pair of codes.
+    """
     tokenizer_config = read_json(directory, "tokenizer_config.json")
     stated: Sequence[Any] = (
         _stated_pair(operator) if operator else [tokenizer_config.get(f"{side}_lang") for side in ("source", "target")]
@@ -169,7 +188,7 @@ def marian_offers(directory: Path, tokenizer: Tokenizer, operator: str = "") -> 
 
 
 def pair_offers(directory: Path) -> list[Offer]:
-    """The translation of a checkpoint whose files name one pair of languages (`langs`)."""
+    """Return the translation of an FSMT checkpoint, whose files name one language pair (`langs`); empty without one."""
     names = language_pair(directory) or ("", "")
     source, target = map(parse_language, names)
     if source is None or target is None:
@@ -178,7 +197,10 @@ def pair_offers(directory: Path) -> list[Offer]:
 
 
 def _opus_name(directory: Path) -> tuple[str, str] | None:
-    """Language pair in the name of the directory, or of its repository if it is a snapshot in the hub cache."""
+    """Return the language pair in a name like `opus-mt-en-fr`; None if there is none.
+
+    The name is that of the directory, or of the repository if the directory is a snapshot in the hub cache.
+    """
     home = directory.resolve()
     for name in (home.name, home.parent.parent.name.rpartition("--")[2]):
         match = _OPUS_NAME.fullmatch(name)
@@ -195,9 +217,9 @@ def _sources(stated: str) -> list[tuple[str | None, Language | None]]:
 
 
 def _targets(stated: str, tokenizer: Tokenizer) -> list[tuple[str, Language, tuple[int, ...]]]:
-    """(name, language, tokens before the source text) of each target language.
+    """Return (code, language, token ids before the source text) for each target language of a Marian checkpoint.
 
-    These are the languages with a token `>>code<<`. A vocabulary without such tokens gives the stated languages.
+    These are the languages with a token `>>code<<` in the vocabulary. Without such tokens, they are the stated ones.
     """
     tokens = ((tokenizer.id_to_token(token_id) or "", token_id) for token_id in range(tokenizer.vocab_size))
     found: list[tuple[str, Language, tuple[int, ...]]] = []
@@ -213,7 +235,7 @@ def _targets(stated: str, tokenizer: Tokenizer) -> list[tuple[str, Language, tup
 
 
 def _codes(stated: str) -> list[str]:
-    """Split codes that are joined by `+` or `_`. A code that contains `_` itself is not split."""
+    """Split codes that are joined by `+` or `_`. A single code that contains `_`, such as `de_DE`, is not split."""
     if parse_language(stated) is not None or is_collective(stated):
         return [stated]
     return re.split(r"[+_]", stated)

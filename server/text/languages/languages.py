@@ -4,12 +4,11 @@
   with several target languages has a token for each (`>>fra<<`), which precedes the source text.
 - FSMT: the language pair `langs` in `tokenizer_config.json` or `config.json`.
 - T5 and others: the prefixes in `config.json` (`task_specific_params`, `translation_en_to_fr`). A T5 without them takes
-  languages by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
-- MADLAD, which is a T5: translations to each language that has a token, such as `<2de>`, which precedes the source
-  text.
-- mBART, mBART-50, NLLB and M2M100: translations between all languages that have a token (`fairseq`).
-- BART without prefixes: none.
-- Language models with a prompt for translation: see `translation_prompts`.
+  any languages, by name: `translate English to French: ` (Raffel et al. 2020, arXiv:1910.10683, appendix D).
+- MADLAD, which is a T5: translations to each language that has a token such as `<2de>`, which precedes the source text.
+- mBART, mBART-50, NLLB and M2M100: translations between all languages that have a token.
+- BART without prefixes: no translations.
+- Language models with a prompt for translation (`translation_prompts`): the languages that the prompt lists.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from server.text.tokens.tokenizer import Tokenizer
 
 _MAX_LISTED = 30
 _MAX_PAIRS = 1 << 17
-"""Most pairs of languages of a checkpoint. NLLB has 41,000. `/languages` lists them."""
+"""Limit on the language pairs of a checkpoint, because `/languages` lists them. NLLB has 41,000."""
 _EXAMPLE_LANGUAGES = ("en", "de", "fr", "es")
 _ANY_BY_NAME = "this model takes languages with a two-letter code such as de"
 
@@ -46,8 +45,8 @@ _ANY_BY_NAME = "this model takes languages with a two-letter code such as de"
 class UnknownPair(ValueError):
     """The checkpoint does not offer this translation.
 
-    problem: what is wrong. listing: the translations that the checkpoint offers.
-    param: the language at fault, `source_lang` or `target_lang`.
+    problem: text that says what is wrong. listing: text that names the translations that the checkpoint offers.
+    param: name of the wrong request parameter, `source_lang` or `target_lang`.
     """
 
     def __init__(self, problem: str, listing: str, param: str) -> None:
@@ -61,11 +60,11 @@ class TranslationPrompt:
 
     prefix: text before the source text.
     leading_source_ids: token ids before the source text.
-    trailing_source_ids: token ids after the source text. None where the tokenizer adds its own special tokens instead.
-    forced_bos_id: first token of the translation, for checkpoints that choose the target language with it.
-    decoder_start_ids: decoder prompt, for checkpoints that choose the target language with it; else None.
+    trailing_source_ids: token ids after the source text; None if the tokenizer adds its own special tokens.
+    forced_bos_id: first token of the translation, if that chooses the target language; else None.
+    decoder_start_ids: decoder prompt, if that chooses the target language; else None.
     task: name of the task in the checkpoint's `task_specific_params`, whose decoding settings apply; None for none.
-    copies: the texts are in the target language already, so they are copied, and no model runs.
+    copies: True if source and target are one language. The texts are then copied, and no model runs.
     source_lang, target_lang: the checkpoint's language codes. source_lang is None where the model takes a group of
         languages without distinguishing them.
     """
@@ -85,9 +84,9 @@ class TranslationLanguages:
     """The translations of one checkpoint.
 
     offers: the translations with their prompts.
-    by_name: whether the model translates between any two languages, which the prompt names in English.
-    instruction: the prompt of a language model; None for an encoder-decoder.
-    Raises LanguagesError for more offers than any published checkpoint has.
+    by_name: whether the model translates between any two languages, which its prompt names in English.
+    instruction: the prompt for translation with a language model; None for an encoder-decoder.
+    Raises LanguagesError for more than `MAX_OFFERS` offers, or too many language pairs.
     """
 
     def __init__(
@@ -118,8 +117,8 @@ class TranslationLanguages:
         family: value of `model_type` (`marian`, `t5`, `bart`).
         stated: the operator's language pair (`en-de`, `en+fr-de`), for a checkpoint that may leave it out.
         instruction: the operator's prompt for a language model.
-        Raises LanguagesError for a pair that is no pair of codes, a family that takes none, or a prompt for an
-        encoder-decoder.
+        Raises LanguagesError for a stated pair that is no pair of codes or that the family does not take, for a prompt
+        with an encoder-decoder, and for too many offers.
         """
         config = read_json(directory, "config.json")
         is_encoder_decoder = config.get("is_encoder_decoder") is True
@@ -148,9 +147,9 @@ class TranslationLanguages:
         return self._by_name or bool(self._offers)
 
     def sources(self, target: str | None = None) -> frozenset[str] | None:
-        """Codes (ISO 639-1 where one exists) of the languages that can be translated; None for any language.
+        """Return the codes of the source languages, ISO 639-1 where one exists; None for any language.
 
-        target: only languages with a translation to this one.
+        target: code of a language, to get only the sources with a translation into it; None for all sources.
         """
         requested = parse_language(target) if target else None
         found: set[str] = set()
@@ -164,9 +163,9 @@ class TranslationLanguages:
         return None if self._by_name else frozenset(found)
 
     def language_pairs(self, every: Sequence[str]) -> list[tuple[str, str]]:
-        """(source, target) of all translations, as plain codes: see `plain_codes`.
+        """Return (source, target) of all translations, in the short codes of `plain_codes` (`de`, `pt-BR`).
 
-        every: languages to list where a checkpoint takes any language, or any source language.
+        every: codes to list for a checkpoint that takes any language, or any source language.
         """
         if self._by_name:
             return [(source, target) for source in every for target in every if source != target]
@@ -190,25 +189,29 @@ class TranslationLanguages:
         return list(found)
 
     def example(self) -> tuple[str, str] | None:
-        """Codes of one translation that the checkpoint offers, from English where it can be; None without any."""
+        """Return (source, target) of one translation to show as an example; None if the checkpoint offers none.
+
+        The source is English if the checkpoint translates from English.
+        """
         pairs = self.language_pairs(_EXAMPLE_LANGUAGES)
         english = [pair for pair in pairs if pair[0] == "en"]
         preferred = [pair for pair in english if pair[1] in _EXAMPLE_LANGUAGES]
         return next(iter(preferred or english or pairs), None)
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(source, target) codes of all translations, in the checkpoint's codes; `mul` for a group of sources.
+        """Return (source, target) of all translations, in the checkpoint's own codes.
 
-        A checkpoint that translates between all its languages has (language, `mul`) and (`mul`, language) for each.
+        `mul` stands for a group of source languages. A checkpoint that translates between all its languages gets
+        (language, `mul`) and (`mul`, language) for each language, to keep the list short.
         """
         return [pair for offer in self._offers for pair in offer.pairs()]
 
     def match(self, source: str | None, target: str | None) -> TranslationPrompt:
-        """The prompt for a pair of language codes in any notation.
+        """Return the prompt for a pair of language codes, in any notation.
 
-        source, target: a code, or None where the checkpoint offers only one language.
-        A pair of one language that the checkpoint knows is a prompt that copies, unless the languages differ in script,
-        or the checkpoint translates between their regions.
+        source, target: a code; may be None if the checkpoint offers only one language there.
+        If both codes mean the same language, and the checkpoint knows it, the prompt says to copy the text. Codes of
+        one language with different scripts, or with regions between which the checkpoint translates, are translated.
         Raises UnknownPair for a pair that is not offered, is ambiguous, or contains an invalid code.
         """
         read, written = parse_language(source or ""), parse_language(target or "")
@@ -282,9 +285,9 @@ def _first_few(names: list[str]) -> str:
 
 
 def _closest(offer: Offer, source: Language | None, target: Language | None) -> tuple[int, Offer]:
-    """Score of an offer, 0 for no match, and the offer reduced to its best languages.
+    """Return the score of an offer for a language pair, and the offer reduced to its best matching languages.
 
-    A source or target of None fits all languages.
+    The score is 0 for no match. A source or target of None matches all languages.
     """
     sources = [
         1 if source is None or own_source.language is None else source.fits(own_source.language)

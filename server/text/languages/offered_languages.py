@@ -1,4 +1,4 @@
-"""The languages that several checkpoints translate together, under plain codes (`de`, `pt-BR`) for clients."""
+"""The union of the languages that several checkpoints translate, in the short codes that clients use (`pt-BR`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _REGIONS = {"BR": "Brazil", "PT": "Portugal", "GB": "United Kingdom", "US": "Uni
 
 @dataclass(frozen=True)
 class OfferedLanguage:
-    """A language and the languages that it is translated to: none for a language that is a target only.
+    """A language, and the languages into which it can be translated.
 
-    Codes are ISO 639-1 where one exists, with a script or region where a checkpoint has several (see `plain_codes`).
-    direct: those of `targets` that need no pivot language.
+    code: short code, with a script or region where a checkpoint has several (`plain_codes`).
+    name: English name, with the script or region.
+    targets: codes of all target languages; empty for a language that is a target only.
+    direct: the codes in `targets` that need no pivot language.
     """
 
     code: str
@@ -28,9 +30,11 @@ class OfferedLanguage:
 
 
 def offered_languages(checkpoints: Sequence[TranslationLanguages], pivot: str = OFF) -> list[OfferedLanguage]:
-    """All languages with their targets, by code. Checkpoints for any source language have all known ones.
+    """Return the languages of all checkpoints with their targets, sorted by code.
 
-    pivot: the setting of the pivot language, as for `pivoted_pairs`.
+    A checkpoint that takes any source language counts with all languages that have an English name.
+
+    pivot: setting for pivot languages: a language code, `auto` or `off`.
     """
     direct: dict[str, set[str]] = {}
     for languages in checkpoints:
@@ -47,7 +51,7 @@ def offered_languages(checkpoints: Sequence[TranslationLanguages], pivot: str = 
 
 
 def language_label(code: str) -> str:
-    """The English name of a language, with its script or region if the code has one; else its code."""
+    """Return the English name of a language, with the script or region in its code; the code if it has no name."""
     parsed = parse_language(code)
     name = english_name(parsed) if parsed else None
     if parsed is None or name is None:

@@ -1,4 +1,4 @@
-"""Pairs of languages that two checkpoints translate together, through a pivot language that both know."""
+"""Language pairs without a direct translation: two translations in a row, through a pivot language such as English."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from server.text.languages.language_codes import named_languages, parse_language
 from server.text.languages.languages import TranslationLanguages, TranslationPrompt, UnknownPair
 
 AUTOMATIC, OFF = "auto", "off"
-"""Settings in place of the code of a pivot language."""
+"""Settings that may stand in place of the pivot language's code."""
 _PREFERRED = "en"
 
 
 def chosen_pivot(connecting: Collection[str], setting: str) -> str | None:
-    """The pivot language of a pair; None if there is none, or if the setting has to decide between several.
+    """Choose the pivot language for a pair. None if no language qualifies, or if several do and none is preferred.
 
-    connecting: plain codes of the languages with a translation from the source and one to the target.
-    setting: a plain code, `AUTOMATIC` or `OFF`. Automatic is the only one of them, or English.
+    connecting: codes of the languages with a translation from the source, and a translation to the target.
+    setting: a language code, `AUTOMATIC` or `OFF`. `AUTOMATIC` chooses English if that connects, else the only
+        connecting language.
     """
     if setting != AUTOMATIC:
         return setting if setting in connecting else None
@@ -27,9 +28,9 @@ def chosen_pivot(connecting: Collection[str], setting: str) -> str | None:
 
 
 def connecting_languages(checkpoints: Sequence[TranslationLanguages], source: str, target: str) -> list[str]:
-    """Languages into which `source` can be translated, and from which `target` can be reached, as plain codes.
+    """Return the codes of the languages into which `source` can be translated, and which can be translated to `target`.
 
-    source, target: language codes in any notation.
+    source, target: language codes in any notation. Empty if one of them is not a code.
     """
     read, written = parse_language(source), parse_language(target)
     if read is None or written is None:
@@ -47,7 +48,7 @@ def connecting_languages(checkpoints: Sequence[TranslationLanguages], source: st
 def translations(
     checkpoints: Sequence[TranslationLanguages], source: str, target: str
 ) -> Iterable[tuple[int, TranslationPrompt]]:
-    """(index, prompt) of each checkpoint that translates between two different languages."""
+    """Yield (index, prompt) for each checkpoint that offers the translation, except those that would copy the text."""
     for place, languages in enumerate(checkpoints):
         try:
             prompt = languages.match(source, target)
@@ -58,13 +59,16 @@ def translations(
 
 
 def pivoted_pairs(checkpoints: Iterable[TranslationLanguages], setting: str) -> Mapping[tuple[str, str], str]:
-    """The pivot language of each (source, target) without a direct translation, all as plain codes."""
+    """Return the pivot language's code, by (source, target), for each pair that needs one and has one.
+
+    setting: a language code, `AUTOMATIC` or `OFF`.
+    """
     return _pivoted(tuple(checkpoints), setting)
 
 
 @lru_cache(8)
 def _pairs(checkpoints: tuple[TranslationLanguages, ...]) -> frozenset[tuple[str, str]]:
-    """All direct translations of the checkpoints, as plain codes."""
+    """(source, target) of all direct translations of the checkpoints, in short codes."""
     return frozenset(pair for languages in checkpoints for pair in languages.language_pairs(named_languages()))
 
 

@@ -1,8 +1,8 @@
 """Split a text into sentences.
 
-sentencex finds the boundaries within a line. A line break always ends a sentence. Boundaries that sentencex finds in
-mid-sentence are removed here: after abbreviations, ordinal numbers and names with "!", and after quoted speech that the
-sentence continues. In doubt a text is not split: half a sentence translates worse than two sentences together.
+The library sentencex finds the boundaries within a line. A line break always ends a sentence. Boundaries that sentencex
+finds in mid-sentence are removed here: after abbreviations, ordinal numbers and names with "!", and after quoted speech
+that the sentence continues. In doubt a text is not split: half a sentence translates worse than two together.
 See docs/decisions/0130-sentences-by-sentencex.md.
 """
 
@@ -28,9 +28,9 @@ from server.text.languages.abbreviations import (
 SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
 """Every sentence except the last one contains at least one of these characters."""
 _WINDOW = 4000
-"""Characters that sentencex is given at once. Its time is quadratic in the number of unpaired quotation marks."""
+"""Most characters per call of sentencex, because its time is quadratic in the number of unpaired quotation marks."""
 _MAX_QUOTE = 400
-"""A longer sentence is split inside its quotation marks and brackets too."""
+"""Length in characters above which a sentence is split inside its quotation marks and brackets too."""
 
 _OPENING = "\"'“‘«‹([{„‚¿¡ \t—–-‑「『（【〈《»›”\u00a0\u202f"
 """Characters that may stand before the first word of a sentence."""
@@ -44,7 +44,7 @@ _FULL_STOP = re.compile(rf"(?<![.…])\.[{re.escape(_CLOSING)}]*$")
 _ENDS_IN_QUOTE = re.compile(r"[!?…؟。！？.](?P<close>[\s\u00a0\u202f]*[\"'”’»›」』“«])\s*$")
 """The end of quoted speech: a full stop and a closing quotation mark, with or without a space as in French."""
 _ENDS_WITHOUT_SPACE = re.compile(rf"[。！？｡][{re.escape(_CLOSING)}]*$")
-"""A Chinese or Japanese full stop, after which a sentence may begin without white space."""
+"""A Chinese or Japanese full stop, exclamation or question mark. The next sentence needs no white space before it."""
 _ONLY_NUMBER = re.compile(r"[\W_]*(?:\d[\d.,:–-]*|[IVXLCDM]+)[\W_]*$")
 """A text that is a number alone, such as the rest of "see p. 5."."""
 _NUMBER = re.compile(r"\s*(?:[№#§]\s*)?(?:\d|[IVXLCDM]+\b)")
@@ -57,15 +57,15 @@ _JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|い�
 _CHINESE_SPEECH = re.compile(
     r"[^，。！？：；、“”「」\s]{0,12}(?<![不没沒])[说說道问問喊叫答曰想嚷骂罵吼哭笑](?![话話])|[的地之这這那]"
 )
-"""The beginning of a text that continues quoted speech in Chinese: a verb of speech soon, or a particle."""
+"""The beginning of a text that continues quoted speech in Chinese: a verb of speech near its start, or a particle."""
 _ENGLISH_SPEECH = re.compile(
     r"(?:[A-Z][\w'’-]*\s+){1,3}(?:said|says|asked|asks|cried|shouted|replied|answered|whispered|yelled|added|called)\b"
 )
 """A name and a verb of speech, which continue quoted speech in English."""
 _GEORGIAN = re.compile("[\u10d0-\u10ff]")
-"""A letter of Georgian, which Unicode calls small although sentences begin with it."""
+"""A letter of Georgian. Unicode classes these letters as lower case, but sentences begin with them."""
 _ARABIC_CONJUNCTION = re.compile("(?:ثم|و)")
-"""The beginning of a text that continues quoted speech in Arabic: then, and."""
+"""The beginning of a text that continues quoted speech in Arabic: the word for "then" or "and"."""
 _UNCASED_WITH_SPACES = re.compile(r"[\u0590-\u08ff\u0900-\u0dff\u10a0-\u10ff\uac00-\ud7af]")
 """A letter of a script without capital letters, whose words have spaces between them."""
 _DANDA_SCRIPTS = frozenset({"hi", "mr", "ne", "sa", "bn", "as", "or", "pa", "gu"})
@@ -74,9 +74,9 @@ _ORDINALS_TEXT = "de cs da et fi fo hr hu is ka lt lv mk nb nn no bs sr sl sk pl
 _ORDINALS = frozenset(["", *_ORDINALS_TEXT.split()])
 """Languages that write a full stop after ordinal numbers. The empty string stands for an unknown language."""
 _INITIAL = re.compile(r"[^\W\d_]\.?(?:-[^\W\d_])?", re.UNICODE)
-"""The initial of a name: J, or J.-C without its last full stop."""
+"""The initial of a name, without its last full stop: J, or J.-C."""
 _DOTTED = re.compile(r"(?:[^\W\d_]{1,3}\.[\s\u00a0]?-?)+[^\W\d_]{1,4}")
-"""An abbreviation of several short parts: e.g, z. B, π.Χ, without its last full stop."""
+"""An abbreviation of several short parts, without its last full stop: e.g, z. B, π.Χ."""
 _CLOCK = frozenset({"a.m", "p.m"})
 """Abbreviations of several parts that often end a sentence."""
 
@@ -85,8 +85,8 @@ _CLOCK = frozenset({"a.m", "p.m"})
 class Sentence:
     """A sentence of a text.
 
-    text: the sentence without white space around it. Empty for the first item of a text that begins with white space.
-    separator: white space that follows it.
+    text: the sentence without white space around it. Empty in the first item of a text that begins with white space.
+    separator: white space that follows the sentence.
     """
 
     text: str
@@ -94,9 +94,9 @@ class Sentence:
 
 
 def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
-    """The sentences of a text, in order. Their texts and separators, joined, are the text.
+    """Split a text into sentences. Their texts and separators, joined in order, are the original text.
 
-    language: ISO 639-1 code of the text; None where it is not known.
+    language: ISO 639-1 code of the text's language; None if it is not known.
     """
     found: list[Sentence] = []
     start = len(text) - len(text.lstrip())
@@ -112,7 +112,11 @@ def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
 
 
 class _Around(NamedTuple):
-    """The text around a possible boundary, without the white space at it. spaced: whether there was any."""
+    """The text around a possible boundary.
+
+    before, after: up to 80 characters on each side, without the white space at the boundary.
+    spaced: whether there is white space at the boundary.
+    """
 
     before: str
     after: str
@@ -120,7 +124,10 @@ class _Around(NamedTuple):
 
 
 def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
-    """Indices in a text, after `start`, at which a sentence begins. The character before each is not white space."""
+    """Yield the indices in a text, after `start`, at which a sentence begins, ascending.
+
+    start: index of the first character that is not white space.
+    """
     at = 0
     line_start = None
     for line in text.split("\n"):
@@ -136,7 +143,7 @@ def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
 
 
 def _in_line(line: str, language: str) -> Iterator[int]:
-    """Indices in a line at which a sentence begins, without the start of the line."""
+    """Yield the indices in a line at which a sentence begins, except 0, ascending."""
     start = 0
     for place in [*_accepted(line, _proposed(line, language), language), len(line)]:
         if place - start > _MAX_QUOTE and _PAIRED.search(line, start, place):
@@ -149,9 +156,9 @@ def _in_line(line: str, language: str) -> Iterator[int]:
 
 
 def _proposed(line: str, language: str) -> Iterator[int]:
-    """Indices in a line at which the library sentencex begins a sentence.
+    """Yield the indices in a line at which the library sentencex begins a sentence.
 
-    The library gets the line in windows. The next window begins after the last whole sentence of a window.
+    The library gets the line in windows. The next window begins where the last, unfinished sentence of a window begins.
     """
     at = 0
     while at < len(line):
@@ -176,9 +183,9 @@ def _proposed(line: str, language: str) -> Iterator[int]:
 
 
 def _segments(window: str, language: str) -> list[str]:
-    """The segments that sentencex finds, or the whole window if it fails.
+    """Split a text with sentencex. Returns the whole text as one segment if sentencex panics.
 
-    sentencex 1.0.32 fails on initials after white space other than ASCII, so `_proposed` gives it spaces only.
+    sentencex 1.0.32 fails on initials after white space that is not ASCII, so `_proposed` replaces it by spaces.
     """
     try:
         found: list[str] = sentencex.segment(language or "en", window)
@@ -190,7 +197,10 @@ def _segments(window: str, language: str) -> list[str]:
 
 
 def _accepted(line: str, places: Iterator[int], language: str) -> Iterator[int]:
-    """The boundaries that are not in mid-sentence."""
+    """Yield the boundaries at which a sentence really ends, moved behind the white space there.
+
+    places: indices in the line at which sentencex begins a sentence.
+    """
     start = 0
     for place in places:
         end = place
@@ -208,7 +218,10 @@ def _accepted(line: str, places: Iterator[int], language: str) -> Iterator[int]:
 
 
 def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
-    """Whether the text before a boundary ends a sentence. sentence: all of it if it is short, else an empty string."""
+    """Whether a sentence ends at a boundary.
+
+    sentence: whole text since the last boundary if it is shorter than 80 characters; else empty.
+    """
     before, after, spaced = around
     if not any(end in before for end in SENTENCE_ENDS):
         return False
@@ -237,7 +250,7 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
 
 
 def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bool:
-    """Whether a sentence goes on after quoted speech at the end of the text before."""
+    """Whether the sentence continues after a boundary, because quoted speech ends there. quote: end of the speech."""
     after, spaced = around.after, around.spaced
     if language in ("", "zh", "yue") and not spaced and _CHINESE_SPEECH.match(after):
         return True
@@ -260,13 +273,17 @@ def _continues_in_japanese(before: str, after: str) -> bool:
 
 
 def _last_word(text: str) -> str:
-    """The last word of a text, with full stops and marks inside it."""
+    """Return the last word of a text, with the full stops inside it; empty for a text that ends with white space."""
     words = text[-40:].split()
     return words[-1].lstrip(_OPENING + "’'$€£¥") if words and not text[-1].isspace() else ""
 
 
 def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> bool:
-    """Whether a full stop belongs to the word before it. before: the text up to that full stop."""
+    """Whether a full stop belongs to the word or number before it, and does not end a sentence.
+
+    before: text up to that full stop. after: text after the boundary.
+    sentence: whole text since the last boundary if it is short; else empty.
+    """
     word = _last_word(before)
     if not word:
         return False
@@ -293,5 +310,5 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
 
 
 def _is_initial(word: str) -> bool:
-    """Whether a word is one letter and probably an initial: in its script, few sentences end with a single letter."""
+    """Whether a word is probably an initial: one letter of a script in which few sentences end with a single letter."""
     return _INITIAL.fullmatch(word) is not None and (word[0] < "\u0700")

@@ -1,4 +1,4 @@
-"""Prompts with which a language model translates: those that the authors of models publish, and the operator's own."""
+"""Prompts that ask a language model for a translation: those that model authors publish, and the operator's own."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ class TranslationPromptError(ValueError):
 
 @dataclass(frozen=True)
 class InstructionPrompt:
-    """The texts that ask a language model for a translation. Each contains `{text}` once.
+    """The texts that ask a language model for a translation. Each contains the placeholder `{text}` once.
 
     Other placeholders: `{source}` and `{target}` are the English names of the languages, `{source_code}` and
     `{target_code}` their codes, `{source_chinese}` and `{target_chinese}` their Chinese names.
 
     text: the usual prompt.
-    chinese: prompt if one of the languages is Chinese; empty for `text`.
-    with_context: prompt with `{context}`, a text that is not translated; empty if the model takes none.
-    with_formality: prompt with `{formality}`, which is formal or informal; empty if the model takes none.
-    with_tags: prompt for a text with inline tags, which the model repeats: `<s1>text</s1>`. Empty if it takes none.
-    languages: codes of the languages, in any notation. Empty: all with a two-letter code.
-    centers: each translation is from or to one of these languages; empty for translations between all of them.
+    chinese: prompt if one of the languages is Chinese; empty to use `text`.
+    with_context: prompt with `{context}`, a text that helps but is not translated; empty if the model takes none.
+    with_formality: prompt with `{formality}`, which becomes `formal` or `informal`; empty if the model takes none.
+    with_tags: prompt for a text with inline tags, `<s1>text</s1>`, which the model repeats; empty if it takes none.
+    languages: codes of the languages, in any notation; empty for all languages with a two-letter code.
+    centers: each translation is from or to one of these languages; empty for translations between all of `languages`.
     names: English names that differ from those of ISO 639, by code.
-    chat: the prompt is a message of the user, for the chat template. Else the model reads it as it is.
-    special_tokens: the tokenizer adds its special tokens around a prompt that is not a chat message.
+    chat: whether the prompt is a user message for the chat template. If not, the model reads the prompt as it is.
+    special_tokens: whether the tokenizer adds its special tokens around a prompt that is not a chat message.
+
+    Raises TranslationPromptError for a missing or misplaced placeholder, and for an unknown language code.
     """
 
     text: str
@@ -74,10 +76,12 @@ class InstructionPrompt:
         formality: str | None = None,
         has_tags: bool = False,
     ) -> tuple[str, str]:
-        """The prompt before and after the text to translate.
+        """Return the parts of the prompt before and after the text to translate.
 
-        source, target: codes of the languages. formality: `more` or `less`. has_tags: the text has tags.
-        The prompt must have a place for a context or formality that is given, or for tags.
+        source, target: codes of the languages; the source may be None.
+        context: text that is not translated; None for none. formality: `more`, `less` or None. context is preferred.
+        has_tags: whether the text has inline tags.
+        Callers check that the prompt has a text for context, formality or tags before they pass them.
         """
         codes = [parsed.language for code in (source, target) if (parsed := parse_language(code or ""))]
         chosen = self.chinese if self.chinese and "zh" in codes else self.text
@@ -100,11 +104,11 @@ class InstructionPrompt:
 
     @property
     def is_published(self) -> bool:
-        """Whether the prompt is one of `PUBLISHED`, not one of the operator."""
+        """Whether the prompt is one of `PUBLISHED`, and not the operator's own."""
         return self in PUBLISHED.values()
 
     def offers(self) -> list[Offer]:
-        """The translations; none for a prompt that takes all languages by name."""
+        """Return the translations between `languages`; empty if the prompt takes all languages."""
         known = [(code, language) for code in self.languages if (language := parse_language(code)) is not None]
         sides = [
             [pair for pair in known if pair[0] in self.centers],
@@ -287,11 +291,14 @@ _MODEL_NAMES: tuple[tuple[str, str], ...] = (
     (r"alma-[\d.]+b(?:-r)?(?:[.-]?(?:gguf|q\d).*)?$", "alma"),
     *((rf"x-alma-13b-group{number}", f"x-alma-group{number}") for number in range(1, 9)),
 )
-"""Beginnings of the names of published models, in small letters, and their prompts."""
+"""(expression, name of the prompt) for published models. It matches the beginning of a model's lower-case name."""
 
 
 def published_prompt(directory: Path) -> InstructionPrompt | None:
-    """The prompt of a published model, by the name of its directory, file or repository; None for other models."""
+    """Return the prompt of a published model; None for other models.
+
+    The model is known by the name of its directory, of the parent directory, or of its repository in the hub cache.
+    """
     home = directory.resolve()
     names = (home.name, home.parent.name, home.parent.parent.name.rpartition("--")[2])
     found = (
@@ -304,9 +311,10 @@ def published_prompt(directory: Path) -> InstructionPrompt | None:
 
 
 def read_translation_prompt(value: str) -> InstructionPrompt:
-    """A published prompt, a text with `{text}`, or a JSON file with the fields of `InstructionPrompt`.
+    """Return the translation prompt that the operator has stated.
 
-    Raises TranslationPromptError.
+    value: name of a published prompt, a text with `{text}`, or path of a JSON file with the fields of
+        `InstructionPrompt`. Raises TranslationPromptError for anything else.
     """
     if value in PUBLISHED:
         return PUBLISHED[value]

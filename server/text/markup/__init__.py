@@ -1,1 +1,1 @@
-"""HTML and XML: what is translated, and how the translation returns into the markup."""
+"""HTML and XML: find the sentences to translate in a document, and put their translations and tags back into it."""

@@ -1,7 +1,8 @@
-"""Divide HTML or XML into markup that does not change and runs of text with inline tags.
+"""Divide HTML, XML or plain text into markup that does not change, and runs of text with inline tags.
 
 A run is the text between two block tags. Its inline tags are properly nested: a tag without a partner, or one that
-crosses another, ends the run instead. Joined, the raw characters of all parts are exactly the document.
+crosses another, counts as a block tag. Joined, the raw characters of all parts are exactly the document.
+Text and tags inside a run that must not change, such as code or a placeholder, are `atoms`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from server.text.markup.protected import NO_PROTECTION, Protection
 
 MAX_TAGS = 20_000
 MAX_DEPTH = 256
-"""Limits of one text."""
+"""Limit on the nesting of elements in one document. `MAX_TAGS` limits the number of its tags."""
 
 _NOWHERE = (sys.maxsize, sys.maxsize)
-"""A protected part after the end of every text."""
+"""Range of the next protected part when there is none: after the end of every text."""
 _EMPTY_LINES = re.compile(r"((?<!\s)[^\S\r\n]*(?:\r\n|\r(?!\n)|\n)[^\S\r\n]*[\r\n]\s*)")
 _LINK = re.compile(
     r"""(?P<image>!?)\[(?P<text>[^\[\]\n]{1,400})\]
@@ -30,7 +31,7 @@ _LINK = re.compile(
 )
 """A link or an image of Markdown, in plain text."""
 _NEAR = 16
-"""Pieces beside an atom in which its white space is looked for."""
+"""Number of pieces on each side of an atom that are searched for white space next to the atom."""
 
 _BLOCK_TAGS_TEXT = """
 address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
@@ -45,12 +46,12 @@ audio canvas code iframe kbd math noembed noframes object plaintext pre samp scr
 video xmp
 """
 UNTRANSLATED_TAGS = frozenset(_UNTRANSLATED_TAGS_TEXT.split())
-"""HTML elements whose text is code, data or a fallback."""
+"""HTML elements whose text is not translated, because it is code, data or a fallback."""
 _OPAQUE_TAGS_TEXT = """
 audio canvas math object svg video
 """
 _OPAQUE_TAGS = frozenset(_OPAQUE_TAGS_TEXT.split())
-"""Untranslated inline elements whose text is no part of the sentence."""
+"""Untranslated inline elements whose text does not belong to the sentence around them."""
 _TABLE_PARTS = frozenset(["tr", "tbody", "tfoot", "thead"])
 _ENDS_P = """
 address article aside blockquote center details dialog dir div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5
@@ -69,20 +70,24 @@ _CLOSED_BY = {
     "thead": frozenset(["tbody", "tfoot"]),
     "tbody": frozenset(["tbody", "tfoot"]),
 }
-"""Start tags that end an open element whose end tag may be left out (HTML Living Standard, section 13.1.2.4)."""
+"""For each element whose end tag may be left out: the start tags that end it.
+
+Source: HTML Living Standard, section 13.1.2.4.
+"""
 
 
 @dataclass(frozen=True)
 class MarkupOptions:
-    """How markup is read.
+    """Options for dividing a document into sentences.
 
-    splitting_tags: further elements that end a sentence.
-    non_splitting_tags: elements that do not end a sentence.
-    ignore_tags: elements whose text is not translated.
-    detect_outline: XML elements without text next to them end a sentence. If false, only `splitting_tags` end one.
-    split_at_newlines: a line break ends a sentence. If false, an empty line of plain text does.
-    protection: parts of the text that are kept as they are.
-    max_tags: largest number of tags.
+    kind: `html`, `xml`, or `text` for plain text.
+    splitting_tags: names of further elements that end a sentence.
+    non_splitting_tags: names of elements that do not end a sentence.
+    ignore_tags: names of elements whose text is not translated.
+    detect_outline: whether XML elements without text next to them end a sentence. If not, only `splitting_tags` do.
+    split_at_newlines: whether a line break ends a sentence. If not, in plain text an empty line does.
+    protection: rules for the parts of the text that must not change.
+    max_tags: limit on the number of tags.
     """
 
     kind: MarkupKind
@@ -97,12 +102,14 @@ class MarkupOptions:
 
 @dataclass(slots=True)
 class Piece:
-    """A part of a document.
+    """A part of a document: text, a tag, or markup that does not change.
 
-    kind: `text`; `open` or `close` for an inline tag; `atom` for inline markup that is kept as it is; `block` for
+    kind: `text`; `open` or `close` for an inline tag; `atom` for inline content that must not change; `block` for
         markup that ends a run.
+    raw: the characters in the document.
+    name: name of the element, for a tag.
     text: characters with references resolved; for an atom, its text that belongs to the sentence.
-    shown: the characters of a protected part of the text, with references resolved.
+    shown: for an atom that is a protected part of the text, its characters with references resolved; else empty.
     """
 
     kind: str
@@ -114,12 +121,13 @@ class Piece:
 
 @dataclass
 class InlineElement:
-    """An inline element of a run, or an atom: markup that is kept as it is.
+    """An inline element of a run, or an atom: inline content that must not change.
 
-    start, end: range of its text in the text of the run, as indices of characters.
-    opening, closing: tags as they are written; for an atom, all of it and an empty string.
-    space_before, space_after: whether white space, or an end of the run, is next to it.
-    shown: see `Piece`.
+    start, end: range of the element's text in the run's text, as character indices.
+    opening, closing: the two tags as they are written; for an atom, all its characters and an empty string.
+    children: elements and atoms inside.
+    space_before, space_after: whether white space, or an end of the run, is next to the atom.
+    shown: for an atom that is a protected part of the text, its characters with references resolved; else empty.
     """
 
     start: int
@@ -135,7 +143,12 @@ class InlineElement:
 
 @dataclass
 class TaggedText:
-    """Text with inline tags. elements: the element of each opening tag and atom, by index of its piece."""
+    """A run: text with inline tags.
+
+    pieces: parts of the run in order. text: characters of the whole run, with references resolved and without tags.
+    roots: outermost elements and atoms.
+    elements: element of each opening tag or atom, by the index of its piece.
+    """
 
     pieces: list[Piece]
     text: str
@@ -144,9 +157,9 @@ class TaggedText:
 
 
 def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
-    """The parts of a document in order: markup as text, and runs of text with inline tags (see the module).
+    """Divide a document into parts, in order: markup that does not change (strings), and runs of text with inline tags.
 
-    Raises MarkupError for bad XML or too many tags.
+    Raises MarkupError for XML that is not well-formed, and for too many or too deeply nested tags.
     """
     found = tokens(document, options.kind)
     if sum(token.kind in ("start", "void") for token in found) > options.max_tags:
@@ -167,12 +180,12 @@ def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
 
 
 def plain_text(document: str, options: MarkupOptions) -> str:
-    """The text that is to be translated, without tags. Raises MarkupError."""
+    """Return the text that will be translated, without tags, one line per run. Raises the errors of `parse`."""
     return "\n".join([part.text for part in parse(document, options) if isinstance(part, TaggedText)])
 
 
 def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
-    """Pieces of all tokens. Consecutive tokens that are not translated become one atom, or one block."""
+    """Turn tokens into pieces. Consecutive tokens that are not translated become one atom, or one block."""
     is_block = _xml_blocks(found, options) if options.kind == "xml" else _html_blocks(found, options)
     kept: list[tuple[MarkupToken, bool]] = []
     texts: list[MarkupToken] = []
@@ -201,9 +214,10 @@ def _pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Pi
 
 
 def _text_pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterator[Piece]:
-    """Consecutive text tokens as text and atoms: their protected parts, which may contain character references.
+    """Turn consecutive text tokens into pieces of text, and atoms for their protected parts.
 
-    Empty lines of plain text with wrapped lines are blocks.
+    In plain text, empty lines are blocks unless the options split at every line break. A protected part may contain
+    character references, and so several tokens.
     """
     if options.kind == "text" and not options.split_at_newlines:
         for index, part in enumerate(_EMPTY_LINES.split(found[0].text)):
@@ -218,7 +232,7 @@ def _text_pieces(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterat
 
 
 def _with_links(text: str, options: MarkupOptions) -> Iterator[Piece]:
-    """Plain text whose Markdown links are inline elements: their text is translated, their address stays."""
+    """Turn plain text into pieces. Markdown links become inline elements: their text is translated, their URL stays."""
     links = list(_LINK.finditer(text)) if options.protection.patterns and "](" in text else []
     kept = list(options.protection.spans(text)) if links else []
     at = 0
@@ -270,7 +284,10 @@ def _with_atoms(found: Sequence[MarkupToken], options: MarkupOptions) -> Iterato
 
 
 def _kept(group: Sequence[tuple[MarkupToken, bool]]) -> Piece:
-    """Tokens that are not translated: an atom if they are complete inline elements, else a block."""
+    """Join tokens that are not translated to one piece: an atom if they are complete inline elements, else a block.
+
+    group: (token, whether it is a block tag), in order.
+    """
     raw = "".join([token.raw for token, _ in group])
     depth = lowest = 0
     for token, _ in group:
@@ -288,7 +305,10 @@ def _html_blocks(found: Iterable[MarkupToken], options: MarkupOptions) -> list[b
 
 
 def _xml_blocks(found: Sequence[MarkupToken], options: MarkupOptions) -> list[bool]:
-    """Whether each token ends a sentence. An element is inline if its parent is, or if it has text next to it."""
+    """Whether each token ends a sentence. Tags of inline elements do not.
+
+    An element is inline if its parent is inline, or if its parent has text directly inside.
+    """
     mixed = {0: False}  # by element, whether it has text of its own; 0 is the document
     parents: list[int] = []
     path = [0]
@@ -320,9 +340,9 @@ def _xml_blocks(found: Sequence[MarkupToken], options: MarkupOptions) -> list[bo
 
 
 def _translated(found: Iterable[MarkupToken], options: MarkupOptions) -> Iterator[bool]:
-    """Whether each token is translated: it is no part of an untranslated element, tags included.
+    """Whether each token is translated. Tokens of an untranslated element are not, including its two tags.
 
-    Raises MarkupError for elements nested too deep.
+    Raises MarkupError for elements that are nested too deep.
     """
     is_html = options.kind == "html"
     path: list[tuple[str, bool]] = []
@@ -363,7 +383,10 @@ def _is_translated(token: MarkupToken, inherited: bool, options: MarkupOptions) 
 
 
 def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
-    """Make a block of every inline tag without a partner, and of every pair of inline tags around a block."""
+    """Turn each inline tag without a partner, and each pair of inline tags around a block, into blocks. In place.
+
+    Returns the same list.
+    """
     path: list[int] = []
     opened: Counter[str] = Counter()
     broken = 0  # number of outermost elements of `path` that contain a block
@@ -394,9 +417,10 @@ def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
 
 
 def _joined_atoms(pieces: list[Piece]) -> list[Piece]:
-    """Make one atom of each inline element without text, and of atoms without text that only white space separates.
+    """Replace each inline element without text, and neighbouring atoms without text, by one atom.
 
-    White space in such an element stays in the sentence, as a piece of its own without characters of the document.
+    White space inside such an element still separates words: a text piece with one space, and no characters of the
+    document, is put before the atom.
     """
     found: list[Piece] = []
     for piece in pieces:
@@ -415,7 +439,7 @@ def _joined_atoms(pieces: list[Piece]) -> list[Piece]:
 
 
 def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Pieces with each sequence of atoms without text, and of the white space between them, as one atom."""
+    """Join each sequence of atoms without text, with the white space between them, to one atom."""
     group: list[Piece] = []
     size = 0  # pieces of the group up to its last atom
     for piece in [*pieces, Piece("", "")]:
@@ -440,9 +464,10 @@ def _is_space(piece: Piece) -> bool:
 
 
 def _has_space(neighbours: Iterable[Piece], last: bool) -> bool:
-    """Whether white space is next to a piece, on one of its sides.
+    """Whether white space, or the end of the run, is next to a piece on one side.
 
-    neighbours: the pieces on that side, the nearest one first. last: whether they are before the piece.
+    neighbours: the pieces on that side, nearest first. last: whether they stand before the piece, so that their last
+        character counts.
     """
     for piece in neighbours:
         if piece.text:

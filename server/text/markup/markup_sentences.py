@@ -1,7 +1,7 @@
 """Divide the runs of a document into sentences with their inline tags, and write translated sentences as markup.
 
-Tags around whole sentences stay where they are, between sentences. An element that begins in one sentence and ends in
-another joins the two; if the model cannot read them together, its tags are dropped.
+Tags around whole sentences stay where they are, between sentences. If an element begins in one sentence and ends in
+another, the two are translated as one sentence; if that is too long for the model, the element's tags are dropped.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from server.text.markup.tag_placement import InlineTag, TokenAlignment, place_ta
 _SPACE = re.compile(r"[ \t\n\r\f]")
 _MARKS = ".,;:!?…"
 _BETWEEN, _DROPPED = -1, -2
-"""Places of tags that are in no sentence."""
+"""Values in place of a slot's index, for tags that are in no sentence: written between sentences, or left out."""
 
 
 @dataclass(frozen=True)
 class MarkedSentence:
     """A sentence of a document.
 
-    text: characters for the model; white space is collapsed.
-    raw: the sentence in the document.
-    tags: inline tags inside it.
+    text: characters for the model, without tags and with white space collapsed.
+    raw: characters in the document, with tags.
+    tags: outermost inline tags inside the sentence.
+    kind: kind of the document's markup.
     before, after: white space at the ends of the sentence, which inline tags may contain.
-    separator: space after it, for a target language with spaces between sentences.
+    separator: space to write after the translation, for a target language with spaces between sentences.
     """
 
     text: str
@@ -41,7 +42,10 @@ class MarkedSentence:
     separator: str = ""
 
     def render(self, translation: str, alignment: TokenAlignment | None) -> str:
-        """The translation as markup. A sentence that the model leaves unchanged stays exactly as it was."""
+        """Return a translation as markup, with the sentence's tags. A translation equal to `text` gives `raw`.
+
+        alignment: attention of the translation's tokens on the source; None if it is not known.
+        """
         if translation == self.text:
             return self.raw + self.separator
         marked = place_tags(translation, self.text, self.tags, alignment, lambda text: escape(text, self.kind))
@@ -49,7 +53,7 @@ class MarkedSentence:
 
 
 def escape(text: str, kind: MarkupKind) -> str:
-    """Characters as markup."""
+    """Return characters as markup of this kind: `&`, `<`, `>` and no-break spaces become references."""
     if kind == "text":
         return text
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -62,11 +66,11 @@ def sentences(
     split: Callable[[str], Sequence[tuple[str, str]]],
     fits: Callable[[str], bool],
 ) -> list[str | MarkedSentence]:
-    """The sentences of a document, and the markup between them.
+    """Divide a document into sentences, and the markup between them (strings), in order.
 
     split: divides a text into (sentence, separator).
-    fits: whether the model can read a text.
-    Raises MarkupError.
+    fits: tells whether a text is short enough for the model.
+    Raises MarkupError for XML that is not well-formed, and for too many or too deeply nested tags.
     """
     found: list[str | MarkedSentence] = []
     for part in parse(document, options):
@@ -110,7 +114,7 @@ class _RunSentences:
             self._assign(root)
 
     def parts(self) -> list[str | MarkedSentence]:
-        """Sentences and the markup between them, in order."""
+        """Return the sentences and the markup between them (strings), in order."""
         raws: list[list[str]] = [[] for _ in range(2 * len(self._spans) + 1)]
         opened: list[int] = []
         at = 0
@@ -142,12 +146,15 @@ class _RunSentences:
         return [part for part in found if part]
 
     def _slot(self, at: int) -> int:
-        """Index of the slot (see the class) that contains the character at this index of the run's text."""
+        """Index of the slot that contains a character: odd inside a sentence, even between two sentences.
+
+        at: index of the character in the run's text.
+        """
         before = bisect_right(self._starts, at)
         return 2 * before - 1 if before and at < self._ends[before - 1] else 2 * before
 
     def _cut(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Cut a piece of text at the boundaries of slots: (start, end, slot) of each part. See the class."""
+        """Cut the range [start, end) of the run's text where a sentence begins or ends. Yields (start, end, slot)."""
         while start < end:
             slot = self._slot(start)
             edges = self._ends if slot % 2 else self._starts
@@ -156,7 +163,10 @@ class _RunSentences:
             start = edge
 
     def _assign(self, element: InlineElement) -> None:
-        """Decide where the tags of an element and of its children go: inside a sentence, between, or nowhere."""
+        """Decide where the tags of an element and of its children go: into a sentence, between sentences, or nowhere.
+
+        The decisions are stored in `_tags` and `_slots`.
+        """
         first = bisect_right(self._ends, element.start)
         last = bisect_left(self._starts, element.end) - 1
         slot = _BETWEEN
@@ -174,7 +184,7 @@ class _RunSentences:
             self._assign(child)
 
     def _inline_tag(self, element: InlineElement, sentence: int) -> InlineTag:
-        """An element with all its children, with indices in the text of the sentence.
+        """Return an element and its children with character indices in the sentence instead of in the run.
 
         sentence: index of the sentence in the run.
         """
@@ -197,7 +207,10 @@ class _RunSentences:
 
 @dataclass(frozen=True)
 class _SentenceSpan:
-    """A sentence of a run. start, end: range in the run's text, in characters. separator: see `MarkedSentence`."""
+    """A sentence of a run.
+
+    start, end: range in the run's text, as character indices. separator: space to write after its translation.
+    """
 
     start: int
     end: int
@@ -205,7 +218,7 @@ class _SentenceSpan:
 
 
 def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSpan]:
-    """Find the sentences in the text that was split into them. Between them is white space only.
+    """Find the ranges of the sentences into which a text was split. Between them is white space only.
 
     split: (sentence, separator) of each part, in order.
     """
@@ -218,12 +231,15 @@ def _locate(text: str, split: Sequence[tuple[str, str]]) -> Iterator[_SentenceSp
 
 
 def _without_atoms(run: TaggedText) -> str:
-    """The text of a run, with each atom (markup that is not translated) replaced by as many spaces."""
+    """Return the text of a run, with the characters of each atom (content that must not change) replaced by spaces."""
     return "".join([" " * len(piece.text) if piece.kind == "atom" else piece.text for piece in run.pieces])
 
 
 def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str], bool]) -> list[_SentenceSpan]:
-    """Join sentences that lie in one element of the markup, if the model can read them together."""
+    """Join sentences between which an inline element continues, if they are short enough together.
+
+    fits: tells whether a text is short enough for the model.
+    """
     starts, ends = [sentence.start for sentence in spans], [sentence.end for sentence in spans]
     joins = [0] * (len(spans) + 1)  # difference array of the number of elements that join a sentence to the next one
     waiting = list(run.roots)
@@ -248,8 +264,10 @@ def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str
 
 
 def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceSpan]:
-    """Extend sentences over white space: to the end of an element that begins in the sentence and goes on after it, and
-    to the start of an element that began before the sentence and ends in it.
+    """Extend sentences over white space, so that elements which overlap a sentence's end or start are inside it.
+
+    A sentence is extended to the end of an element that begins in it and ends after it, and to the start of an element
+    that begins before it and ends in it.
     """
     starts, ends = [sentence.start for sentence in spans], [sentence.end for sentence in spans]
     found = list(spans)
@@ -268,11 +286,13 @@ def _widened(spans: Sequence[_SentenceSpan], run: TaggedText) -> list[_SentenceS
 def _collapse(
     text: str, start: int, end: int, spaces: str = " \t\n\r\f", atoms: frozenset[int] = frozenset()
 ) -> tuple[str, list[int]]:
-    """A part of a text without white space around it, with one space for each sequence of `spaces` inside.
+    """Return the range [start, end) of a text with collapsed white space.
 
-    atoms: indices, in the text, at which markup without text stands. White space before it is left out if a mark such
-        as a comma follows.
-    Returns the collapsed text, and for each index in the part the index in the collapsed text.
+    White space around the range is removed, and each sequence of `spaces` inside becomes one space.
+
+    atoms: indices in the text of atoms without characters. White space before such an atom is left out if a mark such
+        as a comma follows the atom.
+    Returns the collapsed text, and for each index in the range the index in the collapsed text.
     """
     found: list[str] = []
     places: list[int] = []

@@ -1,7 +1,7 @@
-"""Split HTML and XML into tokens that, joined, are exactly the document.
+"""Split HTML and XML into tokens whose characters, joined, are exactly the document.
 
-HTML is read by turbohtml's tokenizer (HTML Living Standard, section 13.2.5), XML by expat. Both report where a token
-is, so that a document is rebuilt from its own characters and its markup never changes.
+turbohtml's tokenizer reads HTML (HTML Living Standard, section 13.2.5), and expat reads XML. Both report where a token
+is in the document, so that its original characters are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from xml.parsers import expat
 
 MarkupKind = Literal["html", "xml", "text"]
-"""`text` is plain text whose only markup is protected parts (see `Protection`)."""
+"""Kind of a document. `text` is plain text, in which only protected parts (URLs, code, placeholders) are special."""
 TokenKind = Literal["text", "start", "end", "void", "comment", "other"]
 
 _VOID_TAGS_TEXT = """
@@ -23,7 +23,7 @@ VOID_TAGS = frozenset(_VOID_TAGS_TEXT.split())
 """HTML elements without content (HTML Living Standard, section 13.1.2)."""
 _XML_DECLARATION = re.compile(r"\s*<\?xml\s[^>]*\?>")
 _ROOT, _END_ROOT = "<document>", "</document>"
-"""Put around XML, because a text to translate may have several elements, or text, at its top level."""
+"""Root element that is put around XML, because a text may have several elements, or text, at its top level."""
 
 
 class MarkupError(ValueError):
@@ -32,13 +32,13 @@ class MarkupError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class MarkupToken:
-    """A part of a document.
+    """A part of a document: a text, a tag, or other markup.
 
     kind: `text` (characters and references), `start` or `end` (tags), `void` (tag of an element without content),
         `comment` (also CDATA sections), or `other` (declarations and processing instructions).
-    raw: the characters of the document.
-    name: name of the element, in lower case in HTML.
-    text: characters with references resolved.
+    raw: characters in the document.
+    name: name of the element, for a tag; in lower case in HTML.
+    text: characters with references resolved, for `text`.
     attributes: attributes of a start tag, in HTML only.
     """
 
@@ -50,14 +50,17 @@ class MarkupToken:
 
 
 def tokens(document: str, kind: MarkupKind) -> list[MarkupToken]:
-    """All tokens of a document, in order. Raises MarkupError for XML that is not well-formed."""
+    """Split a document into tokens, in order. Raises MarkupError for XML or HTML that cannot be read."""
     if kind == "text":
         return [MarkupToken("text", document, text=document)]
     return list(_html(document) if kind == "html" else _xml(document))
 
 
 def _html(document: str) -> Iterator[MarkupToken]:
-    """Tokens of an HTML document. The tokenizer reads line breaks as `\\n` and drops `</>`; both are kept here."""
+    """Yield the tokens of an HTML document.
+
+    The tokenizer turns line breaks into `\\n` and drops `</>`; here, both keep their characters.
+    """
     from turbohtml import TokenType, tokenize
 
     places = _places(document)
@@ -94,7 +97,10 @@ def _html(document: str) -> Iterator[MarkupToken]:
 
 
 def _places(document: str) -> list[int]:
-    """Index in the document of each character after line breaks became `\\n`; empty if nothing changes."""
+    """For each character of the document with line breaks as `\\n`: its index in the original document.
+
+    Empty if the two are equal.
+    """
     if "\r" not in document:
         return []
     kept = [i for i, character in enumerate(document) if not (character == "\n" and i and document[i - 1] == "\r")]
@@ -102,9 +108,11 @@ def _places(document: str) -> list[int]:
 
 
 def _text_pieces(read: str, at: int, data: str) -> Iterator[tuple[TokenKind, int]]:
-    """(kind, end) of the pieces of a text that the tokenizer reports as `data`: text, and each `</>` that it drops.
+    """Find each `</>` that the tokenizer has dropped from a text. Yields (kind, end) of the text's pieces, in order.
 
-    The tokenizer reports NUL as U+FFFD in some elements.
+    read: the document. at: index at which the text begins. data: the text as the tokenizer reports it. In some
+        elements, it reports NUL as U+FFFD.
+    Raises MarkupError if `data` is not the text at this index.
     """
     taken = 0
     while taken < len(data):
@@ -122,7 +130,7 @@ def _text_pieces(read: str, at: int, data: str) -> Iterator[tuple[TokenKind, int
 
 
 def _xml(document: str) -> Iterator[MarkupToken]:
-    """Tokens of an XML document. Each event of expat starts a token, which ends where the next token starts."""
+    """Yield the tokens of an XML document. Each event of expat starts a token, which ends where the next one starts."""
     declaration = _XML_DECLARATION.match(document)
     prolog = declaration[0] if declaration else ""
     if prolog:
@@ -139,9 +147,10 @@ def _xml(document: str) -> Iterator[MarkupToken]:
 
 
 def _xml_events(content: bytes, prolog: str) -> list[tuple[int, MarkupToken]]:
-    """(byte offset, token without `raw`) of each event. Raises MarkupError for XML that is not well-formed.
+    """Return (byte offset, token without `raw`) of each event that expat reports.
 
-    prolog: text that was removed from the beginning.
+    prolog: text that was removed from the beginning of `content`; it counts for the line in error messages.
+    Raises MarkupError for XML that is not well-formed.
     """
     events: list[tuple[int, MarkupToken]] = []
     parser = expat.ParserCreate("utf-8")

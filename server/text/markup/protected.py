@@ -1,7 +1,7 @@
-"""Find the parts of a text that no translation may change: placeholders, addresses, code, tags of chats, emoji.
+"""Find the parts of a text that a translation must not change: placeholders, URLs, code, hashtags, emoji.
 
-Each pattern is unmistakable: it needs characters that prose does not have in this order. Numbers are not protected,
-because their form depends on the language; see `numbers_differ`.
+Each pattern needs characters that ordinary prose does not have in this order. Numbers are not protected, because their
+form depends on the language; `numbers_differ` checks them after the translation.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _SYMBOLS = "\u00a9\u00ae\u2122\u2190-\u2211\u2217-\u23ff\u2440-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
-"""Arrows, mathematical and technical signs, dingbats, emoji and flags; not the minus sign."""
+"""Protected symbols, as the inside of a character class: arrows, mathematical signs, dingbats, emoji, flags.
+
+The minus sign is not among them.
+"""
 _EXTENSIONS = (
     "txt|pdf|docx?|xlsx?|pptx?|odt|epub|csv|json|ya?ml|toml|ini|cfg|conf|log|md|html?|css|jsx?|tsx?|py|rb|rs|java|kt|"
     "cpp|hpp|php|sh|bat|exe|dll|zip|tar|gz|tgz|7z|rar|png|jpe?g|gif|svg|webp|mp[34]|avi|mov|wav|iso|apk|sql|xml"
 )
-"""Ends of the names of common files."""
+"""Suffixes of common file names, as alternatives of an expression."""
 _PATTERN = re.compile(
     rf"""
     ```.{{1,4000}}?``` | ``[^`\n]{{1,400}}`` | `[^`\n]{{1,400}}`                       # code
@@ -61,30 +64,30 @@ _HINT = re.compile(
     |(?:~|\.)/|(?<![^\s(\["']):[a-z0-9_+-]|\.(?:{_EXTENSIONS})(?!\w)""",
     re.VERBOSE,
 )
-"""Each protected part has one of these, so most texts are decided by one fast search."""
+"""Matches in each text that has a protected part. A fast search with it rules out most texts."""
 _TRAILING = ".,;:!?…'\"»”’"
-"""Marks at the end of an address that belong to the sentence."""
+"""Punctuation marks that belong to the sentence, not to the URL before them."""
 _ADDRESS = re.compile(r"(?:[a-z]+://|www\.|mailto:|[A-Za-z]:\\|tel:|sms:)")
 _NUMBER = re.compile(r"\d+(?:[.,\s'’\u066b\u066c\u00a0\u202f]\d+)*")
 
 
 @dataclass(frozen=True)
 class Protection:
-    """Parts of texts that stay as they are in translations.
+    """Rules for the parts of a text that a translation must not change.
 
-    patterns: the parts that this module knows.
-    terms: further words or phrases, as they are written.
+    patterns: whether the patterns of this module (placeholders, URLs, code...) are protected.
+    terms: further words or phrases to protect, exactly as they are written.
     """
 
     patterns: bool = False
     terms: tuple[str, ...] = ()
 
     def may_apply(self, text: str) -> bool:
-        """Whether a text may have a protected part. Fast, and true for each text that has one."""
+        """Whether a text may have a protected part. A fast test, which is True for each text that has one."""
         return (self.patterns and _HINT.search(text) is not None) or any(term in text for term in self.terms)
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """(start, end) of each protected part, in order."""
+        """Yield (start, end) of each protected part of a text, as character indices, in order."""
         if not self.may_apply(text):
             return
         at = 0
@@ -109,7 +112,10 @@ NO_PROTECTION = Protection()
 
 
 def numbers_differ(source: str, translation: str) -> bool:
-    """Whether two texts have other numbers. Separators and the digits of a script do not count: 3.5 equals 3,5."""
+    """Whether two texts contain different numbers, in any order.
+
+    Separators and the script of the digits are ignored, so that 3.5 equals 3,5.
+    """
     return _numbers(source) != _numbers(translation)
 
 
@@ -121,7 +127,7 @@ def _numbers(text: str) -> Counter[str]:
 
 
 def _trimmed(address: str) -> str:
-    """An address without the marks of the sentence at its end, such as a full stop or an unpaired bracket."""
+    """Return a URL without the punctuation of the sentence at its end, such as a full stop or an unpaired bracket."""
     while address:
         shorter = address.rstrip(_TRAILING)
         if shorter.endswith(")") and shorter.count("(") < shorter.count(")"):

@@ -1,7 +1,7 @@
-"""Inline tags of a sentence as numbered tags, `<s1>text</s1>`, which a language model repeats in its translation.
+"""Write the inline tags of a sentence as numbered tags, `<s1>text</s1>`, which a language model repeats.
 
-The answer is checked: each tag is there once, nested as in the source. The notation is that of the prompt for texts
-with formatting on the model card of HY-MT1.5.
+The model's translation is checked: each tag must be in it once, nested as in the source. The notation is the one that
+the model card of HY-MT1.5 uses for texts with formatting.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from dataclasses import replace
 from server.text.markup.tag_placement import InlineTag
 
 MAX_SHOWN_TAGS = 32
-"""Tags of a sentence that a model is asked to repeat."""
+"""Most tags of a sentence that a model is asked to repeat."""
 TAG_CHARACTERS = len("<s10></s10>") + 2
-"""Longest notation of a tag, with spaces around it."""
+"""Most characters that a numbered tag adds to a sentence: start tag, end tag, and two spaces."""
 _TAG = re.compile(r"<(?P<close>/?)s(?P<number>\d{1,2})\s?(?P<empty>/?)>")
 _WRAPPED = re.compile(r"\s*<target>(.*)</target>\s*", re.DOTALL)
-"""The whole answer to the prompt of HY-MT1.5, which asks for this form."""
+"""A model's whole answer in `<target>`, the form for which the prompt of HY-MT1.5 asks."""
 
 
 def can_be_shown(text: str, tags: Sequence[InlineTag]) -> bool:
-    """Whether a model may read a sentence with its tags: they are few, and cannot be confused with its text.
+    """Whether a sentence can be given to a model with numbered tags.
+
+    True if it has 1 to `MAX_SHOWN_TAGS` tags, and no text that looks like a numbered tag.
 
     text: the sentence without tags. tags: its outermost inline elements and atoms.
     """
@@ -31,7 +33,11 @@ def can_be_shown(text: str, tags: Sequence[InlineTag]) -> bool:
 
 
 def with_parts(text: str, tags: Sequence[InlineTag]) -> tuple[str, list[InlineTag]]:
-    """A sentence with its protected parts as text, where the document has them, and its other tags."""
+    """Insert the protected parts of a sentence into its text, so that the model can read them.
+
+    text: the sentence without tags and protected parts. tags: its outermost inline elements and atoms.
+    Returns the longer text, and the tags without the protected parts, with character indices in the longer text.
+    """
     found: list[str] = []
     length = 0
 
@@ -60,7 +66,10 @@ def with_parts(text: str, tags: Sequence[InlineTag]) -> tuple[str, list[InlineTa
 
 
 def shown(text: str, tags: Sequence[InlineTag]) -> str:
-    """The sentence with numbered tags. An atom without text is an empty element."""
+    """Return a sentence with numbered tags. An atom without text is written as an empty element, `<s1></s1>`.
+
+    text: the sentence without tags. tags: its outermost inline elements and atoms.
+    """
     numbers = {id(tag): number for number, tag in enumerate(all_tags(tags), 1)}
     found: list[str] = []
 
@@ -83,9 +92,11 @@ def shown(text: str, tags: Sequence[InlineTag]) -> str:
 
 
 def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str]) -> str | None:
-    """A translation with the tags of the source as markup; None unless it has each of them once, nested as there.
+    """Replace the numbered tags of a translation by the tags of the source.
 
-    escape: turns characters into markup.
+    answer: text of the model. tags: outermost inline elements and atoms of the source. escape: turns characters into
+        markup.
+    Returns markup; None if the answer lacks a tag, has one twice, or nests them in another way than the source.
     """
     answer = _unwrapped(answer)
     numbered = dict(enumerate(all_tags(tags), 1))
@@ -124,7 +135,7 @@ def restored(answer: str, tags: Sequence[InlineTag], escape: Callable[[str], str
 
 
 def without_tags(answer: str) -> str:
-    """A translation without numbered tags."""
+    """Return a model's translation without its numbered tags."""
     return re.sub(r"(?<=\s) +", "", _TAG.sub("", _unwrapped(answer))).strip()
 
 
@@ -139,7 +150,7 @@ def _ends_in_space(parts: Sequence[str]) -> bool:
 
 
 def all_tags(tags: Sequence[InlineTag]) -> Iterator[InlineTag]:
-    """The tags with those inside them, in the order of the text."""
+    """Yield the tags and all tags inside them, in the order of their start in the text."""
     for tag in tags:
         yield tag
         yield from all_tags(tag.children)

@@ -1,11 +1,13 @@
 """Put the inline tags of a sentence into its translation, by the alignment of source and target tokens.
 
-An element goes around the words of the translation that attend most to the words it contained in the source. Elements
-stay nested: a child is placed inside its parent, and siblings never overlap. An element whose words have no
-counterpart goes around a free word where its neighbours are. If no word is free there, the element is dropped, and its
-children move to its parent. An atom is never dropped, and neither is an element without letters, such as a footnote
-mark. An atom without a counterpart
-stands between two words, never inside one, with the white space that it had in the source.
+An element goes around the words of the translation that attend most to the words that it contained in the source.
+Elements stay nested: a child is placed inside its parent, and siblings never overlap. An element to whose text no word
+attends goes around a word that no other element has, next to the words that attend to its neighbours in the source. If
+there is no such word, the element is dropped, and its children move to its parent.
+
+An atom (content that must not change) is never dropped, and neither is an element without letters, such as a footnote
+mark. An atom whose text is not in the translation stands between two words, never inside one, with the white space
+that it had in the source.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ import numpy.typing as npt
 from server.word_bounds import UNSPACED
 
 MIN_MASS = 0.25
-"""Smallest share of a single word's attention for which this word is a counterpart of an element."""
+"""Least share of a word's attention on an element's text for which the element may go around this single word."""
 _MIN_ATTENTION = 0.05
-"""Minimum attention of a translated word on words of the source. A word with less is not aligned: nearly all of its
-attention is on special tokens."""
+"""Least attention of a translated word on the words of the source, for the word to be aligned with them.
+
+A word with less has nearly all of its attention on special tokens.
+"""
 _WORD = re.compile(r"\w+(?:[’'.,:\-‐‑/·]\w+)*")
 """A word with the marks inside it: J'ai, well-known, 3.5."""
 _SAME_MARK = 0.5
-"""Score of a gap beside the punctuation mark that is beside the atom in the source."""
+"""Score that a gap in the translation gets if the punctuation mark beside it is beside the atom in the source."""
 _OPENING = frozenset("([{«‹“„‘¿¡「『（【〈《")
 _CLOSING = frozenset(")]}»›”’.,;:!?…」』）】〉》。，、；：！？؟،")
 _UNIT = re.compile(r"\w+|[^\w\s]")
@@ -42,7 +46,8 @@ Span = tuple[int, int]
 class TokenAlignment:
     """Attention weights from each token of a translation to each token of its source.
 
-    source, target: (start, end) of each token in its text, in characters; (0, 0) for special tokens.
+    source, target: (start, end) of each token in the source text or the translation, as character indices; (0, 0) for
+        special tokens.
     weights: [target tokens, source tokens], float32.
     """
 
@@ -53,12 +58,13 @@ class TokenAlignment:
 
 @dataclass
 class InlineTag:
-    """An inline element of a sentence, or an atom: markup that is kept as it is.
+    """An inline element of a sentence, or an atom: inline content that must not change.
 
-    start, end: range of its text in the sentence, as indices of characters.
-    opening, closing: tags as they are written; for an atom, all of it and an empty string.
-    space_before, space_after: whether white space, or an end of the sentence, is next to an atom.
-    shown: the characters of a protected part of the text; empty for markup.
+    start, end: range of the element's text in the sentence, as character indices.
+    opening, closing: the two tags as they are written; for an atom, all its characters and an empty string.
+    children: elements and atoms inside.
+    space_before, space_after: whether white space, or an end of the sentence, is next to the atom.
+    shown: for an atom that is a protected part of the text (a URL, a placeholder), its characters; else empty.
     """
 
     start: int
@@ -74,9 +80,11 @@ class InlineTag:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A tag around the units (words and punctuation marks) [first, last) of the translation.
+    """A tag with its place in the translation.
 
-    An atom without text has first == last.
+    first, last: range [first, last) of units (words and punctuation marks) around which the tag goes. For an atom
+        without text both are the index of the unit before which it stands.
+    inner: the tags inside, with their places.
     """
 
     first: int
@@ -86,10 +94,10 @@ class _Placed:
 
 
 def proportional_alignment(source: str, target: str) -> TokenAlignment:
-    """An alignment of words by their order alone, for a translation whose attention is not known.
+    """Align the words of two texts by their order alone, for a translation whose attention is not known.
 
-    Words that occur once in both texts, such as names and numbers, are aligned with each other. Between them, the words
-    of both texts are aligned evenly.
+    Words that occur once in each text, such as names and numbers, are aligned with each other. The words between them
+    are aligned in proportion to their position.
     """
     words = [[match.span() for match in _UNIT.finditer(text)] for text in (source, target)]
     weights = np.zeros((len(words[1]), len(words[0])), np.float32)
@@ -108,9 +116,10 @@ def proportional_alignment(source: str, target: str) -> TokenAlignment:
 
 
 def _anchors(source: str, target: str, read: Sequence[Span], written: Sequence[Span]) -> list[tuple[float, float]]:
-    """The middles of words that occur once in both texts, in the same order in both: the longest such sequence.
+    """Find the longest sequence of words that occur once in each text and have the same order in both.
 
-    read, written: the words of both texts. Returns (word of the source, word of the target), in words from the start.
+    read, written: (start, end) of the words in the source and in the target.
+    Returns (position in the source, position in the target) for the middle of each word, counted in words.
     """
     texts = [[text[slice(*span)].casefold() for span in spans] for text, spans in ((source, read), (target, written))]
     counts = [Counter(own) for own in texts]
@@ -144,10 +153,11 @@ def place_tags(
     alignment: TokenAlignment | None,
     escape: Callable[[str], str],
 ) -> str:
-    """The translation with the tags.
+    """Return a translation as markup, with the tags of the source.
 
-    source: the sentence that was translated. tags: its outermost inline elements and atoms.
-    alignment: None where it is not known; then elements are dropped, and atoms are put at the end.
+    source: the sentence that was translated, without tags. tags: its outermost inline elements and atoms.
+    alignment: attention of the translation on the source. None if it is not known: then elements with letters are
+        dropped. Atoms whose text is not in the translation stay at the start, or are put at the end.
     escape: turns characters into markup.
     """
     placement = _Placement(translation, source, alignment, escape)
@@ -156,7 +166,10 @@ def place_tags(
 
 
 class _Placement:
-    """The units (words and punctuation) of a translation, and how much each attends to any part of the source."""
+    """Decides where tags go in a translation.
+
+    Holds the units (words and punctuation marks) of the translation, and the attention of each unit on the source.
+    """
 
     def __init__(
         self, translation: str, source: str, alignment: TokenAlignment | None, escape: Callable[[str], str]
@@ -170,11 +183,11 @@ class _Placement:
         self._mass = _cumulative_mass(self.units, len(source), alignment)
 
     def mass(self, start: int, end: int) -> npt.NDArray[np.float64]:
-        """For each unit, the share of its attention that is on the characters [start, end) of the source."""
+        """For each unit, the share (0 to 1) of its attention that is on the characters [start, end) of the source."""
         return self._mass[:, end] - self._mass[:, start]
 
     def layout(self, tags: Sequence[InlineTag], first: int, last: int) -> list[_Placed]:
-        """Place sibling tags within the units [first, last)."""
+        """Place sibling tags, and the tags inside them, within the units [first, last). Returns them in order."""
         waiting = list(reversed(tags))
         placed: list[_Placed] = []
         points: list[InlineTag] = []
@@ -211,11 +224,17 @@ class _Placement:
         return sorted(placed, key=lambda placed_tag: (placed_tag.first, placed_tag.last))
 
     def _are_words(self, span: Span) -> bool:
-        """Whether units are whole words, with the marks inside them."""
+        """Whether a range of units begins and ends between words, and not at a mark inside a word (an apostrophe)."""
         return span[0] not in self._inner_gaps and span[1] not in self._inner_gaps
 
     def _best_range(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """The contiguous free units whose attention is mostly on the tag's text: the maximum sum of (mass - 1/2)."""
+        """Return the range of units whose attention is mostly on the tag's text; None if no unit has enough.
+
+        The range has the largest sum of (share of attention - 1/2). If no unit reaches 1/2, it is the single unit with
+        the largest share, from `MIN_MASS` on.
+
+        free: ranges of units that have no tag yet.
+        """
         mass = self.mass(tag.start, tag.end)
         best, best_sum = None, 0.0
         for first, last in free:
@@ -234,7 +253,12 @@ class _Placement:
         return best
 
     def _neighbour(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """The free word next to the gap that `_gap` finds for an element without a counterpart; None without one."""
+        """Return a word for an element to whose text no word attends; None if no word is free there.
+
+        The word is beside the gap whose neighbours attend most to the source words around the element.
+
+        free: ranges of units that have no tag yet.
+        """
         gaps = sorted({gap for first, last in free for gap in range(first, last + 1)} - self._inner_gaps)
         if not self._is_aligned or not gaps:
             return None
@@ -249,18 +273,19 @@ class _Placement:
         )
 
     def _as_atom(self, tag: InlineTag) -> InlineTag:
-        """An element with its text, as an atom."""
+        """Turn an element and its source text into an atom, so that both are written unchanged."""
         text, before, after = self.source[tag.start : tag.end], self.source[: tag.start], self.source[tag.end :]
         written = tag.opening + self._escape(text) + tag.closing
         spaces = not before or before[-1].isspace(), not after or after[0].isspace()
         return InlineTag(tag.start, tag.end, written, "", True, [], *spaces)
 
     def _occurrence(self, tag: InlineTag, free: Sequence[Span]) -> Span | None:
-        """Find the text inside a tag in the translation, if it is unchanged there, as a name often is.
+        """Find an atom's source text in the translation, where it often stands unchanged, as a name does.
 
-        Returns the units (words and punctuation marks) that spell it; None where it does not occur.
+        Returns the range of units that spell the text; None if it does not occur. Of several occurrences, the one
+        with the most attention on the source text is taken.
 
-        If it occurs several times, the units with the most attention to the source text are chosen.
+        free: ranges of units that have no tag yet.
         """
         text = self.source[tag.start : tag.end].strip()
         starts = {start: unit for unit, (start, _) in enumerate(self.units)}
@@ -274,10 +299,13 @@ class _Placement:
         return max(found, key=lambda span: float(mass[span[0] : span[1]].sum()), default=None)
 
     def _gap(self, tag: InlineTag, gaps: Sequence[int]) -> int:
-        """The gap, among some, where an atom goes. Gap n is before unit n.
+        """Choose the gap between two units in which an atom goes. Gap n is before unit n.
 
-        It is the one whose neighbours attend most to the source words around the atom. The word that the atom touches
-        counts most, else the following one. An atom at an end of the sentence stays there.
+        The chosen gap is the one whose neighbouring units attend most to the source words before and after the atom.
+        The source word that the atom touches counts more; if it touches none, the following word counts more. An atom
+        at an end of the sentence stays there.
+
+        gaps: the gaps to choose from, ascending.
         """
         words = list(_UNIT.finditer(self.source))
         following = next((word for word in words if word.start() >= tag.end), None)
@@ -302,7 +330,7 @@ class _Placement:
 
 
 def _without(span: Span, taken: Span) -> Iterator[Span]:
-    """The parts of a span outside another one."""
+    """Yield the parts of a span that are not in the span `taken`."""
     if taken[1] <= span[0] or span[1] <= taken[0]:
         yield span
         return
@@ -313,7 +341,10 @@ def _without(span: Span, taken: Span) -> Iterator[Span]:
 
 
 def _units(text: str, token_starts: Sequence[int]) -> Iterator[Span]:
-    """Words and punctuation marks of a text. Scripts without spaces are cut where a token begins."""
+    """Yield (start, end) of the words and punctuation marks of a text.
+
+    Text in scripts without spaces between words is also cut where a token begins. token_starts: character indices.
+    """
     cuts = sorted({start for start in token_starts if UNSPACED.match(text, start)})
     for match in _UNIT.finditer(text):
         inside = [cut for cut in cuts if match.start() < cut < match.end()] if cuts else []
@@ -324,7 +355,10 @@ def _units(text: str, token_starts: Sequence[int]) -> Iterator[Span]:
 def _cumulative_mass(
     units: Sequence[Span], characters: int, alignment: TokenAlignment | None
 ) -> npt.NDArray[np.float64]:
-    """Cumulative attention: [units, characters + 1]. Column i: share of each unit on the first i source characters."""
+    """Return [units, characters + 1], float64: the share of each unit's attention on the first i source characters.
+
+    All zeros without an alignment, and for units with too little attention on the source.
+    """
     mass = np.zeros((len(units), characters + 1))
     if alignment is None or not units:
         return mass
@@ -347,7 +381,10 @@ def _cumulative_mass(
 
 
 def _inner_gaps(text: str, units: Sequence[Span]) -> frozenset[int]:
-    """Gaps inside a word, beside an apostrophe, hyphen or decimal separator. Gap n is before unit n."""
+    """Return the gaps that are inside a word, beside its apostrophe, hyphen or decimal separator.
+
+    Gap n is before unit n, a word or punctuation mark.
+    """
     by_start = {start: unit for unit, (start, _) in enumerate(units)}
     found = set()
     for word in _WORD.finditer(text):
@@ -360,7 +397,10 @@ def _inner_gaps(text: str, units: Sequence[Span]) -> frozenset[int]:
 def _compose(
     placed: Sequence[_Placed], units: Sequence[Span], text: str, at: int, end: int, escape: Callable[[str], str]
 ) -> Iterator[str]:
-    """The characters [at, end) of the translation with the tags placed in them."""
+    """Yield the pieces of markup for the characters [at, end) of the translation, with the tags placed in them.
+
+    text: the translation. escape: turns characters into markup.
+    """
     origin = at
     last_atom: InlineTag | None = None
     for index, placed_tag in enumerate(placed):
@@ -392,7 +432,11 @@ def _compose(
 
 
 def _needs_space(tag: InlineTag, neighbour: InlineTag | None, text: str, at: int, origin: int) -> bool:
-    """Whether a space goes before an atom. neighbour: an atom that stands right before it."""
+    """Whether a space must be written before an atom.
+
+    neighbour: atom right before it; None for none. text: the translation. at: index at which the atom is written.
+    origin: index at which the part begins that is being written.
+    """
     if neighbour is not None:
         return tag.space_before and neighbour.space_after
     previous = text[at - 1 : at] if at > origin else ""

@@ -1,7 +1,7 @@
-"""Labels of a model with a CTC head: from the likeliest label of each part of a recording to tokens and words.
+"""Greedy CTC decoding: turn the likeliest label of each output frame of a model into tokens and words.
 
-Repeated labels are one token, unless a blank is between them. As the tokenizer of wav2vec 2.0 in `transformers` 5.
-Source: Graves et al. 2006, connectionist temporal classification.
+Equal labels in a row are one token, unless a blank is between them. Same results as the tokenizer of wav2vec 2.0 in
+transformers 5. Source: Graves et al. 2006, connectionist temporal classification.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ DEFAULT_DELIMITER = "|"
 WORD_START = "▁"
 """First character of a subword that begins a word (SentencePiece)."""
 SUBWORD_FAMILIES = frozenset({"parakeet_ctc"})
-"""Values of `model_type` whose labels are subwords, and whose encoder reads log-mel frames."""
+"""Values of `model_type` for models whose labels are subwords, and whose encoder reads log-mel frames."""
 
 
 @dataclass(frozen=True)
 class CtcToken:
     """One token of a transcript.
 
-    first: index of its first label among the labels of the recording. end: index after its last label.
+    first, end: range [first, end) of the labels that are this token, as indices into the labels of the recording.
     """
 
     token_id: int
@@ -38,11 +38,11 @@ class CtcToken:
 class CtcTokens:
     """Token ids and settings of a checkpoint with a CTC head.
 
-    blank: token id of the blank, the label of audio without a token.
-    delimiter: token id of the delimiter between two words; None for a vocabulary without words.
+    blank: token id of the blank, the label for audio without a token.
+    delimiter: token id of the delimiter between two words; None for a vocabulary without a delimiter.
     special: token ids of the special tokens, which are no text.
     normalizes: whether the model expects samples with mean 0 and variance 1.
-    starts: token ids of the tokens that begin a word, for a vocabulary of subwords; empty for one of characters.
+    starts: ids of the tokens that begin a word, for a vocabulary of subwords; empty for a vocabulary of characters.
     """
 
     blank: int
@@ -53,7 +53,7 @@ class CtcTokens:
 
     @classmethod
     def from_checkpoint(cls, directory: Path, tokenizer: Tokenizer) -> CtcTokens:
-        """Read the tokens from the tokenizer's files, and the rest from `preprocessor_config.json`.
+        """Read the tokens from the tokenizer's files, and the audio settings from `preprocessor_config.json`.
 
         Raises TokenizerError for a missing blank, and for settings that are not supported.
         """
@@ -72,7 +72,10 @@ class CtcTokens:
         return cls(blank, delimiter, tokenizer.special_ids - {delimiter}, normalizes)
 
     def collapse(self, labels: Sequence[int], first: int = 0) -> list[CtcToken]:
-        """The tokens of some labels, without blanks and special tokens. first: index of the first label."""
+        """Collapse labels into tokens, without blanks and special tokens.
+
+        labels: one label per output frame. first: index of the first label in the recording.
+        """
         found, place = [], first
         for label, repeated in groupby(labels):
             end = place + sum(1 for _ in repeated)
@@ -82,7 +85,7 @@ class CtcTokens:
         return found
 
     def words(self, tokens: Sequence[CtcToken]) -> list[list[CtcToken]]:
-        """The tokens of each word, without delimiters."""
+        """Group the tokens of a transcript by word. Delimiters are left out."""
         if self.starts:
             found: list[list[CtcToken]] = []
             for token in tokens:

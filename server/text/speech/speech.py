@@ -1,7 +1,7 @@
 """Special tokens of speech recognition models (Whisper): decoder prompt, languages, tasks, and timestamps.
 
-Sources: Radford et al. 2022, arXiv:2212.04356, section 2.3; for long recordings the sequential decoding of
-`transformers` 5, reproduced token for token. Works on token ids and frame indices only.
+Works on token ids and frame indices only. Long recordings are decoded window by window with the same tokens as the
+sequential decoding of transformers 5. Source: Radford et al. 2022, arXiv:2212.04356, section 2.3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECONDS_PER_TIMESTAMP = 0.02
 """Time between two consecutive timestamp tokens."""
 FRAMES_PER_TIMESTAMP = 2
 _MIN_MULTILINGUAL_VOCABULARY = 51865
-"""Published English-only models have fewer tokens than this."""
+"""Vocabulary size from which a model counts as multilingual. Published English-only models have fewer tokens."""
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 SpeechTask = Literal["transcribe", "translate"]
@@ -28,14 +28,14 @@ SpeechTask = Literal["transcribe", "translate"]
 
 @dataclass(frozen=True)
 class SpeechTokens:
-    """Ids of the special tokens.
+    """Token ids of the special tokens for speech recognition.
 
     start: first token of every decoder prompt.
     languages: language tokens by code (`en`). Empty for an English-only model, whose prompt has no language or task.
     tasks: task tokens by name, `transcribe` and `translate`. Empty for an English-only model.
-    previous: token before the text of an earlier window; None where there is no such token.
-    no_timestamps: token that turns timestamps off. Timestamp tokens are all ids from `first_timestamp` on.
-    max_initial: highest timestamp that may come first, counted from `first_timestamp`; None for no limit.
+    previous: token before the text of an earlier window; None for a model without such a token.
+    no_timestamps: token that turns timestamps off. All higher ids are timestamp tokens.
+    max_initial: latest timestamp with which a window may begin, as an index from `first_timestamp`; None for no limit.
     """
 
     start: int
@@ -51,7 +51,7 @@ class SpeechTokens:
 
     @property
     def no_speech(self) -> int:
-        """Token whose probability after the start token is the probability that a window has no speech."""
+        """Token id whose probability right after the start token is the probability that a window has no speech."""
         return self.no_timestamps - 1
 
     @property
@@ -61,9 +61,9 @@ class SpeechTokens:
 
     @classmethod
     def from_checkpoint(cls, directory: Path, tokenizer: Tokenizer) -> SpeechTokens:
-        """Read the tokens from `generation_config.json`, and those it lacks from the vocabulary.
+        """Read the tokens from `generation_config.json`. Tokens that it does not name come from the vocabulary.
 
-        Raises TokenizerError for a missing token and for a value that is not a token id of the model.
+        Raises TokenizerError for a missing token, and for a value that is not a token id of the model.
         """
         generation, config = read_json(directory, "generation_config.json"), read_json(directory, "config.json")
         vocab = _count(config.get("vocab_size", _MIN_MULTILINGUAL_VOCABULARY), "vocab_size")
@@ -100,9 +100,11 @@ class SpeechTokens:
     def prefix(
         self, language: str | None, task: SpeechTask, with_timestamps: bool, prompt: Sequence[int] = ()
     ) -> list[int]:
-        """The token ids of the decoder prompt.
+        """Return the token ids of the decoder prompt.
 
-        prompt: tokens of an earlier text; dropped for a model without the token `previous`.
+        language: one of the codes in `languages`; None for an English-only model.
+        with_timestamps: whether the model shall write timestamps.
+        prompt: token ids of an earlier text; ignored for a model without the token `previous`.
         """
         before = [self.previous, *prompt] if prompt and self.previous is not None else []
         request = [self.languages[language], self.tasks[task]] if self.languages and language is not None else []
@@ -115,7 +117,7 @@ class SpeechSegment:
 
     start, end: seconds from the beginning of the recording.
     tokens: token ids, including the timestamps around the text.
-    first: index of the first token among those of its window.
+    first: index of the segment's first token in the tokens of its window.
     """
 
     start: float
@@ -127,7 +129,7 @@ class SpeechSegment:
 def split_window(
     tokens: Sequence[int], first_timestamp: int, first_frame: int, num_frames: int
 ) -> tuple[list[SpeechSegment], int]:
-    """Split the tokens of a window into segments. Returns them and the number of frames to the next window's start.
+    """Split the tokens of a window into segments.
 
     Two timestamps in a row end one segment and begin the next. If the text after the last such pair has no timestamp
     at its end, it may be incomplete: it is dropped, and the next window begins at that pair. Otherwise the next window
@@ -135,8 +137,9 @@ def split_window(
 
     tokens: token ids of the window without the end token.
     first_timestamp: id of the first timestamp token.
-    first_frame: first frame of the window in the recording.
+    first_frame: index of the window's first frame (10 ms) in the recording.
     num_frames: number of frames of the window that belong to the recording.
+    Returns the segments, and the number of frames from the start of this window to the start of the next one.
     """
     offset = first_frame / FRAMES_PER_TIMESTAMP * SECONDS_PER_TIMESTAMP
     is_timestamp = [token >= first_timestamp for token in tokens]
@@ -168,10 +171,10 @@ def split_window(
 def split_whole_window(
     tokens: Sequence[int], first_timestamp: int, first_frame: int, num_frames: int
 ) -> list[SpeechSegment]:
-    """Split the tokens of a window into segments, and keep the text after the last of them.
+    """Split the tokens of the last window into segments, and keep incomplete text at its end as a segment.
 
-    For a window that no other window continues: a segment without an end lasts until the end of the window, and no
-    time is later than that. A model may predict later times, because it hears silence after a short window.
+    Such text lasts until the end of the window. Times after the end of the window, which a model may predict because
+    a short window is padded with silence, are set to the end.
     The arguments are those of `split_window`.
     """
     segments, _ = split_window(tokens, first_timestamp, first_frame, num_frames)
@@ -187,8 +190,9 @@ def split_whole_window(
 
 
 def certain_tokens(tokens: Sequence[int], first_timestamp: int, with_timestamps: bool) -> int:
-    """Number of leading tokens of an unfinished window that `split_window` will keep.
+    """Number of tokens, from the start of a window that is still being decoded, that `split_window` will keep.
 
+    first_timestamp: id of the first timestamp token.
     with_timestamps: whether the window has timestamps; without them, all tokens are kept.
     """
     if not with_timestamps:
@@ -198,7 +202,7 @@ def certain_tokens(tokens: Sequence[int], first_timestamp: int, with_timestamps:
 
 
 def code_of(name: str, known: Collection[str]) -> str | None:
-    """The code among `known` for a language code or an English language name; None if there is none."""
+    """Return the code in `known` that a language code or an English language name stands for; None if there is none."""
     name = name.strip().lower()
     if name in known:
         return name

@@ -1,4 +1,4 @@
-"""Settings of a speech checkpoint other than its tokens: heads for word times, and defaults of long recordings."""
+"""Settings of a Whisper checkpoint besides its tokens: attention heads for word times, defaults for long recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.text.tokens.tokenizer import TokenizerError
 
 _DEFAULT_LAYERS, _DEFAULT_HEADS, _DEFAULT_MEDIAN_WIDTH = 4, 6, 7
 _MAX_HEADS = 1 << 14
-"""Most heads of all decoder layers together: a pair is made for each. The largest published decoder has 640."""
+"""Limit on the attention heads of all decoder layers together. The largest published decoder has 640."""
 _MAX_MEDIAN_WIDTH = 1499
 """Largest odd number of frames in a window of 30 seconds."""
 
@@ -22,11 +22,14 @@ class SpeechSettings:
     """Settings that transformers reads from `generation_config.json` and `config.json`.
 
     alignment_heads: (layer, head) of the cross-attention heads whose weights give the times of tokens. If a checkpoint
-        names none, or heads that its decoder lacks (distil-whisper), these are all heads of the last half of the
+        names none, or heads that its decoder lacks (distil-whisper), these are all heads in the second half of the
         layers, as in the code published with Radford et al. 2022.
-    median_width: width of the median filter that smooths the weights of these heads.
-    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`.
-    condition_on_previous_text: the text so far precedes each window.
+    median_width: width, in frames, of the median filter that smooths the weights of these heads.
+    compression_ratio_threshold: a window whose tokens have a higher compression ratio is decoded again.
+    logprob_threshold: a window whose tokens have a lower mean log-probability is decoded again.
+    no_speech_threshold: a window with a higher probability of no speech, and a low mean log-probability, is silent.
+        A threshold is None if the checkpoint states none; the published default then applies.
+    condition_on_previous_text: whether the text so far precedes the decoder prompt of each window.
     """
 
     alignment_heads: tuple[tuple[int, int], ...] = ()
@@ -38,7 +41,7 @@ class SpeechSettings:
 
     @classmethod
     def from_checkpoint(cls, directory: Path) -> SpeechSettings:
-        """Read the settings. Raises TokenizerError for a value of another type."""
+        """Read the settings of a checkpoint. Raises TokenizerError for a value of a wrong type or out of range."""
         generation, config = read_json(directory, "generation_config.json"), read_json(directory, "config.json")
         thresholds = {name: _number(generation.get(name), name) for name in _THRESHOLDS}
         condition = generation.get("condition_on_prev_tokens")

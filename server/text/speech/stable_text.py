@@ -1,7 +1,7 @@
-"""Text of speech that is still being spoken: which words of the newest hypothesis are certain to stay.
+"""Transcribe live speech: decide which words of the newest transcript are final.
 
-A hypothesis is the text of the audio so far. Words on which two consecutive hypotheses agree are stable, as tokens are
-on which all beams agree. Stable text is never taken back: a later hypothesis only says what follows it.
+A hypothesis is the transcript of the audio so far. Words on which two consecutive hypotheses agree are stable. Stable
+text never changes: a later hypothesis only adds the words after it.
 Source: Liu et al. 2020, arXiv:2005.11185, section 3 (local agreement).
 """
 
@@ -11,15 +11,15 @@ import re
 from collections.abc import Sequence
 
 _UNIT = re.compile(r"\s*(?:[぀-ヿ㐀-鿿豈-﫿]|[^\s぀-ヿ㐀-鿿豈-﫿]+)")
-"""A word with the space before it. A character of Chinese or Japanese is a word."""
+"""A word with the space before it. Each Chinese or Japanese character counts as a word."""
 _UNSPACED = re.compile(r"[぀-ヿ㐀-鿿豈-﫿]")
 _COMPARED_UNITS = 48
-"""Stable words whose place is looked for in a hypothesis that begins with other words."""
+"""Number of the last stable words that are compared with a hypothesis that does not begin with the stable text."""
 _PUNCTUATION = " \t\n.,;:!?…\"'()[]-–—。、，！？"
 
 
 class StableText:
-    """The text of one turn: the words that are stable, and the rest of the newest hypothesis."""
+    """The transcript of one turn of a speaker: the words that are stable, and the rest of the newest hypothesis."""
 
     def __init__(self) -> None:
         self._stable: list[str] = []
@@ -27,7 +27,7 @@ class StableText:
 
     @property
     def text(self) -> str:
-        """The stable text."""
+        """The stable text, without white space around it."""
         return "".join(self._stable).strip()
 
     @property
@@ -37,7 +37,7 @@ class StableText:
         return rest if self._stable else rest.lstrip()
 
     def add(self, hypothesis: str) -> str:
-        """Take the text of the audio so far. Returns what the stable text grows by."""
+        """Take a new transcript of the audio so far. Returns the text that became stable."""
         rest = self._after_stable(_units(hypothesis))
         agreed = 0
         while agreed < min(len(rest), len(self._rest)) and rest[agreed] == self._rest[agreed]:
@@ -45,7 +45,7 @@ class StableText:
         return self._grow(rest, agreed)
 
     def finish(self, text: str) -> str:
-        """Take the text of the whole turn, which is stable. Returns what the stable text grows by."""
+        """Take the transcript of the whole turn, all of which is stable. Returns the text that became stable."""
         rest = self._after_stable(_units(text))
         return self._grow(rest, len(rest))
 
@@ -57,7 +57,10 @@ class StableText:
         return added
 
     def _after_stable(self, units: list[str]) -> list[str]:
-        """The words of a hypothesis after those that are stable."""
+        """Return the words of a hypothesis that follow the stable text. units: all words of the hypothesis.
+
+        If the hypothesis does not begin with the stable words, its most similar beginning is taken for them.
+        """
         count = len(self._stable)
         if units[:count] == self._stable:
             return units[count:]
@@ -69,7 +72,7 @@ class StableText:
 
 
 def is_spaced(before: str, after: str) -> bool:
-    """Whether a space belongs between two texts that have none there."""
+    """Whether a space must be put between two texts. Not beside Chinese or Japanese, or before punctuation."""
     if not before or not after or after[0].isspace():
         return False
     return not (_UNSPACED.match(before[-1]) or _UNSPACED.match(after[0]) or after[0] in _PUNCTUATION)
@@ -80,14 +83,14 @@ def _units(text: str) -> list[str]:
 
 
 def _key(unit: str) -> str:
-    """A word as it is compared with others: without punctuation and upper case."""
+    """Return a word in the form in which words are compared: lower case, without punctuation around it."""
     return unit.strip(_PUNCTUATION).lower()
 
 
 def _nearest_prefix(wanted: Sequence[str], units: Sequence[str]) -> int:
-    """Length of the beginning of `units` with the least edit distance to `wanted`.
+    """Length of the prefix of `units` that has the least edit distance to `wanted`.
 
-    Of beginnings with equal distances, the one whose length is nearest to that of `wanted`.
+    Of prefixes with equal distances, the one whose length is nearest to the length of `wanted`.
     """
     row = list(range(len(units) + 1))
     for index, word in enumerate(wanted):

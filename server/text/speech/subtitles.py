@@ -1,4 +1,4 @@
-"""Subtitle files from the timed lines of a transcript: SubRip and WebVTT."""
+"""Write the timed lines of a transcript as subtitle files: SubRip and WebVTT."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ADDED_MS = 1000
 
 @dataclass(frozen=True)
 class SpokenWord:
-    """One word. start, end: seconds of the recording."""
+    """One word of a transcript. start, end: seconds from the beginning of the recording."""
 
     text: str
     start: float
@@ -22,16 +22,16 @@ class SpokenWord:
 
 @dataclass(frozen=True)
 class SubtitleLine:
-    """One part of a transcript.
+    """One timed part of a transcript.
 
-    start, end: seconds of the recording.
-    text: its text, including a leading space.
-    token_ids: its tokens, including timestamp tokens.
-    window_frame: first frame (of 10 ms) of the window that the part was decoded from.
-    mean_logprob: mean log-probability of all tokens of that window, if computed.
-    no_speech_prob: probability that the window has no speech, if computed.
-    temperature: temperature at which the window was decoded.
-    words: its words; empty if they were not asked for.
+    start, end: seconds from the beginning of the recording.
+    text: transcript of the part, including a leading space.
+    token_ids: token ids of the part, including timestamp tokens.
+    window_frame: index of the first frame (10 ms) of the window from which the part was decoded.
+    mean_logprob: mean log-probability of the window's tokens; None if not computed.
+    no_speech_prob: probability that the window has no speech; None if not computed.
+    temperature: sampling temperature at which the window was decoded.
+    words: words of the part; empty if they were not asked for.
     """
 
     start: float
@@ -46,7 +46,7 @@ class SubtitleLine:
 
 
 def srt(lines: Sequence[SubtitleLine]) -> str:
-    """SubRip: number, times, text and an empty line per cue."""
+    """Return a SubRip file: the number, the times, the text and an empty line for each subtitle."""
     return "".join(
         f"{number}\n{_clock(cue.start, ',')} --> {_clock(cue.end, ',')}\n{cue.text}\n\n"
         for number, cue in enumerate(_cues(lines), 1)
@@ -54,7 +54,7 @@ def srt(lines: Sequence[SubtitleLine]) -> str:
 
 
 def vtt(lines: Sequence[SubtitleLine]) -> str:
-    """WebVTT. Source: W3C candidate recommendation, 4 April 2019."""
+    """Return a WebVTT file. Source: W3C candidate recommendation, 4 April 2019."""
     cues = [f"{_clock(cue.start, '.')} --> {_clock(cue.end, '.')}\n{cue.text}\n\n" for cue in _cues(lines)]
     return "WEBVTT\n\n" + "".join(cues)
 
@@ -68,10 +68,11 @@ class _TimedText(NamedTuple):
 
 
 def _cues(lines: Sequence[SubtitleLine]) -> list[_TimedText]:
-    """The subtitles of a transcript, in order. Each ends after it starts and before the next one starts.
+    """Return the subtitles of a transcript, in order. Each lasts some time, and ends before the next one starts.
 
-    A line without a duration lasts until the next one starts, at most `MAX_ADDED_MS`; the last line begins as much
-    earlier instead. Where that leaves no time, its text joins the next subtitle, or the last one.
+    A line without a duration lasts until the next line starts, but at most `MAX_ADDED_MS`. If the last line has no
+    duration, it starts up to `MAX_ADDED_MS` earlier. If that leaves a line no time, its text joins the next subtitle,
+    or the previous one at the end.
     """
     cues: list[_TimedText] = []
     waiting: list[str] = []
@@ -93,7 +94,10 @@ def _cues(lines: Sequence[SubtitleLine]) -> list[_TimedText]:
 
 
 def _cue_text(text: str) -> str:
-    """The text of a subtitle: no empty lines, which end a cue, and `->` for `-->`, which separates two times."""
+    """Return the text of a subtitle in a form that cannot break the file.
+
+    Empty lines, which would end the subtitle, are removed. `-->`, which separates two times, becomes `->`.
+    """
     rows = [row.strip() for row in text.replace("-->", "->").splitlines()]
     return "\n".join(row for row in rows if row)
 
@@ -103,7 +107,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _clock(milliseconds: int, point: str) -> str:
-    """Hours, minutes, seconds and milliseconds. point: `,` in SubRip, `.` in WebVTT."""
+    """Return a time as `hh:mm:ss,mmm`. point: mark before the milliseconds, `,` in SubRip and `.` in WebVTT."""
     rest, thousandths = divmod(milliseconds, 1000)
     minutes, second = divmod(rest, 60)
     hour, minute = divmod(minutes, 60)

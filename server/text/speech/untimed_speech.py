@@ -1,4 +1,4 @@
-"""Settings of a speech model whose decoder writes text alone, without times."""
+"""Settings of a speech model whose decoder writes text without timestamps (Moonshine, Cohere ASR)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from server.text.tokens.tokenizer import Tokenizer, TokenizerError
 
 SAMPLE_RATE = 16_000
 _PLAIN_LOG_MEL: Mapping[str, Any] = {"feature_size": 80}
-"""Settings of the log-mel frames of Parakeet, with the values of a file without them."""
+"""Settings of Parakeet's log-mel frames that are not in `_LOG_MEL`, with the defaults for a file that omits them."""
 
 
 PROMPTED_FAMILIES = frozenset({"cohere_asr"})
-"""Values of `model_type` whose decoder prompt has the language, and whose encoder reads log-mel frames."""
+"""Values of `model_type` for models whose decoder prompt names the language, and whose encoder reads log-mel frames."""
 _TOKENS_PER_SECOND = 13
-"""Limit for models without a prompt. See `UntimedSpeech.tokens_per_second`."""
+"""Most new tokens for each second of audio, for models whose prompt is their start token (Moonshine)."""
 _PROMPT = (
     "▁",
     "<|startofcontext|>",
@@ -32,23 +32,26 @@ _PROMPT = (
     "<|notimestamp|>",
     "<|nodiarize|>",
 )
-"""Decoder prompt of Cohere ASR for a language: with punctuation, and without times. `CohereAsrProcessor` has it."""
+"""Decoder prompt of Cohere ASR for a language code `{0}`: with punctuation, and without timestamps.
+
+Source: `CohereAsrProcessor` of transformers.
+"""
 _LANGUAGES = ("ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh")
 _WITHOUT_SPACES = frozenset({"ja", "zh"})
-"""Languages whose windows are joined without a space, as `CohereAsrProcessor` joins them."""
+"""Languages in which the texts of two windows are joined without a space, as in `CohereAsrProcessor`."""
 _PROMPTED_LOG_MEL = {"feature_size": 128, "dither": 1e-5}
-"""Further settings of the log-mel frames of Cohere ASR, with the values of a file without them."""
+"""Settings of Cohere ASR's log-mel frames that are not in `_LOG_MEL`, with the defaults for a file that omits them."""
 
 
 @dataclass(frozen=True)
 class UntimedSpeech:
-    """What a checkpoint says about its input and its decoder prompts.
+    """Audio settings and decoder prompts of a speech checkpoint whose decoder writes no timestamps.
 
-    normalizes: samples get a mean of zero and a variance of one.
-    prompts: token ids of the decoder prompt by language code. Empty for a model whose prompt is its start token.
-    tokens_per_second: most new tokens for each second of a window, so that a text that repeats itself ends. None for
-        no limit but the context. The model cards of Moonshine limit texts to 6.5 tokens a second for English and to 13
-        for languages whose scripts take more tokens.
+    normalizes: whether samples are scaled to a mean of zero and a variance of one.
+    prompts: token ids of the decoder prompt, by language code. Empty for a model whose prompt is its start token.
+    tokens_per_second: most new tokens per second of a window; None for no limit but the context. The limit ends texts
+        that repeat themselves. The model cards of Moonshine state 6.5 tokens per second for English, and 13 for
+        languages whose scripts take more tokens.
     """
 
     normalizes: bool
@@ -57,7 +60,10 @@ class UntimedSpeech:
 
     @classmethod
     def from_checkpoint(cls, directory: Path, tokenizer: Tokenizer) -> UntimedSpeech:
-        """Read the files of a checkpoint. Raises TokenizerError for settings that are not supported."""
+        """Read the files of a checkpoint.
+
+        Raises TokenizerError for settings that are not supported, and if the vocabulary lacks the prompt's tokens.
+        """
         config = read_json(directory, "config.json")
         if config.get("model_type") not in PROMPTED_FAMILIES:
             return cls(normalizes_samples(directory))
@@ -75,25 +81,26 @@ class UntimedSpeech:
 
     @staticmethod
     def separator(language: str) -> str:
-        """What joins the texts of two windows. language: code of their language."""
+        """Return the text between the texts of two windows: a space, or nothing in Japanese and Chinese."""
         return "" if language in _WITHOUT_SPACES else " "
 
 
 def _prompt(tokenizer: Tokenizer, language: str) -> tuple[int, ...] | None:
-    """The decoder prompt for a language; None if the vocabulary lacks one of its tokens."""
+    """Return the token ids of Cohere ASR's decoder prompt for a language; None if the vocabulary lacks a token."""
     ids = [tokenizer.token_to_id(token.format(language)) for token in _PROMPT]
     return None if None in ids else tuple(token for token in ids if token is not None)
 
 
 _LOG_MEL = {"sampling_rate": SAMPLE_RATE, "hop_length": 160, "n_fft": 512, "win_length": 400, "preemphasis": 0.97}
-"""Settings of the log-mel frames that encoders compute from samples."""
+"""Settings of the log-mel frames that encoders here compute from samples; no other values are supported."""
 
 
 def check_log_mel(directory: Path, config: Mapping[str, Any], defaults: Mapping[str, Any] = _PLAIN_LOG_MEL) -> None:
-    """Raise TokenizerError unless the feature extractor of a checkpoint computes the frames that its encoder computes.
+    """Raise TokenizerError unless a checkpoint's `preprocessor_config.json` asks for log-mel frames as computed here.
 
-    config: content of `config.json`, whose encoder has the number of bands.
-    defaults: settings with the values of a file without them: the number of bands, and what else the encoder computes.
+    config: contents of `config.json`; `num_mel_bins` of its encoder is the number of mel bands.
+    defaults: further settings that must match, with the values for a file that omits them. `feature_size` is the
+        number of mel bands, if `config` does not state it.
     """
     features, encoder = read_json(directory, "preprocessor_config.json"), config.get("encoder_config")
     bands = defaults["feature_size"]
@@ -106,9 +113,9 @@ def check_log_mel(directory: Path, config: Mapping[str, Any], defaults: Mapping[
 
 
 def normalizes_samples(directory: Path) -> bool:
-    """Whether the feature extractor of a checkpoint that reads samples gives them a mean of zero and a variance of one.
+    """Whether a checkpoint's model expects samples that are scaled to a mean of zero and a variance of one.
 
-    Raises TokenizerError for settings that are not supported.
+    Reads `preprocessor_config.json`. Raises TokenizerError for settings that are not supported.
     """
     features = read_json(directory, "preprocessor_config.json")
     for setting, supported in (("sampling_rate", SAMPLE_RATE), ("feature_size", 1)):

@@ -1,7 +1,7 @@
 """Join the tokens of a transcript into words.
 
-Equal to `_combine_tokens_into_words` of `transformers` 5 for Whisper. Source: the code published with Radford et al.
-2022, arXiv:2212.04356 (`tokenizer.py`, `timing.py`).
+Same results as `_combine_tokens_into_words` of transformers 5 for Whisper. Source: the code published with Radford et
+al. 2022, arXiv:2212.04356 (`tokenizer.py`, `timing.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from server.text.tokens.tokenizer import Tokenizer
 
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
-"""In these languages a word is the shortest run of tokens that is valid UTF-8."""
+"""Languages without spaces between words. A word is the shortest run of tokens that is valid UTF-8."""
 _OPENING = "\"'“¡¿([{-"
 _CLOSING = "\"'.。,，!！?？:：”)]}、"
 _REPLACEMENT = "\ufffd"
@@ -21,7 +21,10 @@ _REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True)
 class Word:
-    """One word. text: with the space before it. first, end: index of its first token, and after its last one."""
+    """One word of a transcript.
+
+    text: the word, with the space before it. first, end: range [first, end) of its tokens.
+    """
 
     text: str
     first: int
@@ -29,11 +32,11 @@ class Word:
 
 
 def split_words(tokenizer: Tokenizer, token_ids: Sequence[int], language: str | None, end_id: int) -> list[Word]:
-    """The words of a text, each with the punctuation that belongs to it.
+    """Group the tokens of a text into words, each with the punctuation that belongs to it.
 
     token_ids: text tokens, without timestamps.
-    language: code of the language; None for a language with spaces.
-    end_id: end-of-text token. It and all higher ids are special tokens.
+    language: code of the language; None is treated as a language with spaces.
+    end_id: id of the end-of-text token. It and all higher ids are special tokens.
     """
     parts = _characters(tokenizer, token_ids)
     if language not in LANGUAGES_WITHOUT_SPACES:
@@ -42,7 +45,7 @@ def split_words(tokenizer: Tokenizer, token_ids: Sequence[int], language: str | 
 
 
 def _characters(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[Word]:
-    """The shortest runs of tokens whose text is complete."""
+    """Group tokens into the shortest runs whose bytes are complete characters."""
     whole = tokenizer.decode(token_ids, skip_special_tokens=False)
     found: list[Word] = []
     first = characters = 0
@@ -57,7 +60,10 @@ def _characters(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[Word]:
 
 
 def _join_at_spaces(parts: Sequence[Word], is_special: Sequence[bool]) -> list[Word]:
-    """Join parts that neither begin with a space nor are punctuation to the part before them."""
+    """Join each part to the one before it, unless it begins with a space, is punctuation, or is a special token.
+
+    is_special: whether each token is a special token.
+    """
     words: list[Word] = []
     for part in parts:
         begins = part.text.startswith(" ") or part.text.strip() in string.punctuation or is_special[part.first]

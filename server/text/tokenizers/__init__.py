@@ -1,1 +1,1 @@
-"""Tokenizers of checkpoints, one file per kind, and the files that describe them."""
+"""Load and run the tokenizers of checkpoints: one file per kind of tokenizer, and readers of their files."""

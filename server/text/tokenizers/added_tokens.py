@@ -1,4 +1,4 @@
-"""Add special and added tokens to a tokenizer; find them in a text where the `tokenizers` library does not."""
+"""Special and added tokens: add them to a tokenizer of the `tokenizers` library, or find them in a text without it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from server.text.tokenizers.tokenizer_files import TokenizerFiles
 
 
 class AddedTokenSplitter:
-    """Splits a text at added tokens. Where two begin at the same place, the longer one is found.
+    """Splits a text at added tokens. Of two tokens that begin at the same place, the longer one is found.
 
-    contents: text of the tokens.
-    settings: by content, the tokens that state how to treat the white space next to them (`lstrip`, `rstrip`).
+    contents: texts of the tokens.
+    settings: settings of tokens, by their text. `lstrip` and `rstrip` remove the white space before or after a token.
     """
 
     def __init__(self, contents: Iterable[str], settings: Mapping[str, AddedToken]) -> None:
@@ -25,7 +25,7 @@ class AddedTokenSplitter:
         self._settings = settings
 
     def split(self, text: str) -> Iterator[tuple[str, int, bool]]:
-        """Yield (part, start in characters, whether it is an added token) in order. Parts may be empty."""
+        """Yield (part, index of its first character, whether it is an added token), in order. Parts may be empty."""
         position = 0
         for match in self._pattern.finditer(text):
             start, end, token = match.start(), match.end(), self._settings.get(match[0])
@@ -41,7 +41,10 @@ class AddedTokenSplitter:
 
 
 def added_tokens_by_id(files: TokenizerFiles, vocabulary: Mapping[str, int]) -> dict[int, AddedToken]:
-    """Tokens outside the vocabulary by id. Special tokens without an id get the next free ones."""
+    """Return the added tokens of a tokenizer, by id. Special tokens without an id get the next free ids.
+
+    vocabulary: id of each token in the tokenizer's main vocabulary.
+    """
     added = dict(files.added)
     known = {token.content for token in added.values()} | set(vocabulary)
     for token in (*files.roles.values(), *files.extra_special):
@@ -52,10 +55,10 @@ def added_tokens_by_id(files: TokenizerFiles, vocabulary: Mapping[str, int]) -> 
 
 
 def add_in_order(backend: LibraryTokenizer, tokens: Iterable[AddedToken], special: Collection[str] = ()) -> None:
-    """Add tokens to a tokenizer of the library; new tokens get the next free ids in this order.
+    """Add tokens to a tokenizer of the `tokenizers` library. New tokens get the next free ids, in this order.
 
-    special: text of further tokens that are added as special tokens.
-    Tokens are added in as few calls as possible, because each call rebuilds the library's search for all of them.
+    special: texts of tokens that are added as special tokens although they do not say so.
+    Neighbouring tokens of the same sort are added in one call, because each call rebuilds the library's search tree.
     """
     for is_special, group in groupby(tokens, lambda token: token.special or token.content in special):
         (backend.add_special_tokens if is_special else backend.add_tokens)(list(group))

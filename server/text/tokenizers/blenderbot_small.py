@@ -1,9 +1,7 @@
 """The tokenizer of Blenderbot-small: byte-pair merges of lower-case words.
 
-A piece ends in `@@` unless it is the last of its word.
-
-Sources: Sennrich et al. 2016, arXiv:1508.07909; ParlAI's implementation (Roller et al. 2020, arXiv:2004.13637). No
-special tokens are added around a text.
+A piece ends in `@@` unless it is the last piece of its word. No special tokens are added around a text.
+Sources: Sennrich et al. 2016, arXiv:1508.07909; ParlAI's implementation (Roller et al. 2020, arXiv:2004.13637).
 """
 
 from __future__ import annotations
@@ -29,7 +27,10 @@ _CONTINUES, _WORD_END = "@@", "</w>"
 
 
 class BlenderbotSmallTokenizer(PythonTokenizer):
-    """Reads ids from `vocab.json` and merges from `merges.txt`."""
+    """Tokenizer that reads its ids from `vocab.json` and its merges from `merges.txt`.
+
+    Raises TokenizerError for a missing or damaged file, and for a vocabulary without an unknown token.
+    """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         self._vocabulary: dict[str, int] = read_json(directory, "vocab.json")
@@ -59,7 +60,7 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
         self._clean_up = files.clean_up
 
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
-        """The pieces of each text. `start` and `end` of a piece are those of its whole word."""
+        """Yield the tokens of each text. All pieces of a word have the range of the whole word."""
         for text in group:
             for part, start, is_added in self._splitter.split(text):
                 if is_added:
@@ -72,7 +73,7 @@ class BlenderbotSmallTokenizer(PythonTokenizer):
                         yield TokenSpan(token_id, first, last)
 
     def _pieces(self, text: str) -> Iterator[str]:
-        """Separate punctuation and line breaks from a word of the text, and merge each part."""
+        """Yield the pieces of a run of text without white space. Punctuation and a line break are separate words."""
         text = re.sub(r"([.,!?()])", r" \1", text)
         text = re.sub(r"(')", r" \1 ", text)
         text = _SPACES.sub(" ", text).replace("\n", " __newln__")

@@ -1,7 +1,7 @@
-"""Bounds of the tokenizer of a foreign checkpoint, so that its files cannot take any time or memory they like.
+"""Limits on a tokenizer's files, so that a checkpoint from an unknown source cannot use unlimited time or memory.
 
-Vocabularies are counted before they are parsed. `server.text.tokenizers.components` checks the components that change
-texts. See docs/decisions/0136-bounded-tokenizers.md.
+Entries of a vocabulary are counted before the file is parsed. `server.text.tokenizers.components` checks the components
+that change texts. See docs/decisions/0136-bounded-tokenizers.md.
 """
 
 from __future__ import annotations
@@ -12,43 +12,48 @@ from pathlib import Path
 from server.text.tokens.tokenizer import TokenizerError
 
 MAX_FILE_BYTES = 48 << 20
-"""Largest file of a tokenizer. The largest published one, of Gemma 3, has 33 MB."""
+"""Largest size of one tokenizer file. The largest published file, of Gemma 3, has 33 MB."""
 MAX_ENTRIES = 1 << 20
-"""Most entries of a vocabulary. The largest published one, of XLM-V, has 902,000."""
+"""Most entries of a vocabulary. The largest published vocabulary, of XLM-V, has 902,000."""
 MAX_IDS = 1 << 22
-"""Highest token id plus one: tables by id are made of this length."""
+"""Limit on the highest token id plus one, because tables with an entry for each id are made."""
 MAX_MERGES = 1 << 21
 MAX_ADDED_TOKENS, MAX_ADDED_BYTES = 1 << 17, 1 << 21
-"""Most tokens beside the vocabulary. Published models of speech have 65,536 with 1.1 MB. Search trees of their bytes
-are built: 4 MB of random texts took 6.5 s and 850 MB."""
+"""Limits on the number and the total bytes of the added tokens, because search trees of their bytes are built.
+
+Published speech models have 65,536 tokens with 1.1 MB. A tree for 4 MB of random texts took 6.5 s and 850 MB.
+"""
 MAX_ENTRY = 2048
 """Longest entry of a vocabulary, in characters. It bounds the text that one generated token adds."""
 MAX_UNIGRAM_ENTRY = 256
-"""Longest entry of a Unigram model, which compares each place of a text with entries up to this length."""
+"""Longest entry of a Unigram model, in characters. The model compares each place of a text with entries so long."""
 MAX_MERGED_CHARACTERS = 1 << 22
-"""Characters of all pieces from which merges are found: each piece is cut at each of its characters."""
+"""Limit on the characters of all pieces together, where merges are derived by cutting each piece at each character."""
 
 MAX_PAIR_CHARACTERS = 1 << 25
-"""Characters of all pairs of pieces that form a piece. Published vocabularies have five million."""
+"""Limit on the characters of all pairs of pieces that together are a piece. Published vocabularies have 5 million."""
 
 
 def read_bounded(path: Path) -> bytes:
-    """The bytes of a tokenizer's file. Raises TokenizerError for one that is too large."""
+    """Read a tokenizer file. Raises TokenizerError for a file of more than `MAX_FILE_BYTES`."""
     check(path.stat().st_size, MAX_FILE_BYTES, "bytes", path.name)
     return path.read_bytes()
 
 
 def check(count: int, most: int, what: str, file: str = "tokenizer.json") -> None:
-    """Raise TokenizerError if a file has more than a number of things."""
+    """Raise TokenizerError if a count exceeds its limit.
+
+    count: number found in the file. most: limit. what: what is counted, for the message. file: name of the file.
+    """
     if count > most:
         raise TokenizerError(f"{file} has {count:,} {what}; the limit is {most:,}")
 
 
 def check_lines(content: bytes, file: str, most: int = MAX_ENTRIES) -> None:
-    """Raise TokenizerError for a file with too many lines."""
+    """Raise TokenizerError for a file with more than `most` lines. file: name of the file, for the message."""
     check(content.count(b"\n"), most, "lines", file)
 
 
 def check_entries(entries: Iterable[str], file: str, most: int = MAX_ENTRY) -> None:
-    """Raise TokenizerError for an entry of a vocabulary that is too long."""
+    """Raise TokenizerError if an entry of a vocabulary has more than `most` characters. file: name of the file."""
     check(max(map(len, entries), default=0), most, "characters in one entry of its vocabulary", file)

@@ -1,4 +1,4 @@
-"""The tokenizer of ByT5, which has no vocabulary file: each byte of a text is a token, after three special tokens.
+"""The tokenizer of ByT5, which has no vocabulary file: each byte of a text is a token.
 
 Source: Xue et al. 2022, arXiv:2105.13626.
 """
@@ -24,7 +24,11 @@ _EOS, _UNK = 1, 2
 
 
 class ByT5Tokenizer(PythonTokenizer):
-    """Ids: `<pad>`, `</s>`, `<unk>`, the 256 bytes, then the sentinels `<extra_id_0>`... A text ends with `</s>`."""
+    """Tokenizer with one token per byte. A text ends with `</s>`.
+
+    Order of the ids: `<pad>`, `</s>`, `<unk>`, the 256 bytes, then the sentinels `<extra_id_0>`, `<extra_id_1>`...
+    Raises TokenizerError for settings that do not describe a ByT5 tokenizer.
+    """
 
     def __init__(self, files: TokenizerFiles) -> None:
         sentinels = files.config.get("extra_ids", 125) or len(files.extra_special)
@@ -52,7 +56,7 @@ class ByT5Tokenizer(PythonTokenizer):
                 yield TokenSpan(_EOS, special=True)
 
     def _read(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield (token id, start, end) of each byte; start and end in characters."""
+        """Yield (token id, start, end) of each byte or added token; start and end are character indices."""
         for part, at, is_added in self._splitter.split(text):
             if is_added:
                 yield self._added_ids[part], at, at + len(part)
@@ -85,10 +89,12 @@ class ByT5Tokenizer(PythonTokenizer):
 
 
 class ByteStream:
-    """Decodes bytes to characters as soon as they are complete. Invalid bytes are skipped. Implements `TokenStream`.
+    """Incremental decoder of byte tokens. Implements `TokenStream`.
+
+    Returns a character as soon as its bytes are complete. Invalid bytes are skipped.
 
     added_tokens: text of the tokens that are not bytes, by id.
-    skipped: ids that add no text.
+    skipped: ids of tokens that add no text.
     """
 
     def __init__(self, added_tokens: dict[int, str], skipped: frozenset[int]) -> None:

@@ -1,7 +1,7 @@
 """Byte-pair merges of the symbols of one word (Sennrich et al. 2016, arXiv:1508.07909).
 
-For the tokenizers that are written in Python. All occurrences of the best pair are merged, from left to right, before
-the next pair is chosen, as in the published code. The time grows with n log n of the length of the word.
+Used by the tokenizers that are written in Python. All occurrences of the pair with the lowest rank are merged, from
+left to right, before the next pair is chosen, as in the published code. A word of n symbols takes O(n log n) time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import pairwise
 
 
 class BytePairs:
-    """Merges symbols of a word, the pair with the lowest rank first.
+    """Merges neighbouring symbols of a word, the pair with the lowest rank first.
 
-    pairs: the pairs in the order of their ranks. A pair that is listed twice has its last rank.
+    pairs: the pairs of symbols in the order of their ranks. A pair that is listed twice has its last rank.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -22,7 +22,7 @@ class BytePairs:
         self._pairs = {rank: pair for pair, rank in self._ranks.items()}
 
     def merge(self, symbols: Sequence[str]) -> list[str]:
-        """The symbols of a word after all merges."""
+        """Return the symbols of a word after all merges. symbols: characters of the word, or longer symbols."""
         parts, size = list(symbols), len(symbols)
         following, previous = [*range(1, size), -1], [-1, *range(size - 1)]
         found = [(self._ranks.get(pair, -1), index) for index, pair in enumerate(pairwise(parts))]

@@ -1,7 +1,7 @@
-"""The tokenizer of CLIP: byte-level pieces of lower-case words, whose last piece ends in `</w>`.
+"""The tokenizer of CLIP: byte-level pieces of lower-case words. The last piece of a word ends in `</w>`.
 
-The vector of a text is the state of its first end token, and no token sees later ones. A text is therefore cut after
-its first end token. Source: Radford et al. 2021, arXiv:2103.00020; `CLIPTokenizer` of transformers.
+The embedding of a text is the hidden state of its first end token, which does not attend to later tokens. The tokens
+after it are therefore dropped. Source: Radford et al. 2021, arXiv:2103.00020; `CLIPTokenizer` of transformers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _WORD_END = "</w>"
 
 
 def build_clip(directory: Path, merges_path: Path, files: TokenizerFiles) -> LibraryTokenizer:
-    """The tokenizer of `vocab.json` and `merges.txt`."""
+    """Build the tokenizer from `vocab.json` and `merges.txt`.
+
+    Raises TokenizerError for a missing `vocab.json`, for too many entries, and for missing special tokens.
+    """
     vocab_path = file_in(directory, "vocab.json")
     if vocab_path is None:
         raise TokenizerError("merges.txt is there, but vocab.json is missing")
@@ -58,7 +61,7 @@ def build_clip(directory: Path, merges_path: Path, files: TokenizerFiles) -> Lib
 
 
 class ClipTokenizer(FastTokenizer):
-    """A tokenizer of the library whose texts are cut after their first end token."""
+    """A tokenizer of the `tokenizers` library that drops the tokens after the first end token of a text."""
 
     def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles, checked_size: int | None = None) -> None:
         backend.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse(), decoders.Replace(_WORD_END, " ")])

@@ -1,8 +1,8 @@
-"""Check the components of a foreign `tokenizer.json` before the `tokenizers` library builds them.
+"""Check the components of a `tokenizer.json` from an unknown source before the `tokenizers` library builds them.
 
-Each component is compared with bounds of what it may add to a text: special tokens of a post-processor, growth by a
-normalizer or a decoder, the longest word of a WordPiece model. Regular expressions are run on their worst texts
-(`server.text.tokenizers.expressions`).
+Components are the normalizer, pre-tokenizer, post-processor and decoder. Each has limits: on the special tokens that a
+post-processor adds, on the factor by which a normalizer or decoder lengthens a text, on the words of a WordPiece model.
+Regular expressions are timed on texts made to be slow (`server.text.tokenizers.expressions`).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from server.text.tokens.tokenizer import TokenizerError
 
 MAX_COMPONENT_BYTES = 4 << 20
 MAX_STEPS = 64
-"""Most parts of a component, nested ones included."""
+"""Most parts of one component, including parts of parts."""
 MAX_SPECIAL_TOKENS = 256
 """Most special tokens that are added around a text, or a pair of texts."""
 MAX_GROWTH = 32
-"""Characters that all replacements of a normalizer, or of a decoder, may make of one."""
+"""Most characters that all replacements of a normalizer, or of a decoder, may together make of one character."""
 MAX_MAPPED_BYTES = 256
-"""Longest text that a character map makes of one character. The map of NFKC has 33 bytes."""
+"""Longest text, in bytes, that a character map makes of one character. In the map of NFKC it has 33 bytes."""
 MAX_WORD = 256
-"""Longest word, in characters, that a WordPiece model divides: the time grows with the square of it."""
+"""Longest word, in characters, that a WordPiece model divides. The time grows with the square of the length."""
 MAX_AFFIX = 64
 MAX_EXPRESSIONS = 8
-"""Most expressions to be tried on texts, which takes half a second for each."""
+"""Most regular expressions of one file that are timed. Each takes half a second."""
 
 _ONCE = ("ByteLevel", "Precompiled", "Metaspace")
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
@@ -74,9 +74,10 @@ class _File(msgspec.Struct):
 
 
 def check_tokenizer_json(content: bytes) -> int | None:
-    """Check a `tokenizer.json`. Returns the result of `_measured_size` for its vocabulary.
+    """Check a `tokenizer.json` against all limits.
 
-    Raises TokenizerError, one line, for a file that is beyond the bounds, or not JSON.
+    Returns the highest id of its vocabulary plus one. None if the JSON text does not show it quickly; the length of the
+    entries is then unchecked. Raises TokenizerError, one line, for a file that exceeds a limit or is damaged.
     """
     try:
         file = msgspec.json.decode(content, type=_File)
@@ -95,10 +96,10 @@ def check_tokenizer_json(content: bytes) -> int | None:
 
 
 def check_built(backend: LibraryTokenizer) -> None:
-    """Check the components of a tokenizer that the library has built from a file. Raises TokenizerError.
+    """Check the components of a tokenizer that the library has built. Raises TokenizerError if one exceeds a limit.
 
-    The library may read a file in another way than `check_tokenizer_json`: it takes components without a type, and
-    ignores members that it does not know.
+    `check_tokenizer_json` may read a file differently from the library, which accepts components without a type and
+    ignores unknown members.
     """
     built = (backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.decoder)
     states = [msgspec.json.decode(b"null" if part is None else part.__getstate__()) for part in built]
@@ -124,14 +125,20 @@ def _check_components(normalizer: Any, pre_tokenizer: Any, post_processor: Any, 
 
 
 def _check_once(name: str, component: Any) -> None:
-    """Check the parts that lengthen each piece of a text: applied twice, they lengthen what they have added."""
+    """Raise TokenizerError if a component has twice a part that lengthens each piece of a text.
+
+    The second part would lengthen the text that the first has added. name: of the component, for the message.
+    """
     kinds = [step.get("type") for step in _steps(component)]
     for kind in _ONCE:
         check(kinds.count(kind), 1, f"parts of the type {kind} in its {name}")
 
 
 def check_character_map(charsmap: bytes, file: str) -> None:
-    """Raise TokenizerError for a character map of SentencePiece that makes a long text of one character."""
+    """Raise TokenizerError for a SentencePiece character map that turns one character into too long a text.
+
+    file: name of the file, for the message.
+    """
     check(
         max(map(len, character_map_texts(charsmap))), MAX_MAPPED_BYTES, "bytes in one text of its character map", file
     )
@@ -156,11 +163,12 @@ def _check_model(model: _Model) -> None:
 
 
 def _measured_size(vocabulary: bytes) -> int | None:
-    """Highest id of a vocabulary plus one, if no entry is too long; None where the JSON does not show both.
+    """Return the highest id of a vocabulary plus one, if no entry is longer than `MAX_ENTRY` bytes; else None.
 
-    To ask the library for each entry takes a quarter of the time in which it loads the file, and so does a loop here.
+    Works on the bytes of the JSON text with numpy. A loop over the entries would add a quarter to the time of loading.
 
-    vocabulary: a JSON object of entries with their ids, all written with the same spaces. None for another one.
+    vocabulary: JSON object with the id of each entry, with the same white space around all ids. None is returned for
+        any other JSON.
     """
     if rb"\\" in vocabulary or rb"\"" in vocabulary:
         vocabulary = vocabulary.replace(rb"\\", b"__").replace(rb"\"", b"__")
@@ -185,7 +193,10 @@ def _quotes(text: bytes | msgspec.Raw) -> npt.NDArray[np.intp]:
 
 
 def _steps(component: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield a component, or the parts of a sequence of components, at any depth. Stops after `MAX_STEPS` + 1."""
+    """Yield the parts of a component, at any depth; the component itself if it has none.
+
+    Stops after `MAX_STEPS` + 1 parts, which is enough to see that there are too many.
+    """
     waiting, seen = [component], 0
     while waiting and seen <= MAX_STEPS:
         step = waiting.pop()
@@ -199,16 +210,17 @@ def _steps(component: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_sequence(step: Any) -> bool:
-    """Whether a part is a list of parts. Old files state no types."""
+    """Whether a part of a component consists of parts itself. In old files, it may have no type."""
     return step is not None and step.get("type", "Sequence") == "Sequence"
 
 
 def _check_growth(name: str, component: Any) -> None:
-    """Check that a normalizer or a decoder cannot lengthen a text too much. Raises TokenizerError.
+    """Raise TokenizerError if a normalizer or a decoder can lengthen a text too much.
 
-    Each pattern, prefix and suffix has a limit. All replacements in a row make at most `MAX_GROWTH` characters of one.
+    Each pattern, prefix and suffix has a limit. All replacements together may make at most `MAX_GROWTH` characters of
+    one character.
 
-    name: `normalizer` or `decoder`, for errors. component: its JSON object.
+    name: `normalizer` or `decoder`, for the message. component: JSON value of the component.
     """
     steps = list(_steps(component))
     _check_once(name, component)
@@ -232,7 +244,7 @@ def _check_growth(name: str, component: Any) -> None:
 
 
 def _growth(step: Mapping[str, Any]) -> int:
-    """Largest number of characters that a part makes of one."""
+    """Largest number of characters that a part of a component makes of one character."""
     if step.get("type", "Replace") != "Replace" or "content" not in step or "pattern" not in step:
         return 1
     length, pattern = len(step["content"]), step["pattern"]
@@ -251,7 +263,7 @@ def _growth(step: Mapping[str, Any]) -> int:
 
 
 def _expression(step: Mapping[str, Any]) -> str | None:
-    """The regular expression of a part."""
+    """The regular expression of a part of a component; None if it has none."""
     pattern = step.get("pattern")
     return pattern.get("Regex") if isinstance(pattern, dict) else None
 
@@ -263,7 +275,7 @@ def _check_pattern(name: str, step: Mapping[str, Any]) -> None:
 
 
 def _check_template(step: Mapping[str, Any]) -> None:
-    """Check a part of a post-processor: each text once, and few special tokens."""
+    """Raise TokenizerError if a template of a post-processor repeats a text, or adds too many special tokens."""
     special = step.get("special_tokens") or {}
     sizes = {name: len(token["ids"]) for name, token in special.items()} if isinstance(special, dict) else {}
     for side in ("single", "pair"):

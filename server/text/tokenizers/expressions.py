@@ -1,8 +1,8 @@
-"""Find regular expressions of a foreign tokenizer that take more time than the length of a text allows.
+"""Refuse regular expressions of a tokenizer from an unknown source that can take very long on some text.
 
-The library matches them by backtracking (Oniguruma), which takes time that grows with a power of the length for some
-expressions, and panics after ten million steps of one match. An expression that no published tokenizer has is run on
-texts of its own characters, first on short ones, and refused if the time grows faster than the text.
+The library matches by backtracking (Oniguruma). For some expressions, its time grows with a power of the text's length,
+and it panics after ten million steps of one match. An expression that no published tokenizer has is therefore timed on
+texts made of the characters in the expression, short texts first. It is refused if the time grows faster than the text.
 """
 
 from __future__ import annotations
@@ -25,41 +25,49 @@ from server.text.tokens.tokenizer import TokenizerError
 
 MAX_EXPRESSION = 4096
 LENGTHS = (16, 64, 512, 4096, 16384)
-"""Lengths of the texts, in characters. The costs of a text grow by 16 to 64 times from one to the next at least."""
+"""Lengths of the test texts, in characters, in the order in which they are tried."""
 TELLING_LENGTH, MAX_LONG_TEXTS = 512, 12
-"""From this length on, time that grows with the square shows. Longer texts are only those that took longest, and
-those whose time grew most: this many of each. On a fast processor, a text with many matches takes longer than a short
-quadratic search.
+"""From `TELLING_LENGTH` on, quadratic time is visible, and few texts are tried at the next length.
+
+These are the `MAX_LONG_TEXTS` texts that took longest, and as many whose time grew most. Both are needed: on a fast
+processor, a text with many matches can take longer than a short quadratic search.
 """
 SECONDS_PER_CHARACTER = 4e-6
-"""Fifty times what published expressions need on a slow processor."""
+"""Limit on the time per character: fifty times the time that published expressions need on a slow processor."""
 SPARE_SECONDS = 0.002
 MAX_REPEATED_CHOICES = 16
-"""Groups, alternatives and quantifiers in a group that is repeated. The library remembers about 32 bytes of each for
-each character until the match ends: 200 MB of the longest text. Published expressions have five at most."""
+"""Limit on the groups, alternatives and quantifiers inside a repeated group. Published expressions have at most five.
+
+The library keeps about 32 bytes for each of them and each character until the match ends.
+"""
 UNRANKED = (LENGTHS[0], LENGTHS[-1])
-"""Lengths whose times are not ranked, nor compared with those of the next length."""
+"""Lengths at which a short time is measured only once, because the texts are not ranked by it."""
 MAX_GROWTH = 8.0
-"""From 4,096 to 16,384 characters, linear time grows by 4 times and quadratic time by 16. Fast processors need this
-rule, because a quadratic expression keeps the limit per character there."""
+"""Largest accepted factor between the times for 4,096 and 16,384 characters: 4 is linear, and 16 is quadratic.
+
+On a fast processor, a quadratic expression may stay below the limit per character, so this rule is needed too.
+"""
 GROWTH_ROUNDS = 5
-"""Times that two lengths are timed again before their growth refuses an expression."""
+"""Number of repeated measurements at the two longest lengths before an expression is refused for its growth."""
 CLOCK_TICK = 1e-6
-"""Seconds. A clock of processor time may show none for a short text."""
+"""Least time, in seconds, by which growth is divided, because the processor clock may show 0 for a short text."""
 MAX_CHARACTERS = 20
 MAX_LITERALS = 128
-"""Characters of an expression that are tried alone."""
+"""Most literal characters of an expression for which a test text is made."""
 _LAST_SAMPLE = 0x1F000
 _PROPERTY = re.compile(r"\\[pP]|\[:")
 _ESCAPES = re.compile(r"\\x\{([0-9a-fA-F]{1,6})\}|\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})")
 _KINDS = ("a", "A", "1", " ", "\n", ".", "'", "_", "中", "\u0301", "\N{GRINNING FACE}")
 _QUADRATIC = frozenset(("superbpe",))
-"""Published pre-tokenizers whose expressions look ahead to the end of a number from each of its digits."""
+"""Published pre-tokenizers that are timed anyway. They look ahead from each digit to the end of the number."""
 
 
 @lru_cache(maxsize=64)
 def check_expression(expression: str, name: str) -> None:
-    """Raise TokenizerError for a regular expression that is invalid, or slow on some text. name: its component."""
+    """Raise TokenizerError for a regular expression that is invalid, too long, too complex, or slow on some text.
+
+    name: component that has the expression, for the message. Results are cached.
+    """
     if is_published(expression):
         return
     if len(expression) > MAX_EXPRESSION:
@@ -82,15 +90,15 @@ def check_expression(expression: str, name: str) -> None:
 
 
 def is_published(expression: str) -> bool:
-    """Whether a published tokenizer has this expression."""
+    """Whether a published tokenizer has this expression, so that it need not be timed."""
     return _spelled_alike(expression) in _published()
 
 
 def repeated_choices(expression: str) -> int:
-    """Most groups, alternatives and quantifiers in a group of an expression that is repeated.
+    """Return the largest number of groups, alternatives and quantifiers inside a repeated group of an expression.
 
-    Recursion repeats without a quantifier. Comments, and classes that begin with a bracket, would hide brackets. All
-    three count as more than any limit.
+    An expression with recursion, a comment, or a character class that begins with a bracket gets a number above any
+    limit, because its groups cannot be counted this way.
     """
     if re.search(r"\\g|\(\?#|\(\?[a-z-]*x|\[\^?\]", expression):
         return MAX_REPEATED_CHOICES + len(expression)
@@ -116,10 +124,12 @@ def repeated_choices(expression: str) -> int:
 
 
 def _try(search: normalizers.Normalizer, name: str, texts: list[tuple[str, str]]) -> None:
-    """Raise TokenizerError if a text takes too long.
+    """Time an expression on all test texts, at growing lengths. Raises TokenizerError if a text takes too long.
 
-    search: removes the matches of the expression from a text. Splitting the text at them would take six times as long,
-    most of it to make the pieces, and the time of many pieces grows faster than their number.
+    search: normalizer that removes the matches of the expression from a text. Splitting a text at the matches would
+        measure mostly the making of the pieces.
+    name: component that has the expression, for the message.
+    texts: (part to repeat, end to append) of each test text.
     """
     before: dict[tuple[str, str], float] = {}
     for length in LENGTHS:
@@ -140,9 +150,11 @@ def _try(search: normalizers.Normalizer, name: str, texts: list[tuple[str, str]]
 
 
 def _grew(search: normalizers.Normalizer, text: tuple[str, str], seconds: float, before: float) -> bool:
-    """Whether the longest text takes too many times as long as the one before it.
+    """Whether the time for the longest text is more than `MAX_GROWTH` times the time for the second longest.
 
-    Both are timed again, in turns, before the answer is yes: the machine may have become slower between them.
+    Both are timed again, alternately, before the answer is True, because the machine may have become slower in between.
+
+    text: (part to repeat, end to append). seconds, before: times measured at the two lengths.
     """
     for _ in range(GROWTH_ROUNDS):
         if seconds <= SPARE_SECONDS + MAX_GROWTH * before:
@@ -157,9 +169,12 @@ def _greatest(ranked: list[tuple[float, tuple[str, str]]]) -> list[tuple[str, st
 
 
 def _seconds(search: normalizers.Normalizer, text: tuple[str, str], length: int) -> float:
-    """Processor time of a text: the least of three times if the first is long, or if it will be ranked or compared.
+    """Measure the processor time of a search in a test text. Infinite if the library panics.
 
-    Other work on the machine lengthens single times. The time is infinite for a panic of the library.
+    Returns the least of three measurements, because other work on the machine lengthens some. One is enough if it is
+    short and the length is in `UNRANKED`.
+
+    text: (part to repeat, end to append). length: approximate number of characters.
     """
     unit, end = text
     content, found = unit * (length // len(unit)) + end, float("inf")
@@ -178,10 +193,10 @@ def _seconds(search: normalizers.Normalizer, text: tuple[str, str], length: int)
 
 
 def _texts(expression: str) -> Iterator[tuple[str, str]]:
-    """Parts of the test texts for an expression: a part to repeat, and an end to append.
+    """Yield (part to repeat, end to append) of each test text for an expression.
 
-    A text ends in another character, or in one that stops a match and then in all characters of the expression: without
-    a character that every match needs, the library does not try to match.
+    The end is another character, or a character that stops a match, followed by all characters of the expression:
+    the library does not try to match a text without a character that every match needs.
     """
     escaped = (int("".join(code), 16) for code in _ESCAPES.findall(expression))
     literal = [
@@ -202,9 +217,9 @@ def _texts(expression: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def _samples() -> tuple[str, ...]:
-    """A character of each category in each block of 128 code points that has letters, or the first of its category.
+    """Return a letter from each block of 128 code points that has letters, and one character of each category.
 
-    Expressions name scripts and categories, such as `\\p{Thai}`, of which no character is written in them.
+    They are needed for expressions that name scripts or categories, such as `\\p{Thai}`, instead of characters.
     """
     found: dict[object, str] = {}
     for code in range(_LAST_SAMPLE):
@@ -218,7 +233,7 @@ def _samples() -> tuple[str, ...]:
 
 @contextmanager
 def _silent_panics() -> Iterator[None]:
-    """Hide standard error, to which the library writes the stack of each panic."""
+    """Discard standard error while the context is open, because the library writes a backtrace to it for each panic."""
     kept, hidden = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(hidden, 2)
@@ -245,5 +260,5 @@ def _published() -> frozenset[str]:
 
 
 def _spelled_alike(expression: str) -> str:
-    """An expression with one spelling of line breaks and quotes, which published files write as they are or escaped."""
+    """Return an expression with line breaks escaped and quotation marks unescaped; published files have both forms."""
     return expression.replace("\r", r"\r").replace("\n", r"\n").replace(r"\"", '"')

@@ -1,8 +1,8 @@
 """Language tokens of the multilingual tokenizers from fairseq: mBART, mBART-50, NLLB and M2M100.
 
-A token before a text names its language. In mBART and the first NLLB releases this token follows the end token
-instead. SentencePiece files do not contain language tokens; their ids follow the pieces in the order of the lists
-below.
+A token before a text names its language. In mBART and the first NLLB releases, this token follows the end token
+instead. SentencePiece files do not contain the language tokens; their ids follow the ids of the pieces, in the order of
+the lists in this file.
 Sources: Liu et al. 2020, arXiv:2001.08210; Tang et al. 2020, arXiv:2008.00401; Fan et al. 2020, arXiv:2010.11125;
 NLLB Team 2022, arXiv:2207.04672.
 """
@@ -40,7 +40,7 @@ LANGUAGES: Mapping[str, tuple[str, ...]] = {
     "wmt21": tuple(_WMT_21.split()),
 }
 DEFAULT_SOURCE: Mapping[str, str] = {"mbart": "en_XX", "mbart50": "en_XX", "nllb": "eng_Latn", "m2m100": "en"}
-"""Default language of a source text, by kind of tokenizer."""
+"""Code of the language that is assumed for a source text, by kind of tokenizer."""
 
 _LANGUAGE_TOKEN = re.compile(
     r"__(?P<m2m100>[a-z]{2,3})__|(?P<nllb>[a-z]{3}_[A-Z][a-z]{3})|(?P<mbart>[a-z]{2}_[A-Z]{2})"
@@ -52,8 +52,8 @@ class LanguageTokens:
     """The language tokens of a checkpoint.
 
     kind: `mbart`, `mbart50`, `nllb` or `m2m100`.
-    ids: token ids by the checkpoint's language codes, in ascending order of the ids.
-    is_suffix: whether the language token follows the end token of a source text instead of preceding the text.
+    ids: token id of each language, by the checkpoint's language code, in ascending order of the ids.
+    is_suffix: whether the language token stands after the end token of a source text, and not before the text.
     """
 
     kind: str
@@ -61,12 +61,12 @@ class LanguageTokens:
     is_suffix: bool
 
     def around(self, code: str, end_id: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Token ids to add before and after a source text in the language `code`."""
+        """Return the token ids to add before and after a source text. code: language of the text."""
         return ((), (end_id, self.ids[code])) if self.is_suffix else ((self.ids[code],), (end_id,))
 
 
 def language_tokens(tokenizer: Tokenizer, files: TokenizerFiles) -> LanguageTokens | None:
-    """Find the language tokens in a vocabulary. None where there are none."""
+    """Find the language tokens in a vocabulary. None for a vocabulary without such tokens."""
     found: dict[str, dict[str, int]] = {}
     for token_id in range(tokenizer.vocab_size):
         match = _LANGUAGE_TOKEN.fullmatch(tokenizer.id_to_token(token_id) or "")
@@ -85,9 +85,10 @@ def _is_suffix(kind: str, files: TokenizerFiles) -> bool:
 
 
 def set_source_language(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
-    """Set the template for the source language of `tokenizer_config.json`, or for the kind's default language.
+    """Make a tokenizer add the language token of `src_lang` in `tokenizer_config.json`, else of the default language.
 
-    The template in `tokenizer.json` is replaced: its language is the one that was set when the file was saved.
+    The template in `tokenizer.json` is replaced, because it has the language that was set when the file was saved.
+    Does nothing if the vocabulary lacks the language token or the end token.
     """
     code, end = str(files.config.get("src_lang") or DEFAULT_SOURCE[files.kind]), files.roles["eos"].content
     code = f"__{code}__" if files.kind == "m2m100" else code

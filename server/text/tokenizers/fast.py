@@ -1,6 +1,7 @@
 """Tokenizers that the `tokenizers` library runs.
 
-Texts go through the library's batch calls, which release Python's global lock, so that a long text blocks no thread.
+Texts are encoded with the library's batch calls, which release Python's global lock, so that a long text does not block
+other threads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from server.text.tokens.token_bytes import TokenBytes, bytes_of_decoder
 from server.text.tokens.tokenizer import Encoding, SpecialIds, TokenizerError
 
 MAX_LOCKED_TOKENS = 1 << 13
-"""Tokens that one call of the library may handle while it holds Python's global lock, for a few milliseconds."""
+"""Most tokens for a library call that holds Python's global lock; these take a few milliseconds."""
 
 
 class FastTokenizer:
@@ -44,9 +45,10 @@ class FastTokenizer:
 
     backend: the library's tokenizer; owned and changed by this object.
     files: contents of the other tokenizer files of the checkpoint, such as `tokenizer_config.json`.
-    checked_size: highest id of the model's vocabulary plus one, if the length of its entries is checked. None: both are
-        found here, which takes longer.
-    Raises TokenizerError for a decoder (token ids to text) that cannot run incrementally.
+    checked_size: highest id of the vocabulary plus one, if the caller has checked the length of the vocabulary's
+        entries. None: the size is found and the entries are checked here, which takes longer.
+    Raises TokenizerError for a vocabulary that exceeds a limit, and for a decoder (token ids to text) that cannot run
+    incrementally.
     """
 
     def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles, checked_size: int | None = None) -> None:
@@ -151,7 +153,7 @@ class FastTokenizer:
 
 
 def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
-    """(start, end) of each token; of a long text, looked up when they are read."""
+    """Return (start, end) of each token, as character indices. For a long text they are computed when they are read."""
     if len(encoded) <= MAX_LOCKED_TOKENS:
         listed: list[tuple[int, int]] = encoded.offsets
         return listed
@@ -159,10 +161,11 @@ def _offsets(encoded: LibraryEncoding) -> Sequence[tuple[int, int]]:
 
 
 def _vocab_size(backend: LibraryTokenizer, added: Mapping[int, AddedToken], checked_size: int | None = None) -> int:
-    """The highest token id, plus 1. A vocabulary with gaps is copied to find it, which takes longer.
+    """Return the highest token id plus one. It takes longer for a vocabulary with gaps, which is copied.
 
-    added: all added tokens by id. checked_size: see `FastTokenizer`.
-    Raises TokenizerError for a vocabulary with too many entries, too long ones or too high an id.
+    added: all added tokens, by id.
+    checked_size: highest id of the main vocabulary plus one, if the length of its entries is checked already.
+    Raises TokenizerError for a vocabulary with too many or too long entries, or too high an id.
     """
     size: int = backend.get_vocab_size()
     check(size, MAX_ENTRIES + MAX_ADDED_TOKENS, "entries in its vocabulary")
@@ -184,9 +187,10 @@ def _vocab_size(backend: LibraryTokenizer, added: Mapping[int, AddedToken], chec
 
 
 def _add_tokens(backend: LibraryTokenizer, files: TokenizerFiles) -> Mapping[int, AddedToken]:
-    """Add the tokens of the JSON files that the backend lacks. Returns all added tokens by id.
+    """Add the tokens of the JSON files that the backend lacks. Returns all added tokens, by id.
 
-    A token that has its role only by a default of the family is added only if the vocabulary contains it.
+    A special token that comes from the defaults of the family, and not from the files, is added only if the vocabulary
+    contains it. Raises TokenizerError for too many bytes of added tokens.
     """
     roles = [
         token

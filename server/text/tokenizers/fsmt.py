@@ -1,7 +1,7 @@
-"""The tokenizer of FSMT: words of Moses, byte-pair merges, and a vocabulary for each of the two languages.
+"""The tokenizer of FSMT: texts are split into words by the rules of Moses, and words into pieces by byte-pair merges.
 
-A source text has the ids of `vocab-src.json`, and a completion those of `vocab-tgt.json`; `merges.txt` is for both. The
-last piece of a word ends in `</w>`. Every source text ends with `</s>`.
+Source texts have token ids of `vocab-src.json`, and completions have ids of `vocab-tgt.json`; both use `merges.txt`.
+The last piece of a word ends in `</w>`. Every source text ends with `</s>`.
 Source: Ng et al. 2019, arXiv:1907.06616; `FSMTTokenizer` of transformers.
 """
 
@@ -36,7 +36,11 @@ _WORD_END = "</w>"
 
 
 class FsmtTokenizer(PythonTokenizer):
-    """Reads `vocab-src.json`, `vocab-tgt.json` and `merges.txt`, and the pair of languages (`langs`)."""
+    """Tokenizer that reads `vocab-src.json`, `vocab-tgt.json`, `merges.txt`, and the language pair (`langs`).
+
+    Raises TokenizerError for missing, damaged or too large files, for a missing language pair or special token, and if
+    the package sacremoses is not installed.
+    """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         languages = language_pair(directory)
@@ -66,7 +70,7 @@ class FsmtTokenizer(PythonTokenizer):
         self._clean_up = files.clean_up
 
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
-        """The pieces of each text. A piece has the place of its whole word."""
+        """Yield the tokens of each text. All pieces of a word have the range of the whole word."""
         for text in group:
             for part, at, is_added in self._parts.split(text):
                 if is_added:
@@ -94,16 +98,16 @@ class FsmtTokenizer(PythonTokenizer):
         raise NoTokenBytes("its words are separated by spaces that belong to no token")
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The entry of the vocabulary of completions."""
+        """Return the token with this id in the vocabulary of completions; None for an unused id."""
         return self._tokens.get(token_id)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id in the vocabulary of source texts."""
+        """Return the id of a token in the vocabulary of source texts; None for an unknown token."""
         return self._added_ids.get(token, self._vocabulary.get(token))
 
 
 def language_pair(directory: Path) -> tuple[str, str] | None:
-    """The source and target language that the files of a checkpoint name; None without two."""
+    """Return the (source, target) language codes in `langs` of the checkpoint's files; None if no file has a pair."""
     for name in ("tokenizer_config.json", "config.json"):
         codes = read_json(directory, name).get("langs")
         if isinstance(codes, list) and len(codes) == 2 and all(isinstance(code, str) for code in codes):

@@ -23,10 +23,10 @@ from weights.gguf.documents import CONTROL, UNKNOWN, UNUSED, token_types
 
 
 def build_tokenizer(gguf: Gguf, files: TokenizerFiles) -> LibraryTokenizer:
-    """The tokenizer of a GGUF file, without its added tokens. Raises TokenizerError for one that is not supported.
+    """Build the tokenizer of a GGUF file, without its added tokens.
 
-    files: the settings of the tokenizer, read from the JSON documents that `weights.gguf.documents` makes of the
-        metadata.
+    files: settings of the tokenizer, read from the JSON documents that `weights.gguf.documents` makes of the metadata.
+    Raises TokenizerError for an unsupported kind of tokenizer, and for metadata that is damaged or exceeds a limit.
     """
     model = gguf.get("tokenizer.ggml.model")
     build = _MODELS.get(str(model))
@@ -42,7 +42,7 @@ def build_tokenizer(gguf: Gguf, files: TokenizerFiles) -> LibraryTokenizer:
 
 
 def _byte_level(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
-    """A byte-level BPE model (Radford et al. 2019, section 2.2)."""
+    """Build a byte-level BPE model (Radford et al. 2019, section 2.2)."""
     pre = gguf.get("tokenizer.ggml.pre") or UNSTATED.get(gguf.get("general.architecture"), "default")
     if pre not in PRE_TOKENIZERS:
         nearest = get_close_matches(str(pre), PRE_TOKENIZERS, 1, cutoff=0.0)[0]
@@ -67,10 +67,10 @@ def _byte_level(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: 
 
 
 def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
-    """A SentencePiece BPE model with byte fallback (Touvron et al. 2023, arXiv:2302.13971, section 2.1).
+    """Build a SentencePiece BPE model with byte fallback (Touvron et al. 2023, arXiv:2302.13971, section 2.1).
 
-    A space before the text, and after each special token, is added as in `tokenizer.json` of LLaMA 2. Newer files that
-    add it only before the text (Mistral 0.3) cannot be told apart, and ggml's own programs treat them the same.
+    If the file asks for it, a space is added before the text and after each special token, as in LLaMA 2. The metadata
+    does not show models that add it only before the text (Mistral 0.3); ggml's own programs treat them like LLaMA 2.
     """
     model = SentencePieceModel(gguf.name, list(zip(tokens, _scores(gguf, tokens), strict=True)), types)
     bpe = models.BPE(
@@ -86,7 +86,7 @@ def _sentencepiece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], file
 
 
 def _gemma4(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
-    """The BPE model of Gemma 4 with byte fallback. Unlike in other SentencePiece models, the merges are stored."""
+    """Build the BPE model of Gemma 4, with byte fallback. Unlike with other SentencePiece models, merges are stored."""
     unknown = _unknown(tokens, types)
     bpe = models.BPE(_vocabulary(tokens, types), _merges(gguf), unk_token=unknown, fuse_unk=True, byte_fallback=True)
     backend = LibraryTokenizer(bpe)
@@ -99,7 +99,10 @@ def _gemma4(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: Toke
 
 
 def _unigram(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
-    """A SentencePiece model of the kind Unigram, with the template of T5 or of XLM-RoBERTa."""
+    """Build a SentencePiece Unigram model.
+
+    It adds special tokens around a text like XLM-RoBERTa if `add_bos_token` is set, else like T5.
+    """
     charsmap = bytes(number & 255 for number in gguf.get("tokenizer.ggml.precompiled_charsmap") or ())
     check_character_map(charsmap, gguf.name)
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(charsmap)] if charsmap else []
@@ -118,9 +121,9 @@ def _unigram(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: Tok
 
 
 def _word_piece(gguf: Gguf, tokens: Sequence[str], types: Sequence[int], files: TokenizerFiles) -> LibraryTokenizer:
-    """A WordPiece model. The file marks the first piece of a word, where the original marks the others.
+    """Build a WordPiece model. GGUF marks the first piece of a word with `▁`; the original marks the others with `##`.
 
-    Newer files state whether texts are lower-cased. For others it is assumed if the vocabulary has no capital letter.
+    Newer files state whether texts are lower-cased. With older files, they are if the vocabulary has no capital letter.
     """
     originals = [
         token if kind == CONTROL else token[1:] if token.startswith("▁") else f"##{token}"
@@ -158,7 +161,7 @@ def _unknown(tokens: Sequence[str], types: Sequence[int]) -> str | None:
 
 
 def _vocabulary(tokens: Sequence[str], types: Sequence[int]) -> dict[str, int]:
-    """Ids by token, without the tokens that fill gaps. Among equal tokens, the first one is used."""
+    """Return the id of each token, without the tokens `[PAD<id>]` that fill gaps. Equal tokens get the lowest id."""
     kept = [
         (token, index)
         for index, (token, kind) in enumerate(zip(tokens, types, strict=True))

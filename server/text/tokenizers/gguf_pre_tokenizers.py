@@ -1,7 +1,7 @@
-"""Pre-tokenizers of GGUF files, by `tokenizer.ggml.pre`.
+"""Pre-tokenizers of GGUF files, by their name in the metadata `tokenizer.ggml.pre`.
 
-The names are those of `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.cpp, which identifies them by the
-token ids of a test text. Each stands for the `pre_tokenizer` in the model's `tokenizer.json`.
+The names come from `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.cpp, which recognises a pre-tokenizer
+by the token ids of a test text. Each name stands for the `pre_tokenizer` in the original model's `tokenizer.json`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _SUFFIX = rf"{_CONTRACTIONS}?"
 
 
 def _cased_words(suffix: str = "", exclusion: str = "") -> str:
-    """Words, split where a capital letter follows a small one. exclusion: letters that are in no word."""
+    """Return an expression for words, which are split where a capital letter follows a small letter.
+
+    suffix: expression for the end of a word, such as contractions. exclusion: class operation that excludes letters.
+    """
     upper = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{exclusion}]"
     lower = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{exclusion}]"
     before = r"[^\r\n\p{L}\p{N}]?"
@@ -113,7 +116,7 @@ _OF_GPT2 = (
 _OF_STARCODER = ("starcoder", "smollm", "refact", "command-r", "minerva-7b", "codeshell", "exaone", "mellum2")
 _OF_QWEN2 = ("qwen2", "deepseek-r1-qwen", "megrez", "f2llmv2", "kormo")
 ROBERTA = ("roberta-bpe", "jina-v1-en", "jina-v2-code")
-"""Pre-tokenizers of models that put a start and an end token around each text."""
+"""Names of pre-tokenizers whose models put a start and an end token around each text, as RoBERTa does."""
 PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     **dict.fromkeys((*_OF_GPT2, *ROBERTA), _gpt2),
     **dict.fromkeys(_OF_STARCODER, _digits),
@@ -145,9 +148,9 @@ PRE_TOKENIZERS: Mapping[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "viking": _split(_BLOOM, r"\p{N}"),
 }
 COMPOSED = frozenset((*_OF_QWEN2, "qwen35", "mpt", "olmo", "modern-bert", "stablelm2", "command-r"))
-"""Pre-tokenizers of models that normalize texts to the Unicode form NFC first."""
+"""Names of pre-tokenizers whose models first normalize texts to the Unicode form NFC."""
 WHOLE_WORDS = frozenset((*_OF_LLAMA3, *_OF_GPT4O, "tekken", "kimi-k2", "glm4", "glm5", "youtu", "minicpm5"))
-"""Pre-tokenizers whose words are one token where the vocabulary has them, before any merge."""
+"""Names of pre-tokenizers whose models take a word that is in the vocabulary as one token, without merges."""
 UNSTATED: Mapping[str, str] = {
     "gpt2": "gpt-2",
     "gptneox": "olmo",
@@ -157,4 +160,4 @@ UNSTATED: Mapping[str, str] = {
     "qwen2moe": "qwen2",
     "phi2": "phi-2",
 }
-"""Pre-tokenizer of all published models of an architecture, for files from before 2024-05, which do not state it."""
+"""Name of the pre-tokenizer, by architecture, for files from before May 2024, which do not state it."""

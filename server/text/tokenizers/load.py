@@ -34,7 +34,8 @@ from weights.sentence_modules import static_vectors
 def load_tokenizer(directory: Path) -> Tokenizer:
     """Load a tokenizer from `tokenizer.json`, from the older files of its family, or from a GGUF file.
 
-    Raises TokenizerError when there are no files, a file is damaged, or the tokenizer's type is not supported.
+    Raises TokenizerError if there are no tokenizer files, a file is damaged or exceeds a limit, or the tokenizer's kind
+    is not supported.
     """
     try:
         files = read_tokenizer_files(directory)
@@ -73,7 +74,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 Built = tuple[LibraryTokenizer, int | None]
-"""A tokenizer, and the size of its model's vocabulary if its entries are checked (see `FastTokenizer`)."""
+"""A tokenizer, and the size of its vocabulary if the length of the vocabulary's entries is checked; else None."""
 
 
 def _from_json(path: Path) -> Built:
@@ -85,7 +86,10 @@ def _from_json(path: Path) -> Built:
 
 
 def _build(directory: Path, files: TokenizerFiles) -> Built:
-    """Build a tokenizer of the `tokenizers` library from the first of its files that exists."""
+    """Build a tokenizer of the `tokenizers` library from the first known tokenizer file in a directory.
+
+    Raises TokenizerError for a damaged file, and if there is no such file.
+    """
     from_merges = build_clip if files.kind == "clip" else build_byte_level
     builders: dict[str, Callable[[Path, str], Built]] = {
         "tokenizer.json": lambda path, _: _from_json(path),

@@ -1,6 +1,7 @@
-"""The tokenizer of M2M100: pieces of `sentencepiece.bpe.model`, ids of `vocab.json`, then one token per language.
+"""The tokenizer of M2M100: `sentencepiece.bpe.model` splits texts into pieces, and `vocab.json` has their ids.
 
-A text is the token of its language, its pieces, and `</s>`. Source: Fan et al. 2020, arXiv:2010.11125.
+The ids of the language tokens follow the vocabulary. A text is encoded as the token of its language, its pieces, and
+`</s>`. Source: Fan et al. 2020, arXiv:2010.11125.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from server.text.tokens.tokenizer import TokenizerError
 
 
 class M2M100Tokenizer(PieceTokenizer):
-    """Texts begin with the token of `src_lang` in `tokenizer_config.json`, or of English.
+    """Tokenizer whose texts begin with the language token of `src_lang` in `tokenizer_config.json`, else of English.
 
     A translation request replaces this token by the token of its source language.
+    Raises TokenizerError for missing or damaged files, and for an unknown language.
     """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:

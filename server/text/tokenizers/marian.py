@@ -1,6 +1,6 @@
-"""The tokenizer of Marian: SentencePiece models that split and join text, and a separate vocabulary for the ids.
+"""The tokenizer of Marian: SentencePiece models split and join texts, and a separate vocabulary has the token ids.
 
-A source text may begin with the token of its target language, `>>fra<<`. Every text ends with `</s>`.
+A source text may begin with the token of the target language, such as `>>fra<<`. Every text ends with `</s>`.
 Source: Tiedemann and Thottingal 2020 (OPUS-MT).
 """
 
@@ -35,9 +35,10 @@ class PieceTokenizer(PythonTokenizer):
 
     source: SentencePiece model that splits texts into pieces.
     target: SentencePiece model that joins pieces to text.
-    vocabulary: ids of the tokens of a source text.
-    target_vocabulary: ids of the tokens of a completion.
+    vocabulary: token ids for source texts, by token.
+    target_vocabulary: token ids for completions, by token.
     gap: text to insert after a special token when decoding.
+    Raises TokenizerError for a vocabulary without an unknown token or an end token.
     """
 
     def __init__(
@@ -81,11 +82,14 @@ class PieceTokenizer(PythonTokenizer):
         yield from (TokenSpan(self._known_id(token), special=True) for token in after)
 
     def _around(self) -> tuple[list[str], list[str]]:
-        """Special tokens before and after a text."""
+        """The special tokens to add before and after a text."""
         return [], [self._tokens.get(self._eos, "</s>")]
 
     def _pieces(self, text: str, offsets: bool) -> Iterator[tuple[str, int, int]]:
-        """Yield (piece, start, end) of a text without added tokens. Without offsets, start and end are 0."""
+        """Yield (piece, start, end) of a text without added tokens.
+
+        start, end: character indices in the text; 0 if `offsets` is False.
+        """
         if text:
             yield from _located_pieces(self._source, text) if offsets else _unlocated_pieces(self._source, text)
 
@@ -132,7 +136,8 @@ class PieceTokenizer(PythonTokenizer):
 class MarianTokenizer(PieceTokenizer):
     """Tokenizer of a Marian checkpoint.
 
-    Reads `source.spm` and `vocab.json`, and with separate vocabularies also `target.spm` and `target_vocab.json`.
+    Reads `source.spm` and `vocab.json`. With the setting `separate_vocabs`, it also reads `target.spm` and
+    `target_vocab.json`. Raises TokenizerError for a missing or damaged file.
     """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
@@ -158,15 +163,15 @@ class MarianTokenizer(PieceTokenizer):
 class PieceStream:
     """Incremental decoder of SentencePiece pieces. Implements `TokenStream`.
 
-    SentencePiece treats the beginning of a segment specially (a segment is the pieces between two special tokens). The
-    text of a piece inside a segment is therefore the difference of two joins: with it, and without it.
+    A segment is the pieces between two special tokens. SentencePiece drops the space at the beginning of a segment. The
+    text of a later piece is therefore found by joining the pieces before it with and without the piece.
 
     target: SentencePiece model that joins pieces to text.
-    tokens: vocabulary entry by id.
+    tokens: token by id.
     special: the tokens that separate segments.
-    skipped: ids that add no text.
+    skipped: ids of tokens that add no text.
     gap: text to insert after a special token.
-    steps: text steps over the whole text.
+    steps: steps that change the joined text, such as stripping white space.
     """
 
     def __init__(
@@ -213,7 +218,7 @@ class PieceStream:
         return other
 
     def _rest(self) -> str:
-        """Text of the window that was not returned yet."""
+        """Text of the pieces in the window that `push` has not returned yet."""
         return _join_pieces(self._target, self._window)[len(self._shown) :]
 
     def _is_byte(self, token: str) -> bool:
@@ -225,7 +230,10 @@ def _unlocated_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield (piece, start, end) in characters. SentencePiece reports bytes, in fields 1, 4 and 5 of each piece."""
+    """Yield (piece, start, end) of a text; start and end are character indices.
+
+    SentencePiece reports byte indices. Its result has the piece, start and end in the protobuf fields 1, 4 and 5.
+    """
     begins = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80  # bytes that begin a character in UTF-8
     character_at = array("q", (np.cumsum(begins) - 1).tobytes())
     character_at.append(len(text))

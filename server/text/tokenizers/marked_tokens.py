@@ -1,8 +1,8 @@
-"""Tokenize a text some of whose special tokens are text, with a tokenizer of the `tokenizers` library.
+"""Tokenize a text in which some special tokens are only text, with a tokenizer of the `tokenizers` library.
 
-A second tokenizer has the same model, normalizer and pre-tokenizer, which the library shares, but other texts for the
-special tokens: random words. The special tokens that count as such are replaced by these words, and all others are
-text to it. So the text is divided at the same places as otherwise, and every other token has the same id.
+A second tokenizer shares the model, normalizer and pre-tokenizer of the first, but its special tokens have random words
+as texts. Real special tokens in the text are replaced by these words, so that the second tokenizer finds them and reads
+all others as ordinary text. Every other token gets the same id as with the first tokenizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from server.text.tokens.text_pattern import text_pattern
 
 
 class MarkedTokens:
-    """The second tokenizer of a backend. It is made with the first text, and its id for each added token is kept."""
+    """A second tokenizer with other texts for the special tokens of a backend.
+
+    backend: the tokenizer whose model is shared.
+    """
 
     def __init__(self, backend: LibraryTokenizer) -> None:
         added: dict[int, AddedToken] = backend.get_added_tokens_decoder()
@@ -44,10 +47,10 @@ class MarkedTokens:
         self._ids: dict[int, int | None] = {self._id_of(text): index for index, text in texts.items()}
         self._ids[self._id_of(self._break)] = None
         self.works = all(own == index or backend.model.id_to_token(own) is None for own, index in self._ids.items())
-        """False for a vocabulary with gaps, in which the new tokens got ids of others."""
+        """Whether `encode` can be used. False for a vocabulary with gaps, where new tokens may get ids in use."""
 
     def encode(self, marked: MarkedText) -> list[int]:
-        """The ids of a text, without special tokens around it."""
+        """Return the token ids of a text, without special tokens around it. Marked special tokens are read as text."""
         ids = self._encode("".join(self._written(marked, with_breaks=False)))
         if any(token_id in self._special for token_id in ids if token_id not in self._ids):
             # The model itself has a special token among its pieces. Within a token that is text, it must not find it.
@@ -66,7 +69,10 @@ class MarkedTokens:
         return ids
 
     def _written(self, marked: MarkedText, with_breaks: bool) -> Iterator[str]:
-        """The parts of the text for the second tokenizer. with_breaks: divide each token that is text at its mark."""
+        """Yield the parts of the text for the second tokenizer, with a random word in place of each real special token.
+
+        with_breaks: insert a token that stands for nothing at the first mark of each special token that is only text.
+        """
         text, place = marked.text, 0
         for start, end, mark in token_spans(self._pattern, marked) if self._pattern is not None else ():
             if mark is None and text[start:end] in self._words and not self._is_in_word(text, start, end):
@@ -80,13 +86,13 @@ class MarkedTokens:
         yield text[place:]
 
     def _is_in_word(self, text: str, start: int, end: int) -> bool:
-        """Whether a token that must be a word of its own is a part of one, so that it is text."""
+        """Whether a special token is only text, because it must be a whole word (`single_word`) but is inside one."""
         neighbours = text[max(start - 1, 0) : start] + text[end : end + 1]
         return text[start:end] in self._single and re.search(r"\w", neighbours) is not None
 
 
 def _with_content(token: AddedToken, content: str) -> AddedToken:
-    """A token with another text that is found in the same way."""
+    """Return a copy of an added token that has another text and is not special."""
     return AddedToken(
         content,
         single_word=token.single_word,

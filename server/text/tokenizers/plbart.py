@@ -1,6 +1,7 @@
-"""The tokenizer of PLBART: pieces of `sentencepiece.bpe.model` with fairseq's first ids, then one token per language.
+"""The tokenizer of PLBART: `sentencepiece.bpe.model` splits texts, and language tokens have the ids after its pieces.
 
-A text is its pieces, `</s>`, and the token of its language where `tokenizer_config.json` names one.
+The first four ids are the special tokens of fairseq. A text is encoded as its pieces, `</s>`, and the token of its
+language if `tokenizer_config.json` names one.
 Source: Ahmad et al. 2021, arXiv:2103.06333.
 """
 
@@ -19,14 +20,18 @@ from server.text.tokens.tokenizer import TokenizerError
 
 _FIRST = ("<s>", "<pad>", "</s>", "<unk>")
 _PIECES_BEFORE = 3
-"""Pieces of the SentencePiece model that stand for special tokens: unknown, begin and end."""
+"""Number of pieces at the beginning of the SentencePiece model that are special tokens: unknown, begin and end."""
 _BASE = ("__java__", "__python__", "__en_XX__")
 _LANGUAGES = {"base": _BASE, "multi": (*_BASE, "__javascript__", "__php__", "__ruby__", "__go__")}
 """Language tokens by `language_codes` of `tokenizer_config.json`."""
 
 
 class PLBartTokenizer(PieceTokenizer):
-    """Texts end with the token of `src_lang`. Without this setting, `multi` tokenizers take English and others none."""
+    """Tokenizer whose texts end with the language token of `src_lang` in `tokenizer_config.json`.
+
+    Without this setting, `multi` tokenizers use English, and `base` tokenizers add no language token.
+    Raises TokenizerError for an unknown language, and for a missing or damaged file.
+    """
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         codes = str(files.config.get("language_codes") or "base")

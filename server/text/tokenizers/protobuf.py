@@ -1,4 +1,4 @@
-"""Read protocol buffers as far as SentencePiece needs them, without the protobuf library.
+"""Read the protocol buffers that SentencePiece writes, without the protobuf library.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 _MAX_SHIFT = 63
-"""A number of 64 bits has ten bytes of seven bits each."""
+"""Highest bit position of a byte in an encoded integer: 64 bits take ten bytes of seven bits each."""
 
 
 def protobuf_fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield (field number, value) of each field of a message. Values are integers, or the raw bytes of other types.
+    """Yield (field number, value) of each field in a message. Values are integers, or the raw bytes of other types.
 
     Raises ValueError or IndexError for bytes that are not a message.
     """
@@ -44,9 +44,10 @@ def protobuf_fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
 
 
 def count_messages(message: bytes, most: int) -> int:
-    """Number of fields of a message whose fields are all messages, at most `most` + 1. Takes a microsecond for each.
+    """Count the fields of a message whose fields are all messages. Counts up to `most` + 1.
 
-    Raises ValueError or IndexError for other fields, and for bytes that are not a message.
+    Takes about a microsecond for each field. Raises ValueError or IndexError for other fields, and for bytes that are
+    not a message.
     """
     position = count = 0
     while position < len(message) and count <= most:

@@ -18,7 +18,7 @@ class TokenSpan(NamedTuple):
     """A token, and its range in a text.
 
     token_id: id of the token.
-    start, end: range in characters of the text; both 0 for a token that was added around the text.
+    start, end: range of the token as character indices; both 0 for a token that was added around the text.
     special: whether the token was added around the text.
     """
 
@@ -29,14 +29,18 @@ class TokenSpan(NamedTuple):
 
 
 class PythonTokenizer(ABC):
-    """Base class that encodes and decodes whole texts. A subclass implements `spans` and `stream`."""
+    """Base class that encodes and decodes whole texts with a subclass's `spans`, `stream` and `id_to_token`."""
 
     marks_subwords = False
     special_ids: frozenset[int]
 
     @abstractmethod
     def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterable[TokenSpan]:
-        """The tokens of a text, or of a pair of texts. Without offsets `start` and `end` may be 0."""
+        """Yield the tokens of a text, or of a pair of texts, in order.
+
+        group: the text or the two texts. add_special_tokens: whether to add special tokens around them.
+        offsets: whether `start` and `end` of the tokens are needed; else they may be 0.
+        """
 
     @abstractmethod
     def stream(self, skip_special_tokens: bool = True) -> TokenStream: ...
@@ -73,7 +77,7 @@ class PythonTokenizer(ABC):
         return frozenset(text for text in texts if text)
 
     def encode_marked(self, marked: MarkedText) -> list[int]:
-        """The ids of a text that is cut at its marks, so that no marked token is found."""
+        """Return the token ids of a text. The text is cut at its marks, so that marked special tokens are not found."""
         pieces = self.encode(marked.pieces(), add_special_tokens=False, offsets=False)
         return [index for piece in pieces for index in piece.ids]
 

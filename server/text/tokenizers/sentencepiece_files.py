@@ -29,26 +29,29 @@ from server.text.tokens.tokenizer import TokenizerError
 
 _SPACE = "▁"
 _ALL = 1 << 16
-"""Number of leading spaces to strip where a file has all of them removed."""
+"""Number of leading spaces that the decoder strips if the model file removes extra spaces; practically all."""
 _ONE_SPACE = normalizers.Replace(Regex(" {2,}"), " ")
 
 
 def build_sentencepiece(content: bytes, file: str, files: TokenizerFiles) -> LibraryTokenizer:
-    """The tokenizer of a SentencePiece model.
+    """Build the tokenizer of a SentencePiece model.
 
     content: the bytes of the model file.
-    file: name of the model file; it decides, with the kind of the tokenizer, which pieces and templates are added.
-    Raises TokenizerError for a combination that is not supported and for a model without the family's special tokens.
+    file: name of the model file. Together with the tokenizer's kind, it decides which pieces and special tokens are
+        added.
+    Raises TokenizerError for an unsupported combination of file name and kind, and for a model without the family's
+    special tokens; ValueError or IndexError for a damaged file.
     """
     refuse_other_kinds(file, [kind for name, kind in _BUILDERS if name == file], files)
     return _BUILDERS[file, files.kind](SentencePieceModel.read(content, file), files)
 
 
 def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A model as the SentencePiece library runs it, usually BPE with byte fallback (arXiv:2302.13971, section 2.1).
+    """Build a model that works like the SentencePiece library, usually BPE with byte fallback.
 
-    The file decides how white space is treated. `add_prefix_space: false` also turns the space before a text off, and
-    `legacy: true` adds it after each special token too, as the first releases of transformers did.
+    The file decides how white space is treated. In `tokenizer_config.json`, `add_prefix_space: false` turns off the
+    space before a text. `legacy: true` adds it also after each special token, as the first releases of transformers
+    did. Source: Touvron et al. 2023, arXiv:2302.13971, section 2.1.
     """
     described = {token.content for token in (*files.added.values(), *files.roles.values())}
     model = model.renamed({index: token.content for index, token in files.added.items()})
@@ -75,14 +78,16 @@ def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
 
 
 def _gemma(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Like LLaMA, with the begin token by default (arXiv:2403.08295, section 2)."""
+    """Build a model like LLaMA's that adds the begin token by default (arXiv:2403.08295, section 2)."""
     return _llama(model, replace(files, config={"add_bos_token": True, **files.config}))
 
 
 def _library_model(model: SentencePieceModel, has_symbols: bool) -> models.Model:
-    """The pieces as a model of the `tokenizers` library.
+    """Turn the pieces of a SentencePiece model into a model of the `tokenizers` library.
 
-    has_symbols: whether texts are split at user-defined symbols, which no merges form.
+    has_symbols: whether texts are split at user-defined symbols. Such symbols are then taken as whole tokens, because
+        no merges form them.
+    Raises TokenizerError for unused pieces, and for a model of whole words.
     """
     if UNUSED in model.kinds:
         raise TokenizerError(f"{model.file} has unused pieces, which are not supported")
@@ -103,18 +108,23 @@ def _library_model(model: SentencePieceModel, has_symbols: bool) -> models.Model
 
 
 def _character_map(model: SentencePieceModel) -> list[normalizers.Normalizer]:
-    """The normaliser of characters. The library maps "\\r\\n" like "\\r" alone, so this pair is mapped before it."""
+    """Return the normalizers that apply the model's character map; empty if it has none.
+
+    The library would map "\\r\\n" like "\\r" alone, so an extra normalizer maps this pair first.
+    """
     steps = model.normalizers()
     line_end = "".join(step.normalize_str(character) for character in "\r\n" for step in steps)
     return [normalizers.Replace("\r\n", line_end), *steps] if steps else []
 
 
 def _white_space(model: SentencePieceModel, prefix: bool) -> list[normalizers.Normalizer]:
-    """Normalisers of the spaces of a text.
+    """Return the normalizers that treat the spaces in a text as the model file says.
 
-    prefix: whether a Metaspace of " " follows, which adds a space to texts that do not begin with one. Spaces that
-        stay in a text are marked first, so that it adds one to all texts. Where the file has extra spaces removed,
-        it adds the only one.
+    If extra spaces are kept, each space becomes `▁`. Otherwise runs of spaces become one space, and spaces at the end
+    are removed.
+
+    prefix: whether a later step (Metaspace of " ") adds a space to texts that do not begin with one. Without it, spaces
+        at the beginning are removed here.
     """
     if not model.remove_extra_whitespaces:
         return [normalizers.Replace(" ", _SPACE)]
@@ -128,7 +138,10 @@ def _literal(text: str) -> str:
 
 
 def _t5(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A Unigram model (Kudo 2018, arXiv:1804.10959). Vocabulary: the pieces, then the sentinels in descending order."""
+    """Build the Unigram model of T5. Vocabulary: the pieces, then the sentinels in descending order.
+
+    Source: Kudo 2018, arXiv:1804.10959.
+    """
     sentinels = [f"<extra_id_{index}>" for index in range(int(files.config.get("extra_ids", 100)))]
     backend = unigram([*model.pieces, *_scored(reversed(sentinels))], 2, model.normalizers(), split_first=True)
     backend.add_special_tokens(sentinels)
@@ -138,9 +151,9 @@ def _t5(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
 
 
 def _pegasus(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A Unigram model (Zhang et al. 2020, arXiv:1912.08777).
+    """Build the Unigram model of Pegasus (Zhang et al. 2020, arXiv:1912.08777).
 
-    Vocabulary: pad and end token, the mask tokens and unused tokens of the training, then the pieces.
+    Vocabulary: the pad and end tokens, the mask tokens and unused tokens from training, then the pieces.
     """
     end, offset = files.roles["eos"].content, int(files.config.get("offset", 103))
     masks = [files.config.get("mask_token_sent", "<mask_1>"), files.roles["mask"].content] if offset else []
@@ -156,13 +169,20 @@ def _pegasus(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokeniz
 
 
 def _xlm_roberta(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A Unigram model (Conneau et al. 2019, arXiv:1911.02116). Vocabulary: four special tokens, pieces, mask."""
+    """Build the Unigram model of XLM-RoBERTa. Vocabulary: four special tokens, the pieces, the mask token.
+
+    Source: Conneau et al. 2019, arXiv:1911.02116.
+    """
     pieces = [*_scored(("<s>", "<pad>", "</s>", "<unk>")), *model.pieces[3:]]
     return _roberta_unigram(pieces, model, files)
 
 
 def _camembert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Like XLM-R, but the special tokens of the model keep ids of their own (Martin et al. 2019, arXiv:1911.03894)."""
+    """Build the Unigram model of CamemBERT.
+
+    Vocabulary: five entries of fairseq, the pieces of the file with `<s>` and `</s>` but without its unknown piece, the
+    mask token. Source: Martin et al. 2019, arXiv:1911.03894.
+    """
     first = [*_scored(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")), ("<unk>NOTUSED", -100.0)]
     return _roberta_unigram([*first, *model.pieces[1:]], model, files)
 
@@ -176,9 +196,10 @@ def _roberta_unigram(pieces: Pieces, model: SentencePieceModel, files: Tokenizer
 
 
 def _mbart(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A Unigram model. Vocabulary: four special tokens, the pieces, a token per language, the mask.
+    """Build the Unigram model of mBART or mBART-50.
 
-    mBART splits a text at white space first; mBART-50 replaces runs of spaces by one space instead.
+    Vocabulary: four special tokens, the pieces, one token per language, the mask token. mBART first splits a text at
+    white space; mBART-50 replaces runs of spaces by one space instead.
     """
     first = [files.roles[role].content for role in ("bos", "pad", "eos", "unk")]
     mask, codes = files.roles["mask"].content, LANGUAGES[files.kind]
@@ -192,7 +213,10 @@ def _mbart(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
 
 
 def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A Unigram model (He et al. 2021, arXiv:2111.09543). Vocabulary: pieces with special tokens, then the mask."""
+    """Build the Unigram model of DeBERTa v2 and v3. Vocabulary: the pieces with special tokens, then the mask token.
+
+    Source: He et al. 2021, arXiv:2111.09543. Raises TokenizerError if a special token is missing.
+    """
     unk, mask = files.roles["unk"].content, files.roles["mask"].content
     require_tokens(model.texts, (files.roles[role].content for role in ("unk", "cls", "sep")), model.file)
     lower = [normalizers.Lowercase()] if files.config.get("do_lower_case") is True else []
@@ -208,9 +232,10 @@ def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToke
 
 
 def _albert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """Like BigBird (Lan et al. 2020, arXiv:1909.11942), with normalisation of quotes, accents and upper case.
+    """Build the Unigram model of ALBERT: like BigBird, with normalization of quotes, accents and upper case.
 
-    A comma after a digit is always a piece of its own, even if the model has a piece with both.
+    A comma after a digit is always a separate piece, even if the model has a piece with both.
+    Source: Lan et al. 2020, arXiv:1909.11942.
     """
     quotes = [normalizers.Replace(pair, '"') for pair in ("``", "''")]
     accents = [] if files.config.get("keep_accents") is True else [normalizers.NFKD(), normalizers.StripAccents()]
@@ -224,7 +249,10 @@ def _is_digit_and_comma(piece: str) -> bool:
 
 
 def _big_bird(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    """A Unigram model whose pieces include all special tokens (Zaheer et al. 2020, arXiv:2007.14062)."""
+    """Build the Unigram model of BigBird, whose pieces include all special tokens.
+
+    Source: Zaheer et al. 2020, arXiv:2007.14062.
+    """
     return _bert_unigram(model.pieces, [], model, files)
 
 
@@ -260,10 +288,11 @@ _BUILDERS: Mapping[tuple[str, str], Callable[[SentencePieceModel, TokenizerFiles
 def unigram(
     pieces: Pieces, unk_id: int, steps: list[normalizers.Normalizer], split_first: bool = False
 ) -> LibraryTokenizer:
-    """A Unigram model that writes spaces as `▁` and puts one before the text.
+    """Build a Unigram model that writes spaces as `▁` and puts one before the text.
 
-    steps: normalisers, in order.
-    split_first: whether to split the text at white space of any kind first. Each run of it then counts as one space.
+    pieces: (text, log-probability) of each piece, by id. unk_id: id of the unknown token.
+    steps: normalizers, in order.
+    split_first: whether to first split the text at white space, so that each run of it counts as one space.
     """
     backend = LibraryTokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
     backend.normalizer = normalizers.Sequence(steps)
@@ -280,10 +309,12 @@ def _scored(tokens: Iterable[str], score: float = 0.0) -> list[tuple[str, float]
 def _add_tokens(
     backend: LibraryTokenizer, model: SentencePieceModel, files: TokenizerFiles, symbols: bool = True
 ) -> None:
-    """Add the tokens that are matched in a text before the text is split into pieces.
+    """Add special tokens to a tokenizer, which are found in a text before the text is split into pieces.
 
-    symbols: whether the user-defined symbols of the SentencePiece file are among them.
-    Settings of a token in the JSON files take precedence over those in the SentencePiece file.
+    They are the special tokens of the JSON files and the control symbols of the SentencePiece file, if the vocabulary
+    has them. For a token that is in both, the settings of the JSON files apply.
+
+    symbols: whether the user-defined symbols of the SentencePiece file are added too.
     """
     described = {token.content: token for token in (*files.added.values(), *files.roles.values())}
     own = [*model.control, *(AddedToken(text, normalized=False) for text in model.symbols if symbols)]

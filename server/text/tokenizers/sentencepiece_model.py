@@ -29,14 +29,16 @@ from server.text.tokens.tokenizer import TokenizerError
 UNIGRAM, BPE, CHARACTERS = 1, 2, 4
 """Values of `model_type`; 3 is a model of whole words."""
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""Kinds of pieces."""
+"""Values of a piece's `type` in the file."""
 
 _MAX_MESSAGE = {1: 4 * MAX_ENTRY + 64, 2: 4 << 20, 3: 4 << 20}
-"""Messages that are read, by their field numbers, and their most bytes: a piece, and the settings of the trainer and of
-the normaliser. Published settings have 300 KB."""
+"""Most bytes of a message in the file, by its field number. Other fields are not read.
+
+Field 1 is a piece, 2 the settings of the trainer, and 3 those of the normalizer. Published settings have 300 KB.
+"""
 
 Pieces = Sequence[tuple[str, float]]
-"""Vocabulary in the order of the ids: text and log-probability of each piece."""
+"""A vocabulary in the order of the ids: (text, log-probability) of each piece."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,13 @@ class SentencePieceModel:
     """The content of a SentencePiece model file.
 
     file: name of the file.
-    pieces: text and score of each piece.
-    kinds: kind of each piece.
-    charsmap: character map of the normaliser; empty for none.
+    pieces: (text, score) of each piece, by id.
+    kinds: kind of each piece (`NORMAL`, `UNKNOWN`...), by id.
+    charsmap: character map of the normalizer; empty for none.
     model_type: `UNIGRAM`, `BPE` or `CHARACTERS`; another value for a model of whole words.
     add_dummy_prefix: whether a space is added before each text.
-    remove_extra_whitespaces: whether spaces at both ends of a text, and all but one in between, are removed.
-    byte_fallback: whether an unknown character becomes the pieces of its bytes.
+    remove_extra_whitespaces: whether spaces at both ends of a text are removed, and runs of spaces become one space.
+    byte_fallback: whether an unknown character becomes one piece for each of its bytes.
     """
 
     file: str
@@ -64,10 +66,10 @@ class SentencePieceModel:
 
     @classmethod
     def read(cls, content: bytes, file: str) -> SentencePieceModel:
-        """Read a file.
+        """Parse a SentencePiece model file. file: its name, for error messages.
 
-        Raises TokenizerError for a file without pieces or with a setting that is not supported, ValueError or
-        IndexError for a damaged one.
+        Raises TokenizerError for a file without pieces, above a limit or with a setting that is not supported, and
+        ValueError or IndexError for a damaged file.
         """
         check(count_messages(content, MAX_ENTRIES), MAX_ENTRIES, "or more pieces", file)
         pieces: list[tuple[str, float]] = []
@@ -120,12 +122,12 @@ class SentencePieceModel:
 
     @property
     def symbols(self) -> list[str]:
-        """User-defined symbols, which are never split and never part of another piece."""
+        """Texts of the user-defined symbols, which are never split and never part of another piece."""
         return [text for text, kind in zip(self.texts, self.kinds, strict=True) if kind == USER_DEFINED]
 
     @property
     def control(self) -> list[AddedToken]:
-        """Control symbols."""
+        """The control symbols (such as `<s>`), as special tokens."""
         return [
             AddedToken(text, normalized=False, special=True)
             for text, kind in zip(self.texts, self.kinds, strict=True)
@@ -133,7 +135,12 @@ class SentencePieceModel:
         ]
 
     def renamed(self, names: Mapping[int, str]) -> SentencePieceModel:
-        """The model with other texts for some ids. Published files reserve pieces, which JSON files then name."""
+        """Return a copy of the model with other texts for some pieces, which become user-defined symbols.
+
+        Published files reserve pieces, and JSON files then give them names.
+
+        names: new text, by id. Ids outside the model and texts that it has already are ignored.
+        """
         known = set(self.texts)
         new = {index: name for index, name in names.items() if 0 <= index < len(self.pieces) and name not in known}
         pieces = [(new.get(index, text), score) for index, (text, score) in enumerate(self.pieces)]
@@ -141,7 +148,11 @@ class SentencePieceModel:
         return replace(self, pieces=pieces, kinds=kinds)
 
     def merges(self) -> list[tuple[str, str]]:
-        """All pairs of pieces that form a piece, in the order in which a BPE model merges them: highest score first."""
+        """Return all pairs of pieces that together are a piece, in the order in which BPE merges them.
+
+        Pairs whose piece has the highest score come first. Raises TokenizerError if the pieces or their pairs have too
+        many characters.
+        """
         check(sum(map(len, self.texts)), MAX_MERGED_CHARACTERS, "characters in its pieces", self.file)
         check_entries(self.texts, self.file)
         mergeable = [
@@ -165,7 +176,7 @@ class SentencePieceModel:
 
 
 def _raw(value: bytes | int) -> bytes:
-    """The bytes of a text in a protocol buffer. Raises ValueError for a number: `bytes` would take it as a length."""
+    """Return the bytes of a text field. Raises ValueError for an integer, which `bytes` would take for a length."""
     if isinstance(value, int):
         raise ValueError("a number in the place of a text")
     return value

@@ -1,6 +1,6 @@
-"""The tokenizer of a checkpoint of one vector per token: no tokens are added around a text.
+"""The tokenizer of a static embedding model (one vector per token): it adds no special tokens around a text.
 
-Model2Vec also drops the unknown token, because it has no meaning of its own. Sources: model2vec 0.10,
+Model2Vec also drops unknown tokens, because their vector has no meaning. Sources: model2vec 0.10,
 `StaticModel.tokenize`; sentence-transformers 6.2, `StaticEmbedding`.
 """
 
@@ -17,9 +17,9 @@ from server.text.tokens.tokenizer import Encoding
 
 
 class StaticTokenizer(FastTokenizer):
-    """A tokenizer that adds no tokens around a text.
+    """A tokenizer of the `tokenizers` library that adds no special tokens around a text.
 
-    dropped: id of a token that is left out of every text; None for none.
+    dropped: id of the token that is removed from every text; None for no token.
     """
 
     def __init__(self, backend: LibraryTokenizer, files: TokenizerFiles, dropped: int | None) -> None:
@@ -51,12 +51,15 @@ class StaticTokenizer(FastTokenizer):
 
 
 def static_tokenizer(backend: LibraryTokenizer, files: TokenizerFiles, drops_unknown: bool) -> StaticTokenizer:
-    """The tokenizer of a checkpoint. drops_unknown: leave the unknown token out of texts, as Model2Vec does."""
+    """Create the tokenizer of a static embedding model.
+
+    drops_unknown: whether unknown tokens are removed from texts, as in Model2Vec.
+    """
     return StaticTokenizer(backend, files, _unknown(backend) if drops_unknown else None)
 
 
 def _unknown(backend: LibraryTokenizer) -> int | None:
-    """Id of the token for text outside the vocabulary; None without one."""
+    """Id of the token for text outside the vocabulary; None for a model without such a token."""
     model = backend.model
     if hasattr(model, "unk_token"):
         index: int | None = None if model.unk_token is None else backend.token_to_id(model.unk_token)

@@ -12,10 +12,10 @@ from server.text.tokens.tokenizer import TokenizerError
 
 
 def set_template(backend: LibraryTokenizer, single: list[str], pair: list[str], special: Iterable[str]) -> None:
-    """Set the template of a tokenizer.
+    """Set the special tokens that a tokenizer adds around texts.
 
-    single: template of one text: special tokens, and `$A` for the text. `:1` after a part sets its token type.
-    pair: template of a pair of texts, `$A` and `$B`.
+    single: template for one text: special tokens, and `$A` for the text. `:1` after a part sets its token type to 1.
+    pair: template for a pair of texts, `$A` and `$B`.
     special: the special tokens in both templates; the vocabulary must contain them.
     """
     ids = [(token, backend.token_to_id(token)) for token in special]
@@ -23,14 +23,18 @@ def set_template(backend: LibraryTokenizer, single: list[str], pair: list[str], 
 
 
 def set_bert_template(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
-    """`[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`; the second text and its `[SEP]` have token type 1."""
+    """Set BERT's templates, `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. `B [SEP]` has token type 1."""
     cls, sep = files.roles["cls"].content, files.roles["sep"].content
     pair = [f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"]
     set_template(backend, pair[:3], pair, (cls, sep))
 
 
 def set_configured_template(backend: LibraryTokenizer, files: TokenizerFiles) -> None:
-    """The begin and end tokens that `add_bos_token` and `add_eos_token` of `tokenizer_config.json` ask for."""
+    """Set templates with the begin and end tokens for which `tokenizer_config.json` asks.
+
+    `add_bos_token` and `add_eos_token` decide. The second text of a pair has its own begin and end tokens, and token
+    type 1.
+    """
     bos, eos = (
         files.roles[role].content if files.config.get(f"add_{role}_token") and role in files.roles else None
         for role in ("bos", "eos")
@@ -44,7 +48,7 @@ def set_configured_template(backend: LibraryTokenizer, files: TokenizerFiles) ->
 
 
 def require_tokens(vocabulary: Iterable[str], tokens: Iterable[str], file: str) -> None:
-    """Raise TokenizerError, naming the file, unless the vocabulary contains all tokens."""
+    """Raise TokenizerError unless the vocabulary contains all tokens. file: name of the file, for the message."""
     known = set(vocabulary)
     missing = [token for token in tokens if token not in known]
     if missing:

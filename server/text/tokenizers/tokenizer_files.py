@@ -23,7 +23,7 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _MAX_LENGTH_LIMIT = 10_000_000
 """Larger values of `model_max_length` mean that there is no limit."""
 _MAX_NAME = 60
-"""Characters of a class name that a message may show."""
+"""Most characters of a class name that an error message shows."""
 _KINDS = {
     "bert": "bert",
     "distilbert": "bert",
@@ -95,13 +95,19 @@ _KINDS = {
     "clip": "clip",
     "clip_text_model": "clip",
 }
-"""Kinds by the class of a tokenizer, and by the `model_type` of a checkpoint whose files name no class."""
+"""Kind of a tokenizer, by the short name of its class, or by `model_type` if the files name no class.
+
+The short name is in lower case, without `Tokenizer` and `Fast`.
+"""
 _WORD_SPLITTERS = {
     "roformer": "jieba",
     "biogpt": "the Moses tokenizer",
     "bertjapanese": "MeCab, Sudachi or Juman++",
 }
-"""Tokenizers that first split a text into words with another program, which their files do not contain."""
+"""Tokenizers that are refused, because they first split a text into words with the named program.
+
+Keys are short names of tokenizer classes.
+"""
 _ROBERTA_ROLES = {
     "bos": "<s>",
     "eos": "</s>",
@@ -145,15 +151,15 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
 class TokenizerFiles:
     """The settings of a checkpoint's tokenizer.
 
-    kind: the family whose conventions apply (`bert`, `gpt2`, `roberta`, `t5`, `deberta`, `mbart`...), or empty.
-    class_name: class of the tokenizer that the files name, else their `model_type`; empty where they name neither.
-    roles: special tokens by role (`bos`, `eos`...). Includes defaults of the kind, which a vocabulary may lack.
-    stated_roles: the roles that the files name themselves.
+    kind: the family whose conventions apply (`bert`, `gpt2`, `roberta`, `t5`...); empty for an unknown family.
+    class_name: class of the tokenizer that the files name, else their `model_type`; empty if they name neither.
+    roles: special tokens by role (`bos`, `eos`...). Includes defaults of the kind, which the vocabulary may lack.
+    stated_roles: the roles whose token the files name.
     added: added tokens by id.
     extra_special: further special tokens, without a role.
-    clean_up: whether decoding applies `clean_up_tokenization_spaces`.
-    max_length: maximum number of tokens; None without a usable limit.
-    config: the content of `tokenizer_config.json`.
+    clean_up: whether decoding removes spaces before punctuation (`clean_up_tokenization_spaces`).
+    max_length: maximum number of tokens of a text; None for no limit.
+    config: contents of `tokenizer_config.json`.
     lower_case: whether texts are lower-cased first (a setting of sentence-transformers).
     """
 
@@ -170,7 +176,10 @@ class TokenizerFiles:
 
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
-    """Read a JSON object of a checkpoint. Empty for a missing file; raises TokenizerError for a damaged one."""
+    """Read a JSON object from a file of a checkpoint. Empty if the file is missing.
+
+    name: name of the file. Raises TokenizerError for a file that is damaged or holds no object.
+    """
     try:
         content = read_json_file(directory, name)
     except NotJson as error:
@@ -183,9 +192,9 @@ def read_json(directory: Path, name: str) -> dict[str, Any]:
 
 
 def read_tokenizer_files(directory: Path) -> TokenizerFiles:
-    """Read the JSON files of a checkpoint directory.
+    """Read the JSON files of a tokenizer from a checkpoint directory.
 
-    Raises TokenizerError for a damaged file, and for a tokenizer that needs another program.
+    Raises TokenizerError for a damaged file, for too many added tokens, and for a tokenizer that needs another program.
     """
     config = read_json(directory, "tokenizer_config.json")
     class_name = _class_name(config, directory)
@@ -242,13 +251,13 @@ def read_tokenizer_files(directory: Path) -> TokenizerFiles:
 
 
 def _sentence_settings(directory: Path) -> dict[str, Any]:
-    """The settings of a sentence-transformers checkpoint, from the first of their files that exists."""
+    """Read the settings of a sentence-transformers checkpoint from the first settings file that exists; else empty."""
     found = (read_json(directory, name) for name in SETTINGS_FILES)
     return next((settings for settings in found if settings), {})
 
 
 def _class_name(config: Mapping[str, Any], directory: Path) -> str:
-    """Class of the tokenizer, else `model_type` of the checkpoint, else an empty string."""
+    """The name of the tokenizer's class, else the checkpoint's `model_type`, else an empty string."""
     model = {} if config.get("tokenizer_class") else read_json(directory, "config.json")
     return str(config.get("tokenizer_class") or model.get("tokenizer_class") or model.get("model_type") or "")
 

@@ -26,7 +26,10 @@ _BYTE_LEVEL_KINDS = ("gpt2", "roberta", "deberta", "blenderbot")
 
 
 def build_word_piece(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
-    """The tokenizer of `vocab.txt`, with BERT's template or MPNet's."""
+    """Build a WordPiece tokenizer from `vocab.txt`. It adds special tokens like MPNet for its kind, else like BERT.
+
+    Raises TokenizerError for another kind of tokenizer, too many lines, or missing special tokens.
+    """
     refuse_other_kinds("vocab.txt", _WORD_PIECE_KINDS, files)
     check_lines(read_bounded(path), "vocab.txt")
     vocabulary, config = models.WordPiece.read_file(str(path)), files.config
@@ -45,11 +48,13 @@ def build_word_piece(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
 def word_piece(
     vocabulary: dict[str, int], files: TokenizerFiles, file: str, *, lower_case: bool, strip_accents: bool | None
 ) -> LibraryTokenizer:
-    """A WordPiece model without a template.
+    """Build a WordPiece tokenizer that adds no special tokens around texts.
 
+    vocabulary: id of each token.
     file: name of the file with the vocabulary, for error messages.
-    strip_accents: None for the same as `lower_case`.
-    Raises TokenizerError if the vocabulary lacks special tokens.
+    lower_case: whether texts are lower-cased.
+    strip_accents: whether accents are removed; None for the same as `lower_case`.
+    Raises TokenizerError if the vocabulary lacks special tokens, or the files name none.
     """
     missing = [role for role in ("unk", "cls", "sep") if role not in files.roles]
     if missing:
@@ -69,9 +74,11 @@ def word_piece(
 
 
 def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) -> LibraryTokenizer:
-    """The byte-level tokenizer of `vocab.json` and `merges.txt`. Raises TokenizerError.
+    """Build a byte-level BPE tokenizer from `vocab.json` and `merges.txt`.
 
-    It adds the special tokens of RoBERTa, DeBERTa or Blenderbot, or for GPT-2 those that the configuration asks for.
+    It adds special tokens around texts as RoBERTa, DeBERTa or Blenderbot does, by its kind. For GPT-2, it adds the
+    tokens for which `tokenizer_config.json` asks.
+    Raises TokenizerError for another kind, missing or too large files, wrong merges, and missing special tokens.
     """
     refuse_other_kinds("merges.txt", _BYTE_LEVEL_KINDS, files)
     vocab_path = file_in(directory, "vocab.json")
@@ -108,9 +115,11 @@ def build_byte_level(directory: Path, merges_path: Path, files: TokenizerFiles) 
 
 
 def build_characters(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
-    """The tokenizer of a `vocab.json` of characters. A token of its own stands for the space between words.
+    """Build a character tokenizer from `vocab.json`, for a speech model with a CTC head.
 
-    With `do_lower_case`, whose entries are upper case, texts are lower case.
+    The token `word_delimiter_token` stands for a space. With `do_lower_case`, the vocabulary has upper-case letters,
+    and texts are lower case.
+    Raises TokenizerError for another kind of tokenizer, a damaged file, and settings that are not supported.
     """
     refuse_other_kinds("vocab.json", ("ctc",), files)
     try:
@@ -142,9 +151,10 @@ def build_characters(path: Path, files: TokenizerFiles) -> LibraryTokenizer:
 
 
 def byte_pairs(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], file: str, **settings: Any) -> models.BPE:
-    """A model of byte-pair merges. settings: those of the `tokenizers` library.
+    """Build a BPE model of the `tokenizers` library.
 
-    file: name of the file with the merges, for error messages.
+    vocabulary: id of each token. merges: pairs of tokens in the order of their ranks.
+    file: name of the file with the merges, for error messages. settings: further arguments of the library's model.
     Raises TokenizerError for a merge that is not a pair of tokens, or whose result is not a token.
     """
     # The library has an error without the place, or panics and prints a backtrace.
@@ -157,7 +167,10 @@ def byte_pairs(vocabulary: dict[str, int], merges: Sequence[tuple[str, ...]], fi
 
 
 def refuse_other_kinds(file: str, kinds: Sequence[str], files: TokenizerFiles) -> None:
-    """Raise TokenizerError unless the tokenizer is of one of these kinds. Others split texts with other rules."""
+    """Raise TokenizerError unless the tokenizer's kind is in `kinds`; other kinds split texts by other rules.
+
+    file: name of the vocabulary file, for the message.
+    """
     if files.kind not in kinds:
         raise TokenizerError(
             f"{file} without tokenizer.json is supported for {', '.join(kinds)}, but not for "

@@ -1,1 +1,1 @@
-"""The protocol of tokenizers, and what is done with tokens: text in parts, bytes, bounds, windows, pairs."""
+"""The protocol of tokenizers, and work on tokens: incremental decoding, bytes, bounds, windows, pairs of texts."""

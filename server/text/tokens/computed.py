@@ -10,7 +10,10 @@ Item = TypeVar("Item", covariant=True)
 
 
 class Computed(Sequence[Item]):
-    """A sequence of `length` items, equal to one with equal items. item: computes the item at an index."""
+    """A sequence of `length` items that are computed when they are read. Equal to a `Computed` with equal items.
+
+    item: computes the item at an index, which is never negative.
+    """
 
     def __init__(self, length: int, item: Callable[[int], Item]) -> None:
         self._length = length

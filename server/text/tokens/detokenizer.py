@@ -16,16 +16,17 @@ _CONTEXT_TOKENS = 16
 
 
 class IncrementalDetokenizer:
-    """The detokenizer of one completion.
+    """Turns the tokens of one completion into text, as they come.
 
     tokenizer: tokenizer of the model.
-    prompt_ids: prompt that the completion continues, so that a space between them is kept. Empty for a completion
-        without a prompt, whose text is `tokenizer.decode(ids)`.
+    prompt_ids: token ids of the prompt that the completion continues, so that a space between the two is kept. Empty
+        for a completion without a prompt, whose text is `tokenizer.decode(ids)`.
     skip_special_tokens: whether special tokens add no text.
     stop: strings that end the completion.
-    include_stop: whether to keep the stop string in the text.
-    token_bytes: decode by these bytes instead of the tokenizer's decoder.
-    show_names: with token_bytes, whether a token without bytes that is not skipped shows its vocabulary entry.
+    include_stop: whether the text ends with the stop string that was found.
+    token_bytes: bytes of each token, by which to decode instead of the tokenizer's decoder; None for the decoder.
+    show_names: with `token_bytes`, whether a token without bytes (a special token) is shown by its name, unless
+        special tokens are skipped.
     """
 
     def __init__(
@@ -55,24 +56,27 @@ class IncrementalDetokenizer:
 
     @property
     def stopped(self) -> str | None:
-        """The stop string that ended the completion, or None."""
+        """The stop string that ended the completion; None if none was found."""
         return self._stop.found
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """The text that is certain after these tokens; empty after a stop string."""
+        """Add tokens. Returns the text that became final; empty after a stop string."""
         return "".join([self.push_one(token_id) for token_id in token_ids])
 
     def push_one(self, token_id: int) -> str:
-        """The text that is certain after this token; empty after a stop string."""
+        """Add a token. Returns the text that became final; empty after a stop string."""
         text = self._stream.push(token_id)
         return self._stop.push(self._without_prompt(text) if self._prompt_rest else text)
 
     def finish(self) -> str:
-        """The text that was held back. Nothing may be pushed afterwards."""
+        """Return the text that was held back. Nothing may be pushed afterwards."""
         return self._stop.push(self._without_prompt(self._stream.finish())) + self._stop.finish()
 
     def flush(self) -> str:
-        """The text that was held back. Called at a special token that is reported separately and ends the text."""
+        """Return the text that was held back, before a special token that is reported separately.
+
+        More tokens may be pushed afterwards.
+        """
         held = self._stream.fork().finish()
         text, self._prompt_rest = self._without_prompt(held), held
         return self._stop.push(text) + self._stop.finish()
@@ -88,10 +92,10 @@ class IncrementalDetokenizer:
 
 
 def _context(prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Sequence[int]:
-    """The end of a prompt: its last 16 tokens that are not special, and all tokens between them.
+    """Return the end of a prompt: its last 16 tokens that are not special, and the special tokens between them.
 
-    Starts earlier if it would start with a byte token, because byte tokens can only be decoded as a whole run. Returns
-    the whole prompt if it is shorter.
+    The end is longer if it would start with a byte token, because a run of byte tokens can only be decoded as a whole.
+    A shorter prompt is returned whole.
     """
     num_text_tokens = 0
     for index in range(len(prompt_ids) - 1, -1, -1):
@@ -103,13 +107,14 @@ def _context(prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Sequence[int]:
 
 
 class StopStrings:
-    """Passes text through up to the first complete stop string. If two end at the same place, the longer one is taken.
+    """Passes text through up to the first complete stop string.
 
-    Each string is matched character by character with the algorithm of Knuth, Morris and Pratt (1977). The work per
-    character does not grow with the text, and the length of a possible beginning of a stop string is always known.
+    If two stop strings end at the same place, the longer one is taken. Each is matched character by character with the
+    algorithm of Knuth, Morris and Pratt (1977), so that the work per character does not grow with the text.
 
-    stop: the strings.
-    include: whether to keep the stop string in the text.
+    stop: the stop strings.
+    include: whether the text ends with the stop string that was found.
+    found: the stop string that was found, or None.
     """
 
     def __init__(self, stop: Sequence[str], include: bool) -> None:
@@ -136,7 +141,7 @@ class StopStrings:
         return text[:certain]
 
     def finish(self) -> str:
-        """The text that was held back. A stop string cannot begin before this call and end after it."""
+        """Return the text that was held back. A stop string is not found across this call."""
         held, self._held = self._held, ""
         self._matched = [0] * len(self._strings)
         return held
@@ -154,7 +159,7 @@ class StopStrings:
 
 
 def _borders(string: str) -> list[int]:
-    """For each prefix of `string`, the length of its longest proper prefix that is also its suffix."""
+    """For each prefix of `string`, return the length of the longest shorter prefix that is also its suffix."""
     table = [0] * len(string)
     matched = 0
     for index in range(1, len(string)):

@@ -1,8 +1,9 @@
-"""Calls of the `tokenizers` library with the text of a request: a panic fails one request, and a hang is contained.
+"""Call the `tokenizers` library so that its faults fail single requests only.
 
-A panic is a fault of the library's Rust code. Python sees it as a BaseException, which would pass all handlers. A call
-cannot be stopped: it runs in a thread until it ends. The bounds of `server.text.tokenizers.components` keep calls
-short. Where they overlook an expression that takes too long, further texts are refused, so that few threads hang.
+A panic of the library's Rust code is a BaseException in Python, which would pass all handlers. It becomes an error of
+the request. A call cannot be stopped: it keeps its thread until it ends. The limits of
+`server.text.tokenizers.components` keep calls short. If a call still takes too long, further texts are refused, so that
+few threads hang.
 """
 
 from __future__ import annotations
@@ -16,16 +17,22 @@ from types import TracebackType
 from server.errors import EngineFailure
 
 BUSY_SECONDS = 60.0
-"""Sixteen of the largest texts at once take ten seconds on two slow cores."""
+"""Running time of a call after which further calls are refused.
+
+Sixteen of the largest texts at once take ten seconds on two slow cores.
+"""
 
 
 def panic_of(error: BaseException) -> BaseException | None:
-    """The error, if it is a panic. Its class cannot be imported, only recognised by its name."""
+    """Return the error if it is a panic of Rust code, else None. The class of panics can only be known by its name."""
     return error if type(error).__name__ == "PanicException" else None
 
 
 class LibraryCalls:
-    """The calls of one tokenizer that are in progress. Safe to use from several threads. clock: current time."""
+    """Keeps track of the calls of one tokenizer that are in progress. Safe to use from several threads.
+
+    clock: returns the current time in seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,9 +40,10 @@ class LibraryCalls:
         self._numbers = itertools.count()
 
     def call(self) -> AbstractContextManager[None]:
-        """A block with one call.
+        """Return the context manager for a block that calls the library.
 
-        Raises EngineFailure for a panic, and instead of the call while another one has run for `BUSY_SECONDS`.
+        Raises EngineFailure at the start of the block if another call has run for `BUSY_SECONDS`, and at its end if the
+        library panicked or raised a plain Exception.
         """
         return _Call(self._started, next(self._numbers), self._clock)
 

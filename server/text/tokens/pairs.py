@@ -1,4 +1,4 @@
-"""Pairs of texts, joined from tokens of each text, so that a text that is in many pairs is tokenized once."""
+"""Join the tokens of two texts to a pair, so that a text that is in many pairs is tokenized only once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _SAMPLES = ("a", "A", "1", ".", "\u4e2d")
 
 
 class NoPairs(ValueError):
-    """A tokenizer gives no tokens for any sample text, so its pairs cannot be joined."""
+    """The pairs of a tokenizer cannot be joined, because no sample text shows which special tokens it adds."""
 
 
 @dataclass(frozen=True)
 class PairTemplate:
     """Special tokens and token types of a pair of texts.
 
-    before, between, after: (token id, type) of the special tokens around the two texts.
+    before, between, after: (token id, token type) of the special tokens around the two texts.
     types: token type of each text.
-    once: a separator is not repeated (ByT5). If the first text ends with the first token of `between`, the token
-        is not added again. The same holds for the second text and `after`.
+    once: whether the end token is not repeated (ByT5): if the first text ends with the first token of `between`, the
+        token is not added again. The same holds for the second text and `after`.
     """
 
     before: tuple[tuple[int, int], ...]
@@ -32,7 +32,7 @@ class PairTemplate:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> PairTemplate:
-        """The template of a tokenizer, from a sample pair. Raises NoPairs."""
+        """Find the template of a tokenizer by tokenizing a sample pair. Raises NoPairs if no sample shows it."""
         for sample in _SAMPLES:
             (alone,) = tokenizer.encode([sample], add_special_tokens=False, offsets=False)
             (pair,) = tokenizer.encode([sample], pairs=[sample], offsets=False)
@@ -57,11 +57,11 @@ class PairTemplate:
 
     @property
     def num_special(self) -> int:
-        """Special tokens of a pair, if none is left out."""
+        """Number of special tokens in a pair, if none is left out."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def join(self, first: Sequence[int], second: Sequence[int]) -> Encoding:
-        """The encoding of a pair. first, second: token ids of the texts, without special tokens."""
+        """Return the encoding of a pair, without offsets. first, second: token ids of the texts alone."""
         between = self.between[1:] if self._is_repeated(first, self.between) else self.between
         after = self.after[1:] if self._is_repeated(second, self.after) else self.after
         parts = (
@@ -83,7 +83,7 @@ class PairTemplate:
 
 
 def _ends_once(tokenizer: Tokenizer, sample: str) -> bool:
-    """Whether the tokenizer leaves out its end token after a text that already ends with it, as ByT5 does."""
+    """Whether the tokenizer leaves out its end token after a text that already ends with this token, as ByT5 does."""
     end = None if tokenizer.special.eos is None else tokenizer.id_to_token(tokenizer.special.eos)
     if end is None:
         return False
@@ -96,7 +96,10 @@ def _ends_once(tokenizer: Tokenizer, sample: str) -> bool:
 
 
 def lengths_in(room: int, first: int, second: int) -> tuple[int, int]:
-    """Tokens that two texts of these lengths keep in `room` tokens. The longer text loses tokens first."""
+    """Return how many tokens each of two texts keeps in `room` tokens together. The longer text loses tokens first.
+
+    first, second: number of tokens of each text.
+    """
     room = max(room, 0)
     if first + second <= room:
         return first, second

@@ -1,6 +1,6 @@
-"""Weights of the tokens of a query, which need no model: inference-free SPLADE.
+"""Sparse embeddings of queries from stored token weights, without running a model: inference-free SPLADE.
 
-Documents go through a masked language model; the sparse vector of a query has one stored weight for each of its tokens.
+Documents go through a masked language model. The sparse vector of a query has a stored weight for each of its tokens.
 Sources: Geng et al. 2024, arXiv:2411.04403; `SparseStaticEmbedding` of sentence-transformers 6.2.
 """
 
@@ -19,35 +19,37 @@ from weights.sentence_modules import STATIC_WEIGHTS, Side, side_modules
 from weights.token_weights import read_vector
 
 _TOKENIZER_PARTS = ("model", "added_tokens", "normalizer", "pre_tokenizer")
-"""Parts of `tokenizer.json` that decide the ids of a text without the tokens around it."""
+"""Members of `tokenizer.json` that decide the token ids of a text, not counting special tokens around it."""
 
 
 class QueryWeightsError(ValueError):
-    """The weights of queries cannot be read. The message is one line and names files without directories."""
+    """The token weights of queries cannot be used. The message is one line and names files without directories."""
 
 
 @dataclass(frozen=True)
 class QueryWeights:
-    """Weights of the tokens of a query.
+    """Stored token weights for queries.
 
-    weights: [vocabulary], float32.
-    sides: roles of a text that are weighted so; None is a text without one.
+    weights: [vocab_size], float32; weight of each token id.
+    sides: roles of texts (`query`, `document`) that are embedded with the weights. None in it means texts without a
+        role.
     """
 
     weights: NDArray[np.float32]
     sides: frozenset[Side | None]
 
     def vector(self, token_ids: Iterable[int]) -> tuple[list[int], NDArray[np.float32]]:
-        """Vocabulary entries with a weight, ascending, and their weights."""
+        """Return the sparse vector of a text: its token ids with a nonzero weight, ascending, and their weights."""
         ids = np.unique(np.fromiter(token_ids, dtype=np.int64))
         ids = ids[self.weights[ids] != 0]
         return ids.tolist(), self.weights[ids]
 
 
 def query_weights(directory: Path, vocab_size: int) -> QueryWeights | None:
-    """The weights of a checkpoint whose queries have them; None for another checkpoint.
+    """Read the token weights of a checkpoint; None for a checkpoint without such weights.
 
-    vocab_size: size of the tokenizer's vocabulary. Raises QueryWeightsError or ResolveError, one line.
+    vocab_size: size of the tokenizer's vocabulary. Raises QueryWeightsError for fewer weights, and for a tokenizer of
+    queries that differs from that of documents; ResolveError for a link out of the directory.
     """
     folders: dict[Side | None, str] = {}
     sides: tuple[Side | None, ...] = (None, "query")
@@ -68,7 +70,10 @@ def query_weights(directory: Path, vocab_size: int) -> QueryWeights | None:
 
 
 def _check_tokenizer(directory: Path, folder: str) -> None:
-    """Raise QueryWeightsError if the tokenizer of queries differs from the tokenizer of documents."""
+    """Raise QueryWeightsError if the tokenizer for queries differs from the tokenizer for documents, or is damaged.
+
+    folder: folder of the query encoder in the checkpoint.
+    """
     own, other = file_in(directory, f"{folder}/tokenizer.json"), file_in(directory, "tokenizer.json")
     if own is None or other is None:
         return

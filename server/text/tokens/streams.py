@@ -1,9 +1,9 @@
-"""Incremental decoders: token ids go in one by one, and text that later tokens cannot change comes out.
+"""Incremental decoders: they take one token id at a time, and return the text that later tokens cannot change.
 
-The decoder of a tokenizer is a chain of steps over the whole list of tokens. Each class here is one such step for a
-list that still grows. Its output is final; text that may still change is held back until `finish`. The concatenated
-output equals the decoder's text exactly. The held-back text is bounded, with one exception: a run of byte tokens
-(`<0xE2>`) is held back as a whole, because one invalid byte changes the text of the whole run.
+The decoder of a tokenizer is a chain of steps over the whole list of tokens. Each step class here does one such step
+while the list still grows. Its output is final; text that may still change is held back until `finish`. The
+concatenated output equals the decoder's text exactly. Little text is held back, with one exception: a run of byte
+tokens (`<0xE2>`) is held back as a whole, because one invalid byte changes the text of the whole run.
 
 The steps are those of the `tokenizers` library: https://huggingface.co/docs/tokenizers/api/decoders.
 """
@@ -21,26 +21,26 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class UnknownDecoder(ValueError):
-    """There is no incremental version of a decoder. The message names it."""
+    """A decoder of `tokenizer.json` has no incremental version here. The message names the decoder."""
 
 
 class TokenStream(Protocol):
     """Incremental decoder of one completion: token ids to text."""
 
     def push(self, token_id: int) -> str:
-        """Add a token and return the text that is now certain."""
+        """Add a token. Returns the text that became final."""
 
     def finish(self) -> str:
         """Return the text that was held back. Nothing may be pushed afterwards."""
 
     def fork(self) -> TokenStream:
-        """An independent stream in the same state."""
+        """Return an independent stream in the same state."""
 
 
 class TokenStep(Protocol):
-    """One step of a decoder that takes and gives tokens. Each call returns the tokens that later ones cannot change.
+    """One step of a decoder that turns tokens into tokens. Each call returns the tokens that became final.
 
-    Steps assign new state to their attributes and never change it in place, so that a shallow copy is independent.
+    Values of attributes are replaced and never changed in place, so that a shallow copy of a step is independent.
     """
 
     def push(self, token: str) -> list[str]: ...
@@ -49,7 +49,10 @@ class TokenStep(Protocol):
 
 
 class TextStep(Protocol):
-    """One step of a decoder that takes and gives text, after the tokens are concatenated."""
+    """One step of a decoder that changes text, after the tokens are concatenated. Calls return the final text.
+
+    Values of attributes are replaced and never changed in place, so that a shallow copy of a step is independent.
+    """
 
     def push(self, text: str) -> str: ...
 
@@ -57,7 +60,7 @@ class TextStep(Protocol):
 
 
 class DecoderChain:
-    """Token steps followed by text steps: vocabulary entries to text."""
+    """A decoder from tokens (vocabulary entries) to text: token steps, then text steps on the concatenated tokens."""
 
     def __init__(self, token_steps: Sequence[TokenStep], text_steps: Sequence[TextStep]) -> None:
         self._token_steps = token_steps
@@ -75,7 +78,7 @@ class DecoderChain:
         return text
 
     def fork(self) -> DecoderChain:
-        """An independent copy in the same state."""
+        """Return an independent copy in the same state."""
         return DecoderChain([copy(step) for step in self._token_steps], [copy(step) for step in self._text_steps])
 
 
@@ -94,11 +97,11 @@ def _push_text(steps: Sequence[TextStep], text: str) -> str:
 
 
 class VocabularyStream:
-    """Decodes token ids through a vocabulary and a chain. Implements `TokenStream`.
+    """Decodes token ids with a vocabulary and a decoder chain. Implements `TokenStream`.
 
-    id_to_token: vocabulary entry of an id; None outside the vocabulary.
-    chain: the decoder; owned by this stream.
-    skipped: ids that add no text.
+    id_to_token: returns the token of an id; None outside the vocabulary.
+    chain: the decoder; owned and changed by this stream.
+    skipped: ids of tokens that add no text.
     """
 
     def __init__(self, id_to_token: Callable[[int], str | None], chain: DecoderChain, skipped: frozenset[int]) -> None:
@@ -119,7 +122,7 @@ class VocabularyStream:
 
 
 class MapTokens:
-    """Applies one function to every token."""
+    """Token step that applies one function to every token."""
 
     def __init__(self, function: Callable[[str], str]) -> None:
         self._function = function
@@ -132,7 +135,7 @@ class MapTokens:
 
 
 class MapFirstToken:
-    """Applies one function to the first token and another to the rest."""
+    """Token step that applies one function to the first token, and another function to all others."""
 
     def __init__(self, first: Callable[[str], str], rest: Callable[[str], str]) -> None:
         self._function, self._rest = first, rest
@@ -146,7 +149,10 @@ class MapFirstToken:
 
 
 class MapLastToken:
-    """Applies one function to the last token and another to the rest. Holds one token back."""
+    """Token step that applies one function to the last token, and another function to all others.
+
+    It holds one token back, because the token may be the last one.
+    """
 
     def __init__(self, last: Callable[[str], str], rest: Callable[[str], str]) -> None:
         self._last, self._rest = last, rest
@@ -161,7 +167,7 @@ class MapLastToken:
 
 
 class DecodeByteFallback:
-    """Decodes each run of byte tokens (`<0xE2>`) as UTF-8. A run that is not UTF-8 gives one U+FFFD per byte."""
+    """Token step that decodes each run of byte tokens (`<0xE2>`) as UTF-8. An invalid run gives one U+FFFD per byte."""
 
     def __init__(self) -> None:
         self._run = b""
@@ -184,13 +190,13 @@ class DecodeByteFallback:
 
 
 def byte_of(token: str) -> int | None:
-    """The byte of a byte token such as `<0xE2>`; None for any other token."""
+    """Return the value (0 to 255) of a byte token such as `<0xE2>`; None for any other token."""
     match = _BYTE_TOKEN.fullmatch(token)
     return int(match[1], 16) if match else None
 
 
 class DecodeByteLevel:
-    """Decodes tokens in GPT-2's byte alphabet to text (Radford et al. 2019, section 2.2)."""
+    """Token step that decodes tokens in GPT-2's byte alphabet to text (Radford et al. 2019, section 2.2)."""
 
     def __init__(self) -> None:
         self._incomplete = b""
@@ -208,7 +214,10 @@ class DecodeByteLevel:
 
 @lru_cache(1 << 14)
 def byte_level(token: str) -> bytes:
-    """The bytes of a token in `byte_alphabet`. A token with other characters (an added token) gives its UTF-8 bytes."""
+    """Return the bytes of a token that is written in GPT-2's byte alphabet.
+
+    A token with other characters (an added token) gives its UTF-8 bytes.
+    """
     alphabet = byte_alphabet()
     try:
         return bytes([alphabet[character] for character in token])
@@ -218,9 +227,10 @@ def byte_level(token: str) -> bytes:
 
 @cache
 def byte_alphabet() -> Mapping[str, int]:
-    """The byte of each character of GPT-2's alphabet.
+    """Return the byte that each character of GPT-2's alphabet stands for.
 
-    Bytes that are printable in Latin-1 stand for themselves. The others are the characters from U+0100 on, in order.
+    Bytes that are printable characters in Latin-1 are written as these characters. The other bytes are written as the
+    characters from U+0100 on, in order.
     """
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -231,7 +241,10 @@ def byte_alphabet() -> Mapping[str, int]:
 
 
 class ReplaceText:
-    """Replaces every `old` by `new`, from left to right. Holds back an end that may be the beginning of `old`."""
+    """Text step that replaces every `old` by `new`, from left to right.
+
+    It holds back an end of the text that may be the beginning of `old`.
+    """
 
     def __init__(self, old: str, new: str) -> None:
         self._old, self._new = old, new
@@ -248,7 +261,7 @@ class ReplaceText:
 
 
 class StripCharacter:
-    """Removes at most `start` leading and `stop` trailing copies of the character `content`."""
+    """Text step that removes at most `start` leading and `stop` trailing copies of the character `content`."""
 
     def __init__(self, content: str, start: int, stop: int) -> None:
         self._content, self._start, self._stop = content, start, stop
@@ -270,7 +283,7 @@ class StripCharacter:
 
 
 class StripWhitespace:
-    """Removes white space at both ends, as `str.strip` does."""
+    """Text step that removes white space at both ends of a text, as `str.strip` does."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -305,12 +318,15 @@ _WORD_PIECE_CLEAN_UP = (*_CLEAN_UP[:5], (" n't", "n't"), (" 'm", "'m"), (" do no
 
 
 def clean_up_steps() -> list[TextStep]:
-    """The replacements of `clean_up_tokenization_spaces`, in their order."""
+    """Return the text steps of `clean_up_tokenization_spaces`: no spaces before punctuation and contractions."""
     return [ReplaceText(old, new) for old, new in _CLEAN_UP]
 
 
 def clean_up(text: str, replacements: Sequence[tuple[str, str]] = _CLEAN_UP) -> str:
-    """Apply the replacements of `clean_up_tokenization_spaces` to a whole text."""
+    """Remove the spaces before punctuation and contractions in a whole text (`clean_up_tokenization_spaces`).
+
+    replacements: (old, new) texts, in the order in which they are applied.
+    """
     for old, new in replacements:
         text = text.replace(old, new)
     return text
@@ -320,11 +336,11 @@ def clean_up(text: str, replacements: Sequence[tuple[str, str]] = _CLEAN_UP) -> 
 
 
 def decoder_chain(decoder: Mapping[str, Any] | None, final_steps: Sequence[TextStep] = ()) -> DecoderChain:
-    """The chain of a decoder.
+    """Create the incremental version of a decoder.
 
     decoder: the object `decoder` of `tokenizer.json`; None joins tokens with spaces.
     final_steps: text steps to append.
-    Raises UnknownDecoder for a step that has no incremental version.
+    Raises UnknownDecoder for a part of the decoder that has no incremental version.
     """
     if decoder is None:
         return DecoderChain([MapFirstToken(str, lambda token: " " + token)], final_steps)

@@ -1,4 +1,4 @@
-"""A regular expression that finds many texts at once, in time that does not grow with their number."""
+"""A regular expression that searches for many texts at once, in time that does not grow with their number."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 MAX_CHARACTERS = 256
-"""Longer texts are left out. Added tokens have at most some dozen characters."""
+"""Longest text that is searched for; longer ones are ignored. Added tokens have at most a few dozen characters."""
 
 
 def text_pattern(texts: Iterable[str]) -> re.Pattern[str] | None:
-    """The expression that finds the texts, the longest one at each place; None without any."""
+    """Return an expression that finds the longest of the texts at each place; None if there are no texts."""
     return _pattern(tuple(sorted({text for text in texts if 0 < len(text) <= MAX_CHARACTERS})))
 
 
@@ -34,7 +34,7 @@ def _pattern(texts: tuple[str, ...]) -> re.Pattern[str] | None:
 
 
 def _expression(node: dict[str, Any]) -> str:
-    """The expression for the ends of texts below a node of their prefix tree."""
+    """Return the expression for the rest of all texts that pass through a node of their prefix tree."""
     written = ""
     while len(node) == 1 and "" not in node:
         ((character, node),) = node.items()

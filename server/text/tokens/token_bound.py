@@ -1,7 +1,7 @@
-"""Bound the number of tokens that a text can have, from its characters and without tokenizing it.
+"""Compute an upper bound on the number of tokens of a text from its characters, without tokenizing it.
 
-A tokenizer first normalizes a text, which may replace a character by several (Unicode Standard Annex 15). Then each
-character becomes at most one token, or each byte of UTF-8 if the tokenizer has tokens for single bytes.
+A tokenizer first normalizes a text, which may replace one character by several (Unicode Standard Annex 15). Then each
+character becomes at most one token; with a tokenizer that has tokens for single bytes, each byte of UTF-8 does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import normalizers
 
 LONGEST_CHARACTER = "\ufdfa"
-"""The character that grows most: to 18 characters and 33 bytes in the forms NFKC and NFKD."""
+"""The character that becomes longest by normalization: 18 characters and 33 bytes in the forms NFKC and NFKD."""
 LONGEST_BYTES = 33
 
 _GROWTH = {"NFC": (3, 12), "NFD": (4, 12), "NFKC": (8, 18), "NFKD": (8, 18), "Lowercase": (2, 4)}
-"""Maximum number of characters, and of bytes, that one character becomes in a Unicode normal form; `LONGEST_CHARACTER`
-is not counted."""
+"""Most (characters, bytes) that one character becomes, by normalization form. `LONGEST_CHARACTER` is not counted."""
 _FORM_OF = {
     "NFC": "NFC",
     "NFD": "NFD",
@@ -34,14 +33,17 @@ _FORM_OF = {
     "BertNormalizer": "NFD",
     "Lowercase": "Lowercase",
 }
-"""Form of a normalizer of the `tokenizers` library. `Precompiled` is NFKC with small changes (SentencePiece)."""
+"""Normalization form, by the type of a normalizer of the `tokenizers` library.
+
+`Precompiled` is the character map of SentencePiece, usually NFKC with small changes.
+"""
 _NEUTRAL = frozenset({"Sequence", "Strip", "StripAccents", "Nmt", "ByteLevel", "Prepend"})
 _ASCII = [chr(code) for code in range(128)]
 
 
 @cache
 def _composed() -> list[str]:
-    """The characters that a Unicode normal form makes longer, without `LONGEST_CHARACTER`."""
+    """The characters that become several characters in the form NFKD, without `LONGEST_CHARACTER`."""
     characters = (chr(code) for code in range(128, sys.maxunicode + 1))
     return [
         character
@@ -51,18 +53,20 @@ def _composed() -> list[str]:
 
 
 def character_map_texts(charsmap: bytes) -> list[bytes]:
-    """The texts that a character map of SentencePiece makes of characters: length of a trie, the trie, then texts that
-    each end with a zero."""
+    """Return the texts by which a SentencePiece character map replaces characters, in UTF-8.
+
+    charsmap: the length of a trie (4 bytes, little endian), the trie, then the texts, each of which ends with a zero.
+    """
     return charsmap[4 + int.from_bytes(charsmap[:4], "little") :].split(b"\0")
 
 
 @dataclass(frozen=True)
 class TokenBound:
-    """Maximum number of tokens per character.
+    """Upper bound on the number of tokens of a text. Called with a text, it returns the bound.
 
-    ascii: maximum for an ASCII character.
-    other: maximum for another character.
-    longest: maximum for `LONGEST_CHARACTER`.
+    ascii: most tokens for an ASCII character.
+    other: most tokens for any other character, except `LONGEST_CHARACTER`.
+    longest: most tokens for `LONGEST_CHARACTER`.
     """
 
     ascii: int = LONGEST_BYTES
@@ -70,7 +74,7 @@ class TokenBound:
     longest: int = LONGEST_BYTES
 
     def __call__(self, text: str) -> int:
-        """Maximum number of tokens of a text, without the tokens that are added around it."""
+        """Most tokens that a text can have, not counting special tokens that are added around it."""
         if text.isascii():
             return len(text) * self.ascii
         ascii_count = len(text.encode("ascii", "ignore"))
@@ -79,28 +83,30 @@ class TokenBound:
 
 
 BYTES = TokenBound(1, 4, 4)
-"""Each byte of UTF-8 is at most one token, and nothing is normalized."""
+"""Bound for a tokenizer with one token per byte of UTF-8 and no normalization."""
 
 
 def bound_of_pieces(added: Iterable[str]) -> TokenBound:
-    """The bound of a SentencePiece model without byte tokens: each character of the form NFKC is at most one token.
+    """Return the bound for a SentencePiece model without byte tokens: one token per character of the text in NFKC.
 
-    added: tokens that are found before the text is split. SentencePiece puts a space before each section.
+    added: texts of the added tokens, at which a text is split. SentencePiece puts a space before each section between
+        them, so added tokens of a single character raise the bound.
     """
     more = any(len(token) < 2 for token in added)
     return TokenBound(1 + more, _GROWTH["NFKC"][0] + more, 18 + more)
 
 
 _ESCAPED = "&|<>'\"`[]-"
-"""ASCII characters that the words of Moses write with several characters."""
+"""ASCII characters that Moses writes with several characters: XML entities, and `@-@` for a hyphen."""
 
 
 @dataclass(frozen=True)
 class MosesBound(TokenBound):
-    """The bound of the words of Moses: special characters of XML become entities, such as `&quot;` with six characters.
+    """The bound for a tokenizer that splits texts by the rules of Moses.
 
-    A hyphen between letters becomes `@-@`. Other ASCII characters are at most one token, and characters beyond ASCII at
-    most as many as the longest entity, because some stand for quotation marks and brackets.
+    Special characters of XML become entities, such as `&quot;` with six characters, and a hyphen between letters
+    becomes `@-@`. Other ASCII characters are at most one token. Characters beyond ASCII count as the longest entity,
+    because some are replaced by quotation marks and brackets.
     """
 
     ascii: int = 1
@@ -112,7 +118,10 @@ class MosesBound(TokenBound):
 
 
 def bound_of(tokenizer: LibraryTokenizer) -> TokenBound:
-    """The bound of a tokenizer of the `tokenizers` library."""
+    """Return the bound for a tokenizer of the `tokenizers` library, from its normalizer, pre-tokenizer and model.
+
+    An unknown kind of normalizer gets the largest bound.
+    """
     ascii_growth, characters, size, replacements = 1, 1, 4, 1
     spaces = "\N{LOWER ONE EIGHTH BLOCK}"
     steps = list(_steps(_state(tokenizer.normalizer), "normalizers"))
@@ -146,10 +155,13 @@ def bound_of(tokenizer: LibraryTokenizer) -> TokenBound:
 
 
 def _mapped(tokenizer: LibraryTokenizer, steps: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
-    """What a character map makes of one character: characters of an ASCII one, and characters and bytes of another one.
+    """Measure how long a SentencePiece character map makes one character.
 
-    A foreign map may lengthen any character. The texts of the map are counted; where other steps lengthen characters
-    too, such as NFKD, the whole normalizer is applied to all characters that they lengthen.
+    The map may lengthen any character, so all its texts are measured. If other steps lengthen characters too, such as
+    NFKD, the whole normalizer is also applied to the characters that they lengthen.
+
+    steps: parts of the normalizer; one of them is `Precompiled`, which has the map.
+    Returns the most characters for an ASCII character, and the most characters and bytes for any character.
     """
     charsmap = next(step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled")
     content = base64.b64decode(charsmap) if isinstance(charsmap, str) else bytes(charsmap)
@@ -164,10 +176,12 @@ def _mapped(tokenizer: LibraryTokenizer, steps: Sequence[Mapping[str, Any]]) -> 
 
 
 def _put_before_characters(tokenizer: LibraryTokenizer, parts: Sequence[Mapping[str, Any]]) -> int:
-    """Number of characters that may be put before a single character, each of which can become a token of its own.
+    """Number of characters that a tokenizer may put before a single character. Each can become a separate token.
 
-    A space, or the text of a normalizer, is put before sections between added tokens, and before the parts that another
-    pre-tokenizer has split.
+    A space, or the text of a `Prepend` normalizer, is put before each section between added tokens, and before each
+    part into which another pre-tokenizer has split the text.
+
+    parts: parts of the pre-tokenizer.
     """
     prefixes = sum(
         bool(step.get("add_prefix_space") or step.get("prepend_scheme", "never") != "never") for step in parts
@@ -178,7 +192,10 @@ def _put_before_characters(tokenizer: LibraryTokenizer, parts: Sequence[Mapping[
 
 
 def _steps(state: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
-    """The parts of a normalizer or pre-tokenizer. name: the field of a sequence that holds its parts."""
+    """Yield the parts of a normalizer or pre-tokenizer, at any depth.
+
+    state: its JSON object; None for none. name: member of a `Sequence` that has its parts.
+    """
     if state is None:
         return
     if state["type"] == "Sequence":
@@ -189,7 +206,7 @@ def _steps(state: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, 
 
 
 def _state(component: Any) -> Mapping[str, Any] | None:
-    """A normalizer or pre-tokenizer as in `tokenizer.json`."""
+    """Return a normalizer or pre-tokenizer as its JSON object in `tokenizer.json`; None for none."""
     if component is None:
         return None
     found: Mapping[str, Any] = json.loads(component.__getstate__())

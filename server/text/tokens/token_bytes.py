@@ -1,7 +1,7 @@
 """The bytes that each token adds to a text, for grammars, which decide byte by byte which tokens may follow.
 
-The text of a completion is then the concatenation of its tokens' bytes. Decoder steps that look at several tokens
-(stripping of white space, `clean_up_tokenization_spaces`) are not applied, because they could break the grammar.
+With a grammar, the text of a completion is the concatenation of its tokens' bytes. Decoder steps that depend on several
+tokens (stripping of white space, `clean_up_tokenization_spaces`) are not applied, because they could break the grammar.
 
 Sources: GPT-2's byte alphabet (Radford et al. 2019, section 2.2); SentencePiece's `▁` and `<0x0A>` (Kudo and
 Richardson 2018, arXiv:1808.06226, section 3).
@@ -20,14 +20,14 @@ from server.text.tokens.streams import byte_level, byte_of
 
 
 class NoTokenBytes(ValueError):
-    """The bytes of this tokenizer's tokens depend on neighbouring tokens."""
+    """The bytes that a token adds to a text depend on neighbouring tokens, so this tokenizer cannot run grammars."""
 
 
 @dataclass(frozen=True)
 class TokenBytes:
-    """A vocabulary in bytes.
+    """The bytes of each token in a vocabulary.
 
-    by_id: bytes of each token; empty for tokens that are not text (special tokens).
+    by_id: bytes of each token, by id; empty for tokens that are not text (special tokens).
     opens_with_space: whether the first token of a text begins with a space that is not part of the text.
     """
 
@@ -36,9 +36,9 @@ class TokenBytes:
 
     @cached_property
     def ids(self) -> Mapping[bytes, int]:
-        """Token ids by the bytes of the token.
+        """Token id, by the bytes of the token.
 
-        Of several tokens with the same bytes, the last one, because tokens for single bytes come first in a vocabulary.
+        Of several tokens with the same bytes, the last one is used, because byte tokens come first in a vocabulary.
         """
         return {data: token_id for token_id, data in enumerate(self.by_id) if data}
 
@@ -48,16 +48,16 @@ class TokenBytes:
         return max(map(len, self.by_id), default=0)
 
     def stream(self, special_text: Callable[[int], str | None], *, drop_space: bool) -> TokenBytesStream:
-        """A decoder for one completion.
+        """Create a decoder for one completion.
 
-        special_text: text to show for the id of a token without bytes, or None for nothing.
+        special_text: returns the text to show for the id of a token without bytes; None for no text.
         drop_space: whether to drop a space at the start of the first token.
         """
         return TokenBytesStream(self, special_text, drop_space)
 
 
 class TokenBytesStream:
-    """Decodes token ids by their bytes alone. Implements `TokenStream`."""
+    """Decodes token ids by the bytes of each token alone. Invalid UTF-8 becomes U+FFFD. Implements `TokenStream`."""
 
     def __init__(self, token_bytes: TokenBytes, special_text: Callable[[int], str | None], drop_space: bool) -> None:
         self._token_bytes, self._special_text, self._drop_space = token_bytes, special_text, drop_space
@@ -82,16 +82,16 @@ class TokenBytesStream:
 
 
 def bytes_of_piece(piece: str) -> bytes:
-    """The bytes of a SentencePiece piece."""
+    """Return the bytes that a SentencePiece piece adds to a text: `▁` is a space, and `<0x0A>` is a single byte."""
     byte = byte_of(piece)
     return piece.replace("▁", " ").encode() if byte is None else bytes([byte])
 
 
 def bytes_of_decoder(decoder: Mapping[str, Any] | None) -> tuple[Callable[[str], bytes], bool]:
-    """A function from a token to its bytes, and whether the decoder drops a space at the start of the text.
+    """Return a function from a token to its bytes, and whether the decoder drops a space at the start of the text.
 
     decoder: the object `decoder` of `tokenizer.json`.
-    Raises NoTokenBytes for a decoder that does not decode tokens independently.
+    Raises NoTokenBytes if there is no decoder, or if it does not decode each token independently.
     """
     if decoder is None:
         raise NoTokenBytes("its tokenizer has no decoder")

@@ -22,11 +22,12 @@ class Encoding:
 
     ids: token ids.
     type_ids: token type: 1 for the second text of a pair where the family distinguishes the two, else 0.
-    special: True for a token that was added around the text and False for one found in it.
-    offsets: (start, end) of each token in characters of its text. Empty when offsets were not requested.
-    words: index of each token's word in its text; None for special tokens. Empty when offsets were not requested, and
+    special: True for a token that was added around the text, and False for a token found in the text.
+    offsets: (start, end) of each token in its text, as character indices. Empty if offsets were not requested.
+    words: index of each token's word in its text; None for special tokens. Empty if offsets were not requested, and
         for tokenizers that do not split at words (Marian).
-    sides: text of a pair that each token belongs to, 0 or 1; None for special tokens. Empty when `words` is.
+    sides: index (0 or 1) of the text in the pair to which each token belongs; None for special tokens. Empty if `words`
+        is empty.
     """
 
     ids: list[int]
@@ -39,7 +40,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Token ids by role; None where the checkpoint has no such token."""
+    """Token ids of the special tokens by role; None if the checkpoint has no such token."""
 
     bos: int | None = None
     eos: int | None = None
@@ -62,15 +63,15 @@ class Tokenizer(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """All ids that `skip_special_tokens` leaves out."""
+        """Ids of all special tokens, which `skip_special_tokens` leaves out of decoded text."""
 
     @property
     def max_length(self) -> int | None:
-        """Maximum number of tokens by the tokenizer's files, with special tokens; None without a usable limit."""
+        """Most tokens of a text that the tokenizer's files allow, with special tokens; None for no limit."""
 
     @property
     def token_bound(self) -> TokenBound:
-        """Computes how many tokens a text can have at most, without tokenizing it."""
+        """Callable that returns an upper bound on the number of tokens of a text, without tokenizing the text."""
 
     def encode(
         self,
@@ -93,27 +94,30 @@ class Tokenizer(Protocol):
         """The texts of all special tokens."""
 
     def encode_marked(self, marked: MarkedText) -> list[int]:
-        """The ids of a text, without tokens around it, in which special tokens with a mark are text."""
+        """Return the token ids of a text, without special tokens around it.
+
+        Special tokens in the text that have a mark are read as ordinary text.
+        """
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of a sequence of token ids. Ids outside the vocabulary are skipped."""
+        """Return the text of token ids. Ids outside the vocabulary are skipped."""
 
     def stream(self, skip_special_tokens: bool = True) -> TokenStream:
-        """A decoder for one token at a time. Its concatenated text equals `decode`."""
+        """Create an incremental decoder, which takes one token at a time. Its concatenated text equals `decode`."""
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """The bytes that each token adds to a text. Raises NoTokenBytes where they depend on other tokens."""
+        """The bytes that each token adds to a text. Raises NoTokenBytes if they depend on other tokens."""
 
     @property
     def marks_subwords(self) -> bool:
         """Whether tokens that continue a word are marked (`##` of WordPiece)."""
 
     def join(self, tokens: Sequence[str]) -> str:
-        """The text of vocabulary entries. Special tokens are kept and the text is not cleaned up."""
+        """Join tokens (vocabulary entries) to text. Special tokens are kept, and `clean_up` is not applied."""
 
     def id_to_token(self, token_id: int) -> str | None:
-        """The vocabulary entry of an id; None outside the vocabulary."""
+        """Return the token (vocabulary entry) with an id; None outside the vocabulary."""
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a vocabulary entry; None when there is no such entry."""
+        """Return the id of a token (vocabulary entry); None if there is no such token."""

@@ -1,4 +1,4 @@
-"""Shorten an encoding to a number of tokens, keeping the special tokens around the text."""
+"""Shorten an encoding to a maximum number of tokens. Special tokens around the text are kept."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ T = TypeVar("T")
 
 
 def truncate(encoding: Encoding, max_tokens: int, side: TruncationSide) -> Encoding:
-    """At most `max_tokens` tokens of an encoding. Special tokens stay; text tokens are removed on one side.
+    """Shorten an encoding to at most `max_tokens` tokens. Special tokens stay; text tokens are removed.
 
     Of a pair of texts, the longer one loses tokens first.
+
+    side: end of the text at which tokens are removed, `left` (the beginning) or `right`.
     """
     excess = len(encoding.ids) - max_tokens
     if excess <= 0:
@@ -38,9 +40,10 @@ def truncate(encoding: Encoding, max_tokens: int, side: TruncationSide) -> Encod
 
 
 def _pieces(encoding: Encoding, spans: list[tuple[int, int]], max_tokens: int) -> Encoding:
-    """An encoding of the tokens in the given spans, joined, with everything that is stored per token.
+    """Return an encoding of the tokens in some spans only, with everything that is stored per token.
 
-    spans: (start, end) of each, as indices of tokens. max_tokens: further tokens, over all spans, are dropped.
+    spans: (start, end) of each span, as token indices. max_tokens: most tokens of all spans together; further tokens
+        are dropped.
     """
 
     def cut(values: Sequence[T]) -> list[T]:
@@ -57,7 +60,7 @@ def _pieces(encoding: Encoding, spans: list[tuple[int, int]], max_tokens: int) -
 
 
 def text_runs(encoding: Encoding) -> list[tuple[int, int]]:
-    """(start, end) of each run of text tokens between special tokens."""
+    """Return (start, end) of each run of text tokens between special tokens, as token indices."""
     runs = []
     special, end = [*encoding.special, True], 0
     while (start := _index(special, False, end)) is not None:
@@ -67,7 +70,7 @@ def text_runs(encoding: Encoding) -> list[tuple[int, int]]:
 
 
 def _index(values: list[bool], value: bool, start: int) -> int | None:
-    """Index of the first entry from `start` on that equals `value`; None without one."""
+    """Index of the first entry, from index `start` on, that equals `value`; None if there is none."""
     try:
         return values.index(value, start)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Split a long text into overlapping windows that a model can read. Special tokens are in every window."""
+"""Split the tokens of a long text into overlapping windows that fit a model. Special tokens are in every window."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from server.text.tokens.tokenizer import Encoding
 
 @dataclass(frozen=True)
 class TokenWindow:
-    """Indices of an encoding's tokens, in order: the text tokens of the window, and all tokens around the text.
+    """One window of a text, as indices into the tokens of its encoding. Iterates over the indices in order.
 
-    before, text, after: the tokens before the text, the window's part of the text, and the tokens after the text.
+    before, after: indices of the tokens before and after the text, which are in every window.
+    text: indices of the text tokens in this window.
     """
 
     before: range
@@ -28,11 +29,11 @@ class TokenWindow:
 
 
 def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: int) -> list[TokenWindow]:
-    """Windows over the text tokens `run`, each with the last `stride` text tokens of the window before it.
+    """Split the text tokens of an encoding into windows. Each window repeats the last `stride` text tokens before it.
 
-    run: (start, end) of the tokens that are split; all other tokens are in every window.
-    max_tokens: length of a window, with the tokens around the text.
-    stride: less than `window_room(encoding, run, max_tokens)`.
+    run: (start, end) of the text tokens to split, as token indices. All other tokens are in every window.
+    max_tokens: most tokens of a window, including the tokens around the text.
+    stride: number of shared tokens; it must be less than `window_room(encoding, run, max_tokens)`.
     """
     start, end = run
     width = window_room(encoding, run, max_tokens)
@@ -47,5 +48,5 @@ def windows(encoding: Encoding, run: tuple[int, int], max_tokens: int, stride: i
 
 
 def window_room(encoding: Encoding, run: tuple[int, int], max_tokens: int) -> int:
-    """Number of text tokens that fit into one window."""
+    """Number of text tokens that fit into one window. The arguments are those of `windows`."""
     return max_tokens - (len(encoding.ids) - (run[1] - run[0]))

@@ -1,4 +1,4 @@
-"""The rules of Moses that split a text into words, and join words to a text (Koehn et al. 2007, ACL P07-2045).
+"""Rules of the Moses toolkit to split a text into words and to join words to a text (Koehn et al. 2007, ACL P07-2045).
 
 | file           | content                                                          |
 |----------------|------------------------------------------------------------------|

@@ -1,7 +1,8 @@
 """Join words to a text by the rules of Moses, one word at a time.
 
-A word is final when the next one is known: `@-@` between two words joins them with a hyphen, and some languages read
-the next word. Source: detokenizer.perl of Moses, in the form of `MosesDetokenizer` of sacremoses.
+The text of a word is final when the next word is known: `@-@` between two words joins them with a hyphen, and in some
+languages the spacing depends on the next word. Source: detokenizer.perl of Moses, in the form of `MosesDetokenizer` of
+sacremoses.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ _ENTITIES = (
     ("&#93;", "]"),
     ("&amp;", "&"),
 )
-"""Entities in the order in which they are replaced."""
+"""(entity, character) in the order in which the entities are replaced."""
 _CLOSING = re.compile(r"[,.?!:;\\%}\])]+")
 _QUOTES = re.compile("['\"„“`]+")
 _FRENCH_SPACED = re.compile(r"[?!:;\\%]")
 _ELIDING = frozenset(("fr", "it", "ga"))
-"""Languages whose articles join the next word: l'eau."""
+"""Languages in which an article with an apostrophe joins the next word: l'eau."""
 
 
 class WordJoiner:
-    """Makes the steps that join words of one language.
+    """The rules that join the words of one language.
 
-    Raises TokenizerError for Czech: the rules of sacremoses for it read the last words of the text before the others,
-    and fail for some words.
+    Raises TokenizerError for Czech: sacremoses has special rules for it, which work from the end of the text and fail
+    for some words.
     """
 
     def __init__(self, tables: WordTables) -> None:
@@ -50,14 +51,15 @@ class WordJoiner:
         self.letter = re.compile(rf"[{tables.letters}]")
 
     def step(self) -> JoinWords:
-        """A step for one text."""
+        """Create the decoder step that joins the words of one text."""
         return JoinWords(self)
 
 
 class JoinWords:
-    """Joins the words of one text. Implements `TextStep`: words are separated by spaces, and text comes out.
+    """Joins the words of one text. Implements `TextStep`.
 
-    Assigns new state to its attributes and never changes it in place, so that a shallow copy is independent.
+    Takes words that are separated by spaces, in pieces of any length, and returns the text of which it is certain.
+    Values of attributes are replaced and never changed in place, so that a shallow copy is independent.
     """
 
     def __init__(self, rules: WordJoiner) -> None:
@@ -80,7 +82,7 @@ class JoinWords:
         return text + self._next(None)
 
     def _glue(self, word: str) -> str:
-        """Join words around `@-@`. Returns the text that is certain."""
+        """Take the next word, and join it with the previous one if `@-@` is between them. Returns the final text."""
         if self._open_hyphen:
             self._glued, self._open_hyphen = (self._glued or "") + word, False
             return ""
@@ -91,7 +93,7 @@ class JoinWords:
         return "" if finished is None else self._next(finished)
 
     def _next(self, word: str | None) -> str:
-        """Take the next joined word, None after the last one. Returns the text that is certain."""
+        """Take the next word after hyphens are joined; None after the last word. Returns the text that is final."""
         if word is not None:
             for entity, character in _ENTITIES:
                 word = word.replace(entity, character)
@@ -105,7 +107,7 @@ class JoinWords:
         return text
 
     def _text(self, word: str, following: str | None) -> str:
-        """The text of a word, with the space before it."""
+        """Return a word with the space before it, if there is one. following: the next word, if it is known."""
         rules, language, previous = self._rules, self._rules.tables.language, self._previous
         space, self._space = self._space, " "
         if rules.tables.is_cjk(word[0]) and language != "ko":
@@ -126,7 +128,11 @@ class JoinWords:
         return space + word
 
     def _quote(self, word: str, space: str) -> str:
-        """The text of a quotation mark: the first opens, the second closes."""
+        """Return a quotation mark with its space. The first of a kind opens a quotation, the second closes it.
+
+        An apostrophe after an English word that ends in `s` is possessive, and opens nothing.
+        space: the space before an opening mark.
+        """
         kind = '"' if not word.strip("„“”") else word
         is_closing = self._quotes.get(kind, 0) % 2 == 1
         is_possessive = self._rules.tables.language == "en" and word == "'" and (self._previous or "").endswith("s")

@@ -1,4 +1,4 @@
-"""A text that rules rewrite step by step, with the place in the original text that each character comes from."""
+"""A text that rules rewrite step by step. For each character, it keeps the place in the original text."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 Parts = Sequence[str | int]
-"""What replaces a match: texts, and numbers of groups of the expression."""
+"""The replacement of a match, in parts: a text, or the number of a group of the expression."""
 
 
 class Substitution:
-    """A regular expression and its replacement.
+    """A rule that replaces the matches of a regular expression.
 
-    expression: never matches an empty text.
+    expression: the regular expression; it must not match an empty text.
     parts: the replacement.
-    choose: a function from a match to its replacement, in place of `parts`.
+    choose: returns the replacement of a match, instead of `parts`.
     """
 
     def __init__(self, expression: str, *parts: str | int, choose: Callable[[re.Match[str]], Parts] | None = None):
@@ -28,10 +28,10 @@ def _escaped(part: str | int) -> str:
 
 
 class LocatedText:
-    """A text and, if they are asked for, the places of its characters.
+    """A text that is being rewritten, with the original range of each character.
 
-    text: the text as the rules have left it.
-    located: whether places are kept. Without them the rules are faster.
+    text: the text so far.
+    located: whether the original ranges are kept. Without them the rules run faster.
     """
 
     def __init__(self, text: str, located: bool) -> None:
@@ -48,7 +48,7 @@ class LocatedText:
         self.text = self.text.lower()
 
     def keep(self, is_kept: Callable[[str], bool]) -> None:
-        """Remove the characters for which a function is false."""
+        """Remove the characters for which `is_kept` returns False."""
         if self._starts is not None and self._ends is not None:
             kept = [index for index, character in enumerate(self.text) if is_kept(character)]
             self._starts, self._ends = [self._starts[index] for index in kept], [self._ends[index] for index in kept]
@@ -89,7 +89,10 @@ class LocatedText:
         self.text = "".join(self.text[begin:end] if new is None else new for new, begin, end in pieces)
 
     def words(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (word, start, end) of the text, split at white space. Places are 0 if none are kept."""
+        """Yield (word, start, end) of the text, split at white space.
+
+        start, end: character indices in the original text; 0 if they are not kept.
+        """
         for match in re.finditer(r"\S+", self.text):
             first, after = match.span()
             if self._starts is None or self._ends is None:

@@ -1,4 +1,4 @@
-"""Rules that make punctuation uniform before a text is split into words.
+"""Rules that replace variants of punctuation marks by ASCII marks before a text is split into words.
 
 Sources: replace-unicode-punctuation.perl and normalize-punctuation.perl of Moses, in the form of `FSMTTokenizer` of
 transformers and `MosesPunctNormalizer` of sacremoses.
@@ -40,7 +40,7 @@ _WIDE = str.maketrans(
         **{chr(ord("０") + digit): str(digit) for digit in range(10)},
     }
 )
-"""Characters of East Asian texts, and their ASCII."""
+"""The ASCII text for each full-width character, quotation mark and bracket of East Asian texts."""
 WIDE = (
     Substitution(r"[。．]\s*", ". "),
     Substitution("[" + "".join(map(chr, _WIDE)) + "]", choose=lambda match: (match[0].translate(_WIDE),)),
@@ -100,7 +100,7 @@ _DECIMAL_COMMA = frozenset(("de", "es", "cz", "cs", "fr"))
 
 
 def punctuation_rules(language: str) -> Sequence[Substitution]:
-    """The rules of a language, in their order."""
+    """Return the rules for a language, in the order in which they are applied. language: ISO 639-1 code."""
     quotes = _ENGLISH_QUOTE if language == "en" else _OTHER_QUOTE if language in ("de", "es", "fr") else ()
     separator = "," if language in _DECIMAL_COMMA else "."
     return (*_FIRST, *quotes, Substitution(rf"(\d){_NO_BREAK}(\d)", 1, separator, 2))

@@ -1,7 +1,7 @@
-"""Characters and abbreviations of a language, which the package `sacremoses` has.
+"""Characters and abbreviations of a language, from the optional package `sacremoses`.
 
-The tables of Moses are under another licence than this server, and have some 130,000 characters. See
-docs/decisions/0165-fsmt-and-moses.md.
+They are not copied here, because the tables of Moses have another licence than this server and some 130,000 characters.
+See docs/decisions/0165-fsmt-and-moses.md.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from server.text.tokens.tokenizer import TokenizerError
 class WordTables:
     """Tables of one language.
 
-    letters, alphanumeric, numbers, currency: characters, as ranges of a class of a regular expression.
+    letters, alphanumeric, numbers, currency: sets of characters, as the inside of a character class in an expression.
     lower: lower-case letters. any_letter: the characters of `letters`.
-    prefixes: words before a dot that ends no sentence (`Dr`).
-    numeric_prefixes: those of which this holds before a number only (`No`).
+    prefixes: abbreviations whose dot does not end a sentence (`Dr`).
+    numeric_prefixes: the abbreviations in `prefixes` for which this holds only before a number (`No`).
     """
 
     language: str
@@ -36,9 +36,9 @@ class WordTables:
     @staticmethod
     @lru_cache(maxsize=8)
     def of(language: str) -> WordTables:
-        """The tables of a language; those of English for the abbreviations of an unknown one.
+        """Return the tables of a language. An unknown language gets the abbreviations of English.
 
-        Raises TokenizerError without the package.
+        Raises TokenizerError if the package `sacremoses` is not installed.
         """
         if find_spec("sacremoses") is None:
             raise TokenizerError("its words are those of Moses, which need a package: pip install 'triptych[moses]'")
@@ -59,14 +59,14 @@ class WordTables:
 
     @staticmethod
     def is_cjk(character: str) -> bool:
-        """Whether a character belongs to a script without spaces between words."""
+        """Whether a character is Chinese, Japanese or Korean."""
         from sacremoses.util import is_cjk
 
         return bool(is_cjk(character))
 
 
 def _ranges(characters: str) -> str:
-    """A set of characters as the ranges of a class: `a-z`."""
+    """Return a set of characters as ranges for a character class of an expression, such as `a-z`."""
     codes = sorted(set(map(ord, characters)))
     found = list[tuple[int, int]]()
     for code in codes:

@@ -1,7 +1,7 @@
-"""Split a text into the words of Moses: punctuation, contractions and hyphens are words of their own.
+"""Split a text into words by the rules of Moses: punctuation, contractions and hyphens are separate words.
 
-Source: tokenizer.perl of Moses, in the form of `MosesTokenizer` of sacremoses 0.2 with `aggressive_dash_splits`.
 Special characters of XML are written as entities.
+Source: tokenizer.perl of Moses, in the form of `MosesTokenizer` of sacremoses 0.2 with `aggressive_dash_splits`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ _NEXT_CHARACTER = re.compile(r"\s+(\S)")
 
 
 class WordSplitter:
-    """Splits texts of one language.
-
-    lower_case: lower-case a text first.
-    """
+    """Splits texts of one language into words. lower_case: whether texts are lower-cased first."""
 
     def __init__(self, tables: WordTables, lower_case: bool) -> None:
         self._tables, self._lower_case = tables, lower_case
@@ -50,7 +47,7 @@ class WordSplitter:
         )
 
     def words(self, text: str, located: bool) -> Iterator[tuple[str, int, int]]:
-        """Yield (word, start, end) in characters of the text; both are 0 unless `located`."""
+        """Yield (word, start, end); start and end are character indices in the text, or 0 unless `located`."""
         rewritten = LocatedText(text, located)
         if self._lower_case:
             rewritten.lower()
@@ -67,7 +64,7 @@ class WordSplitter:
         return rewritten.words()
 
     def _dot(self, match: re.Match[str]) -> Parts:
-        """A dot at the end of a word is a word, unless the word is an abbreviation, or the sentence goes on."""
+        """Separate a dot from the end of a word, unless the word is an abbreviation or a small letter follows."""
         tables, word = self._tables, match[1]
         following = _NEXT_CHARACTER.match(match.string, match.end())
         first = following[1] if following else ""
@@ -81,7 +78,10 @@ class WordSplitter:
 
 
 def _separate(tables: WordTables) -> Sequence[Substitution]:
-    """Rules that separate special characters, hyphens and commas. Runs of dots become letters until the end."""
+    """Return the rules that separate special characters, hyphens and commas from words.
+
+    A run of dots is replaced by letters, which the last rules turn back into dots, so that no rule divides it.
+    """
     known, numbers = tables.alphanumeric, tables.numbers
     return (
         Substitution(rf"([^{known}\s.'`,\-])", " ", 1, " "),
@@ -94,7 +94,7 @@ def _separate(tables: WordTables) -> Sequence[Substitution]:
 
 
 def _apostrophes(tables: WordTables) -> Sequence[Substitution]:
-    """Rules that separate contractions."""
+    """Return the rules that split words at apostrophes: `don 't` in English, `l' eau` in French and Italian."""
     letter, number = tables.letters, tables.numbers
     if tables.language == "en":
         return (
@@ -115,7 +115,7 @@ def _apostrophes(tables: WordTables) -> Sequence[Substitution]:
 
 
 def _mark_of_dots(match: re.Match[str]) -> Parts:
-    """Letters that stand for a run of dots, so that no rule separates them."""
+    """Return letters that stand for a run of dots, so that no later rule divides the run."""
     after = " " if match.end() < len(match.string) else ""
     return (f" {'DOT' * len(match[0])}MULTI{after}",)
 
