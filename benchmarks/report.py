@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 from benchmarks import goals, profile, setting_quality
 from benchmarks.contestants import LABELS
 from benchmarks.plan import STREAMS
+from benchmarks.process import REPOSITORY
 from benchmarks.setting_quality import SETTINGS_OF_NOW
 from benchmarks.summary import Summary
 from server.client.bench import chart
+
+MAIN_PAGE = REPOSITORY / "docs" / "benchmarks.md"
 
 DECODERS = ("llama", "moe", "gpt2")
 """Beginnings of the names of decoders, for whose kind the quality of settings was measured."""
@@ -47,7 +51,7 @@ def write(results: Path, page: Path) -> None:
     page: path of the Markdown file to write.
     """
     summary = Summary(results)
-    parts = [_head(summary), _goals(summary)]
+    parts = [_head(summary, page), _goals(summary)]
     parts += [_table(summary, shape) for shape in summary.shapes()]
     parts += [
         _charts(summary, results.parent, page.parent),
@@ -58,7 +62,7 @@ def write(results: Path, page: Path) -> None:
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
-def _head(summary: Summary) -> str:
+def _head(summary: Summary, page: Path) -> str:
     about = summary.about
     rates = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in about["operations_per_second"].items())
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
@@ -72,7 +76,7 @@ def _head(summary: Summary) -> str:
   of all rounds. A peer that is less than half as fast as the best peer is measured once.
 - Weights are random. Decoding is greedy, and the number of new tokens is fixed. Prompts differ between rounds.
 - Rates are tokens or texts per second.
-{settings_line(about["date"])}
+{settings_line(about["date"], page)}
 {WORKLOADS.format(**about["scale"])}
 
 | machine | |
@@ -86,14 +90,18 @@ def _head(summary: Summary) -> str:
 | date | {about["date"]} |"""
 
 
-def settings_line(date: str) -> str:
-    """What the rows int8 and int4 of Triptych are."""
+def settings_line(date: str, page: Path = MAIN_PAGE) -> str:
+    """Return the line that says what the rows int8 and int4 of Triptych are.
+
+    date: day of the run, as YYYY-MM-DD. page: path of the page with the line, for its link.
+    """
     are = "are the settings that are now called `int8-fast` and `int4-128`"
     if date >= SETTINGS_OF_NOW:
         are = "are the settings of these names in `--quantize`"
+    link = Path(os.path.relpath(MAIN_PAGE.with_name("quality.md"), page.resolve().parent)).as_posix()
     return f"""- The rows int8 and int4 of Triptych {are}. llama.cpp has
   Q8_0 and Q4_0 there. **KL** is the mean divergence of the setting from float32 on real weights (SmolLM2-135M), because
-  the random weights of these models have no quality: [quality of reduced precisions](quality.md).
+  the random weights of these models have no quality: [quality of reduced precisions]({link}).
 """
 
 

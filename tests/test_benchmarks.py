@@ -489,3 +489,4 @@ def test_the_page_says_which_settings_were_measured() -> None:
     before, now = report.settings_line("2026-11-26"), report.settings_line("2026-11-28")
     assert "`int8-fast` and `int4-128`" in before and "`int8-fast`" not in now
     assert "(quality.md)" in before and "(quality.md)" in now
+    assert "(../quality.md)" in report.settings_line("2026-11-28", report.MAIN_PAGE.parent / "quantized" / "page.md")
