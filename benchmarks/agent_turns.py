@@ -35,7 +35,7 @@ from benchmarks.process import REPOSITORY
 
 MIN_CACHED_SHARE = 0.95
 TOOL_TOKENS = 175
-"""Tokens of a tool besides its description: most bytes of JSON are tokens of the random vocabulary."""
+"""Approximate number of tokens of a tool without its description. Most bytes of its JSON are one token each."""
 _QWEN3: Mapping[str, Any] = {
     "model_type": "qwen3",
     "architectures": ["Qwen3ForCausalLM"],
@@ -77,7 +77,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "vocab_size": 20_000,
     },
 }
-"""`config.json` of each shape."""
+"""Contents of `config.json` for each shape, by its name."""
 
 TEMPLATE = """\
 {%- if tools %}<s>system
@@ -89,12 +89,17 @@ TEMPLATE = """\
 {%- endfor %}</s>{% endfor %}
 {%- if add_generation_prompt %}<s>assistant{% endif %}
 """
-"""Messages and calls as Qwen models write them, with the special tokens of the random vocabulary."""
+"""Chat template that writes messages and tool calls like Qwen's, with the special tokens of the random vocabulary."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn. seconds: until the first token, and until the end. content: text of the answer."""
+    """Measurements of one request of a conversation.
+
+    cached_tokens: number of prompt tokens that the prefix cache had.
+    first_token_seconds, seconds: time from sending to the first token, and to the end of the answer.
+    content: text of the answer.
+    """
 
     prompt_tokens: int
     cached_tokens: int
@@ -104,7 +109,7 @@ class Turn:
 
 
 def write(directory: Path, shape: str) -> Path:
-    """Write the checkpoint of a shape, unless it exists."""
+    """Write a random checkpoint of a shape and its chat template, unless it exists. Returns `directory`."""
     random_checkpoints.write(directory, SHAPES[shape], torch.bfloat16, torch.device("cpu"))
     (directory / "chat_template.jinja").write_text(TEMPLATE)
     return directory
@@ -112,7 +117,10 @@ def write(directory: Path, shape: str) -> Path:
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[str]:
-    """A running server, whose first lines are printed. Yields its URL. Raises RuntimeError if it does not start."""
+    """Start a server with these arguments and print its first lines. Yields its URL; stops the server at the end.
+
+    Raises RuntimeError if it does not start.
+    """
     command = [sys.executable, "-m", "server.cli", "serve", *arguments, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -132,7 +140,10 @@ def serving(*arguments: str) -> Iterator[str]:
 
 
 class Conversation:
-    """Messages and tools of an agent. size: vocabulary size. tokens: approximate length of the first prompt."""
+    """Messages and tools of an agent, with random texts.
+
+    size: vocabulary size. tokens: approximate length of the first prompt in tokens, tools included.
+    """
 
     def __init__(self, size: int, tokens: int, num_tools: int) -> None:
         self._random, self._size = random.Random(0), size
@@ -144,7 +155,10 @@ class Conversation:
         ]
 
     def answered(self, content: str, number: int, result_tokens: int) -> None:
-        """Append an answer with a call, and the result of the call."""
+        """Append an answer with a tool call, and a random result of the call with `result_tokens` tokens.
+
+        content: text of the answer. number: number of the turn, which selects the tool.
+        """
         function = {"name": f"tool_{number % len(self.tools)}", "arguments": '{"path":  "a"}'}
         call = {"id": f"call_{number}", "type": "function", "function": function}
         self.messages += [
@@ -164,7 +178,11 @@ class Conversation:
 
 
 def play(url: str, conversation: Conversation, turns: int, new_tokens: int, result_tokens: int) -> Iterator[Turn]:
-    """Play turns of a conversation. Raises RuntimeError for an answer other than 200."""
+    """Send the conversation `turns` times, appending each answer and a tool result. Yields each turn's measurements.
+
+    new_tokens: largest number of tokens of an answer. result_tokens: tokens of each tool result.
+    Raises RuntimeError for another status than 200.
+    """
     for number in range(turns):
         body = {
             "messages": conversation.messages,

@@ -28,13 +28,13 @@ DEVICE = torch.device("cpu")
 
 
 def make_engine(name: str, precision: str, cache: KVCacheDType) -> Engine:
-    """An engine with one demo model."""
+    """An engine with the demo model `name`. precision: of the weights. cache: dtype of the KV cache."""
     loaded = load(model_spec(name, str(HOME / name), precision), DEVICE, lambda done, total: None)
     return Engine({name: build(loaded, EngineOptions(kv_cache_dtype=cache), 256 << 20)[0]}, DEVICE)
 
 
 def perplexity(precision: str, cache: KVCacheDType, count: int) -> float:
-    """Perplexity of held-out stories, whose tokens the engine scores as prompts."""
+    """Perplexity of `count` held-out stories. The engine gives the log-probabilities of their tokens as prompts."""
     engine = make_engine(stories.NAME, precision, cache)
     prompts = AutoTokenizer.from_pretrained(HOME / stories.NAME)(stories.held_out_stories(count))["input_ids"]
     rows = [GenerateRow(number, 1, number, prompt_logprobs=True) for number in range(count)]
@@ -48,12 +48,12 @@ def perplexity(precision: str, cache: KVCacheDType, count: int) -> float:
 
 
 def exact_translations(precision: str, cache: KVCacheDType, count: int) -> float:
-    """Share of held-out sentences whose greedy translation is exact."""
+    """Share of `count` held-out sentences whose greedy translation equals the reference."""
     return sum(found == target for found, target in translations(precision, cache, count)) / count
 
 
 def translations(precision: str, cache: KVCacheDType, count: int) -> list[tuple[str, str]]:
-    """Greedy translation and reference of held-out sentences."""
+    """Greedy translation and reference of each of `count` held-out sentences."""
     name = translation.NAME
     engine = make_engine(name, precision, cache)
     sources, targets = zip(*translation.held_out_pairs(count), strict=True)

@@ -22,7 +22,7 @@ class Shape:
     architecture, config: names of the model class and the configuration class in transformers.
     settings: arguments of the configuration class.
     dtype: dtype of the stored weights.
-    added_tokens: number of tokens that the tokenizer has beside the vocabulary of its model, with the highest ids.
+    added_tokens: number of tokens, with the highest ids, that are added to the tokenizer's vocabulary.
     """
 
     kind: Literal["decoder", "seq2seq", "encoder"]
@@ -62,7 +62,11 @@ def _llama(hidden: int, layers: int, heads: int, kv_heads: int, middle: int, voc
 
 
 def _qwen3_moe(llama: Shape, experts: int, chosen: int, middle: int) -> Shape:
-    """Shape of a Qwen3-MoE, with experts in every layer. llama: the rest of its shape. chosen: experts per token."""
+    """Shape of a Qwen3-MoE, with experts in every layer.
+
+    llama: shape that it has otherwise. experts: number of experts per layer. chosen: number of experts per token.
+    middle: intermediate size of an expert.
+    """
     settings = {"num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": middle}
     settings |= {"head_dim": llama.settings["hidden_size"] // llama.settings["num_attention_heads"]}
     return replace(
@@ -104,7 +108,10 @@ SHAPES: dict[str, Shape] = {
 
 
 def make(name: str, root: Path) -> Path:
-    """Create the checkpoint of a shape if it does not exist. Returns its directory."""
+    """Create the checkpoint of a shape in `root` if it does not exist. Returns its directory.
+
+    name: key of `SHAPES`.
+    """
     directory = root / name
     if (directory / "complete").exists():
         return directory

@@ -30,7 +30,13 @@ BLOCK_SIZE = 32
 def curves(
     model: LoadedModel, rows: int, contexts: tuple[int, ...], steps: int, cache_dtypes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Median step time at each context, by cache dtype. Contexts and caches alternate under one load."""
+    """Measure the median time of a decode step at each context length, for each dtype of the KV cache.
+
+    Contexts and caches alternate, so that a change of the machine's speed affects all of them equally.
+
+    rows: number of rows in the step. steps: number of measured steps per context and cache.
+    Returns one entry per cache dtype, with the times in milliseconds.
+    """
     transformer, device = model.transformer, torch.device("cpu")
     layers, blocks = transformer.self_attention_layers(), rows * -(-contexts[-1] // BLOCK_SIZE)
     dtypes = {name: torch.int8 if name == "int8" else transformer.attention_dtype for name in cache_dtypes}
@@ -60,7 +66,7 @@ def curves(
 
 
 def deviation(xs: list[int], ys: list[float]) -> float:
-    """Largest distance of a value from the least-squares line, as a share of the value."""
+    """Largest distance of a value in `ys` from the least-squares line through all of them, as a share of the value."""
     line = statistics.linear_regression(xs, ys)
     return max(abs(line.intercept + line.slope * x - y) / y for x, y in zip(xs, ys, strict=True))
 

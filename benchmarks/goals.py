@@ -11,18 +11,19 @@ from benchmarks.plan import LARGE_PRECISIONS, PRECISIONS, STREAMS
 from benchmarks.summary import Summary
 
 MEMORY_MARGIN_BYTES = 300 << 20
-"""Largest memory of a worker beyond its weights and KV pool."""
+"""Goal: largest memory of a worker beyond its weights and KV pool, in bytes."""
 MIN_THROUGHPUT_RATIO = 0.97
-"""Smallest ratio of the throughput with more streams to that with fewer. Repeated runs differ by up to 3%."""
+"""Goal: throughput with more streams is at least this share of that with fewer. Repeated runs differ by up to 3%."""
 MAX_DEVIATION = 0.10
-"""Largest distance of a step time from the straight line through the step times, as a share of the step time."""
+"""Goal: largest distance of a step time from the straight line through all step times, as a share of the step time."""
 
 
 @dataclass(frozen=True)
 class Line:
     """A goal, its measured value and its verdict: one row of the table of goals.
 
-    ratio: measured value over goal, or the reverse where lower is better; None without a measurement.
+    ratio: measured value divided by the goal, or the reverse if lower is better; at least 1 if the goal is reached.
+        None without a measurement.
     """
 
     quantity: str
@@ -38,10 +39,7 @@ class Line:
 
 
 def lines(summary: Summary) -> list[Line]:
-    """All rows of the table, in the order of the result page.
-
-    A run of `--quantized` has rows of its own.
-    """
+    """All rows of the table, in the order of the result page. A run with `--quantized` has other rows."""
     if any(entry["contestant"] in LLAMA_LIBRARY for entry in summary.entries):
         return list(_quantized(summary))
     return [
@@ -76,9 +74,9 @@ def _against_peers(
 
 
 def _large(summary: Summary) -> Iterator[Line]:
-    """Goals of the models of a billion parameters: rates relative to llama.cpp in the same precision.
+    """Goals of the models with a billion parameters: rates relative to llama.cpp in the same precision.
 
-    In int4, the faster format of llama.cpp counts.
+    In int4, the rate of llama.cpp's faster 4-bit format counts.
     """
     targets = {("llama-1b", "A", ("int4",)): 1.1, ("llama-1b", "B", ("int8",)): 2.0}
     targets |= {("llama-1b", "C-512", ("bfloat16", "int8")): 1.25, ("llama-1b", "C-512", ("int4",)): 1.5}
@@ -95,9 +93,12 @@ def _large(summary: Summary) -> Iterator[Line]:
 def _against_peer_or_floor(
     summary: Summary, key: tuple[str, str, str], peer: str, target: float, floor_target: float
 ) -> Line:
-    """A goal that is reached by a rate relative to a peer, or by a share of the floor.
+    """A goal with two conditions, of which one must hold: a rate relative to a peer, or a share of the floor.
 
-    floor_target: share of the floor, the least time that the processor needs for the matrix products.
+    The floor is the least time that the processor needs for the matrix products; its share is the floor divided by the
+    run time.
+
+    key: shape, precision and workload. target: ratio to the peer's rate to reach. floor_target: share to reach.
     """
     shape, precision, workload = key
     goal = f"≥ {target:g} × {peer} or ≥ {floor_target:.0%} of the floor"
@@ -110,7 +111,7 @@ def _against_peer_or_floor(
 
 
 def _int4_against_int8(summary: Summary) -> Line:
-    """Goal for 16 streams: int4, which is made for one stream, is at least as fast as int8."""
+    """Goal for 16 streams: int4 is at least as fast as int8, although its kernels are optimized for one stream."""
     rates = [summary.rate("llama-1b", precision, "B", "http") for precision in ("int4", "int8")]
     quantity, goal = "B, llama-1b, int4 over int8", "≥ 1 × the rate of Triptych in int8"
     if rates[0] is None or rates[1] is None:
@@ -120,10 +121,10 @@ def _int4_against_int8(summary: Summary) -> Line:
 
 
 def _encoders(summary: Summary) -> Iterator[Line]:
-    """Goals of encoders. In float32 and bfloat16 the matrix products take most of the time.
+    """Goals of encoders: a share of the floor in float32 and bfloat16, rates relative to peers in int8.
 
-    Their goal is therefore a share of the floor: of the least time that the processor needs for these products. The
-    products of attention are not in the floor, so the share that remains with them is shown beside it.
+    The floor is the least time that the processor needs for the matrix products, which take most of the time. It leaves
+    out the products of attention, so the table also shows the largest share that is possible with them.
     """
     for shape, workload in (("minilm-22m", "E"), ("bert-base", "F")):
         for precision in ("float32", "bfloat16"):
@@ -140,9 +141,9 @@ def _encoders(summary: Summary) -> Iterator[Line]:
 
 
 def _quantized(summary: Summary) -> Iterator[Line]:
-    """Goals of the settings of `--quantize`, in process: rates relative to formats of llama.cpp of the same size.
+    """Goals of the settings of `--quantize`, in process: rates relative to llama.cpp's formats of the same size.
 
-    One stream reads all weights for each token, so a share of the memory bandwidth counts as well there.
+    With one stream, each token reads all weights. There a share of the memory bandwidth also reaches the goal.
     """
     for shape in ("llama-135m", "llama-1b", "moe-1b"):
         for precision, one_stream, many in (("int8", 1.25, 2.0), ("int4", 1.1, 1.5)):
@@ -164,7 +165,11 @@ def _quantized(summary: Summary) -> Iterator[Line]:
 def _against_peer(
     summary: Summary, key: tuple[str, str, str], peer: str | None, quantity: str, goal: str, target: float
 ) -> Line:
-    """Rate of Triptych over HTTP, compared with a peer."""
+    """Goal for the rate of Triptych over HTTP, divided by that of a peer.
+
+    key: shape, precision and workload. peer: name of the peer, None without a measured peer.
+    quantity, goal: texts of the row. target: least ratio.
+    """
     ours = summary.rate(*key, "http")
     theirs = None if peer is None else summary.rate(*key, peer)
     if ours is None or peer is None or theirs is None:

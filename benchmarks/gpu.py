@@ -50,19 +50,22 @@ STAGES: Mapping[str, tuple[str, tuple[str, ...], float]] = {
     "kernels-8b": ("gpu_profile.kernels", ("llama-8b",), 60),
     "kernels-bert-base": ("gpu_profile.kernels", ("bert-base",), 20),
 }
-"""Stages in order of priority: name of a function, its arguments, and the largest number of seconds for the stage.
+"""Stages in order of priority, by name: name of a function, its arguments, and the longest duration in seconds.
 
-With arguments, the function returns the stage. Without arguments, it is the stage.
+A function with arguments returns the stage; a function without arguments is the stage itself.
 """
 COLUMNS = ("stage", "measured", "value", "step, ms", "floor, ms", "share", "goal", "note")
 MIN_SECONDS = 10.0
-"""A stage is not started if less time than this is left."""
+"""A stage is not started if the budget has less time left than this."""
 KILL_SECONDS = 10.0
-"""Time that a process has to end before it is killed."""
+"""Time that the process of a stage has to end by itself, before it is killed."""
 
 
 def stage_of(name: str) -> Stage:
-    """A stage by its name. Its module is imported when it runs: a missing package fails the stages that need it."""
+    """Return the stage with this name.
+
+    Its module is imported only when it runs, so that a missing package fails only the stages that need it.
+    """
     path, arguments, _ = STAGES[name]
     module, _, function = path.partition(".")
 
@@ -82,20 +85,20 @@ def _import_modules() -> None:
 
 
 class Report:
-    """Results of a run, as data for JSON. Each change is written to the files at once."""
+    """Results of a run as JSON data, which `write` saves to the files gpu.json and gpu.md in `out`."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self.data: dict[str, Any] = {"stages": []}
 
     def add_stage(self, name: str) -> dict[str, Any]:
-        """Add a stage. The caller changes the returned entry, then calls `write`."""
+        """Add an entry for a stage, and return it. The caller changes the entry, then calls `write`."""
         entry: dict[str, Any] = {"name": name, "status": "running", "results": []}
         self.data["stages"].append(entry)
         return entry
 
     def write(self) -> None:
-        """Write gpu.json and gpu.md."""
+        """Write gpu.json and gpu.md, each atomically."""
         self._out.mkdir(parents=True, exist_ok=True)
         for name, content in (("gpu.json", json.dumps(self.data, indent=1)), ("gpu.md", self._page())):
             unfinished = self._out / f"{name}.new"
@@ -129,9 +132,11 @@ def _short(value: object) -> str:
 
 
 def run_stage(entry: dict[str, Any], report: Report, stage: Stage, setup: Setup, limits: Limits) -> None:
-    """Run a stage in a process of its own, and record its results as they come.
+    """Run a stage in its own process, and record each result when it arrives.
 
-    entry: the stage in the report. setup: its `seconds` limit the stage.
+    The stage is killed after `setup.seconds`. An error is recorded, not raised.
+
+    entry: entry of the stage in the report.
     """
     started = time.monotonic()
     # A forked process has the imports of this one. It can use the device, because this process never does.
@@ -170,7 +175,7 @@ def run_stage(entry: dict[str, Any], report: Report, stage: Stage, setup: Setup,
 
 
 def _run_in_child(sender: Connection, stage: Stage, setup: Setup, limits: Limits) -> None:
-    """Run a stage and send each result. Sends an error message at the end, which is empty if the stage succeeded."""
+    """Run a stage and send each result to the parent process, then an error message, which is empty after success."""
     try:
         with torch.inference_mode():
             for result in stage(setup, limits):
@@ -185,9 +190,11 @@ def _run_in_child(sender: Connection, stage: Stage, setup: Setup, limits: Limits
 
 
 def measure_device(device: str, dtype: str, tiny: bool, report: Report) -> Limits:
-    """Measure the limits of the device in a process of its own, so that this process does not use it.
+    """Measure the limits of the device in another process, so that this process does not use the device.
 
-    device: `auto` means cuda if torch finds a device, else cpu. Raises RuntimeError if the measurement fails.
+    device: `cuda` or `cpu`; `auto` means cuda if torch finds a device, else cpu.
+    dtype: name of the dtype of weights; `auto` means float32 on a CPU, else bfloat16.
+    Raises RuntimeError if the measurement fails.
     """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)

@@ -1,4 +1,4 @@
-"""The GPU that `benchmarks.gpu` measures: its description, its bandwidth and rate, and the time of steps on it."""
+"""Measure the device of `benchmarks.gpu`: its description, bandwidth and arithmetic rate, and the times of steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPTURED_CALLS = 20
 
 
 class Reader(Protocol):
-    """Results of a launched step. read: waits for the step and returns its results."""
+    """Handle of a launched step. `read` waits for the step and returns its results."""
 
     def read(self) -> object: ...
 
@@ -28,7 +28,7 @@ class Limits:
 
     device: `cuda` or `cpu`. dtype: name of the dtype of weights and hidden states.
     bytes_per_second: memory bandwidth of a copy, reads plus writes.
-    operations_per_second: multiplications and additions of a large product in `dtype`.
+    operations_per_second: multiplications plus additions per second in a large matrix product in `dtype`.
     """
 
     device: str
@@ -46,12 +46,12 @@ class Limits:
         return dtype
 
     def plain(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The limits as JSON data."""
         return asdict(self)
 
 
 def measure_limits(device: str, dtype: str, tiny: bool) -> Limits:
-    """Measure the limits of a device. tiny: use small tensors, whose results do not describe the device."""
+    """Measure the limits of a device. tiny: whether to use small tensors, which are fast but give no real limits."""
     size, side = (1 << 20, 64) if tiny else (4 << 30, 8192)
     on = torch.device(device)
     source = torch.ones(size // 4, device=on)
@@ -81,10 +81,10 @@ def describe(device: str) -> dict[str, Any]:
 def seconds_per_call(
     call: Callable[[], object], device: torch.device, tiny: bool = False, seconds: float = 2.0
 ) -> float:
-    """Median duration of a call, after some calls to warm up. Each call is followed by a wait for the device.
+    """Median duration of a call in seconds, including the wait for the device. Some calls before it are not timed.
 
-    tiny: a single call, without a warm-up.
-    seconds: time for the calls, of which there are at least MIN_CALLS and at most MAX_CALLS.
+    tiny: whether to time a single call, without a warm-up.
+    seconds: total time for the calls, of which there are at least MIN_CALLS and at most MAX_CALLS.
     """
     if tiny:
         return _timed(call, device)
@@ -98,7 +98,7 @@ def seconds_per_call(
 
 
 def seconds_per_captured_call(call: Callable[[], object], device: torch.device, tiny: bool = False) -> float:
-    """Duration of a call within a CUDA graph of several calls. On a CPU, the result of `seconds_per_call`."""
+    """Mean duration in seconds of a call in a CUDA graph of 20 calls. On a CPU, the median duration without a graph."""
     if device.type != "cuda":
         return seconds_per_call(call, device, tiny)
     for _ in range(WARM_UP_CALLS):
@@ -111,9 +111,12 @@ def seconds_per_captured_call(call: Callable[[], object], device: torch.device, 
 
 
 def seconds_per_step_ahead(launch: Callable[[], Reader], tiny: bool = False) -> float:
-    """Duration of a step if each step is launched before the results of the last one are read, as in the engine.
+    """Duration of a step in seconds if each step is launched before the previous one's results are read.
+
+    The engine runs steps in this way.
 
     launch: starts a step and returns an object that reads its results.
+    tiny: whether to run only few steps.
     """
     rounds, steps = (1, 1) if tiny else (MIN_CALLS, MAX_CALLS)
     times = []

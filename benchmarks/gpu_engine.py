@@ -1,4 +1,4 @@
-"""Stages of `benchmarks.gpu` with the engine and the server: translation with beams, and streams of an 8B model."""
+"""Stages of `benchmarks.gpu` with the engine and the server: beam search translation, and streams of an 8B model."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ HTTP_GOAL, ENGINE_GOAL = 0.85, 0.93
 
 
 def translate(setup: Setup, limits: Limits) -> Iterator[Result]:
-    """Translate sentences with beams in the engine, with the shape of opus-mt, all at once.
+    """Stage that translates all sentences at once with beam search in the engine, with a model of opus-mt's shape.
 
-    The floor is that of one decode step for all beams, times the number of new tokens of a sentence.
+    The floor is that of one decode step for all beams, times the number of new tokens per sentence.
     """
     hf = checkpoints.SHAPES["marian-tiny" if setup.tiny else "marian-74m"].settings
     hf = hf | {"model_type": "marian", "architectures": ["MarianMTModel"], "activation_function": "swish"}
@@ -55,7 +55,7 @@ def translate(setup: Setup, limits: Limits) -> Iterator[Result]:
 
 
 def serve(setup: Setup, limits: Limits) -> Iterator[Result]:
-    """Streams of an 8B shape: the step of the model alone, in the engine, and over HTTP."""
+    """Stage that decodes several streams of an 8B model: steps of the model alone, in the engine, and over HTTP."""
     hf = config_of("llama-8b", setup.tiny)
     model = random_model(hf, limits.torch_dtype, limits.torch_device)
     rows, context = setup.streams, setup.prompt + setup.new // 2
@@ -111,7 +111,10 @@ def serve(setup: Setup, limits: Limits) -> Iterator[Result]:
 
 
 def _free_memory(limits: Limits) -> None:
-    """Free the memory of a model. Its parts refer to each other, and the engine excludes them from collection."""
+    """Free the memory of models that are no longer referenced.
+
+    The parts of a model refer to each other, and the engine had excluded them from garbage collection.
+    """
     gc.unfreeze()
     gc.collect()
     if limits.device == "cuda":
@@ -123,18 +126,18 @@ def _subject(directory: Path, shape: str, limits: Limits) -> Subject:
 
 
 def _ids(count: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
-    """Random token ids of some prompts, different for each seed so that a prefix cache does not help."""
+    """Random token ids of `count` prompts, different for each seed so that the prefix cache never has them."""
     chosen = random.Random(seed)
     return [[chosen.randrange(vocabulary.FIRST_WORD, vocab_size - 1) for _ in range(length)] for _ in range(count)]
 
 
 def _best(entry: ours.Entry | http_server.Entry, job: Callable[[int], Job], setup: Setup) -> Outcome:
-    """The faster of two runs after one to warm up; a single run of tiny models. job: makes the job of a seed."""
+    """The faster of two runs after a warm-up; for tiny models, a single run. job: returns the job for a seed."""
     outcomes = [entry.run(job(seed)) for seed in range(1 if setup.tiny else 3)]
     return min(outcomes[-2:], key=lambda outcome: outcome.seconds)
 
 
 def _decode_rate(outcome: Outcome, streams: int) -> float:
-    """Tokens per second of all streams after their first tokens: the inverse of the median time between tokens."""
+    """Tokens per second of all streams together: `streams` divided by the median time between a stream's tokens."""
     gaps = sorted(gap for gap in outcome.gaps if gap)
     return streams / gaps[len(gaps) // 2]

@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "weights" / "demo"
 KV_BYTES = 64 << 20
 TEXTS = ([5, 9, 17, 33, 65], [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], [40, 20])
-"""Token ids of the texts of every job. They need not mean anything."""
+"""Token ids of the input texts of every job. They are arbitrary."""
 NEW_TOKENS = 24
 
 
 def jobs(setup: Setup, limits: Limits) -> Iterator[Result]:
-    """Generate, translate with beams, embed and classify with the demo models, and compare with the CPU.
+    """Stage that generates, translates with beam search, embeds and classifies with the demo models, in float32.
 
-    All in float32. The CPU computes the same with its own kernels, or with torch where they are not built.
+    The results are compared with those of the CPU, which uses Triptych's kernels, or torch if they are not built.
     """
     for name in ("story", "translator-en-fr", "sentence-encoder", "sentiment"):
         expected, _ = _answers(name, "cpu")
@@ -42,7 +42,7 @@ def jobs(setup: Setup, limits: Limits) -> Iterator[Result]:
 
 
 def _answers(name: str, device: str) -> tuple[NDArray[np.int64] | NDArray[np.float32], float]:
-    """All tokens or numbers that a demo model answers for `TEXTS`, one after the other, and the seconds for them."""
+    """Results of a demo model for `TEXTS`, token ids or floats in one array, and the time for them in seconds."""
     options = EngineOptions(threads=torch.get_num_threads(), kv_cache_bytes=KV_BYTES)
     engine, (info,) = start(Configure(1, device, [ModelSpec("m", str(DEMO / name), "float32")], options), _ignore)  # type: ignore[arg-type]
     started = time.perf_counter()
@@ -78,4 +78,4 @@ def _outputs(engine: Engine) -> Iterator[StepOutput]:
 
 
 def _ignore(progress: object) -> None:
-    """Progress of loading is not reported."""
+    """Ignore the progress of loading."""

@@ -1,4 +1,4 @@
-"""Stage of `benchmarks.gpu` that runs tests of parity on the device."""
+"""Stage of `benchmarks.gpu` that runs the tests which compare models with transformers, on the device."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR)\b")
 
 
 def parity(setup: Setup, limits: Limits) -> Iterator[Result]:
-    """Run the tests that compare with transformers, with their models on the device.
+    """Stage that runs the tests which compare models with transformers, with the models on the device.
 
-    They run in several processes, if pytest-xdist is installed. Their output is written to parity.txt. A run that takes
-    too long is stopped, and the tests that ended before are counted.
+    They run in several processes with pytest-xdist, except with `setup.tiny`. Their output is written to parity.txt. A
+    run that takes too long is stopped, and the tests that ended before are counted.
+    Raises RuntimeError if no test ran.
     """
     tests = [test for test in setup.tests if (ROOT / test).exists()]
     command = [sys.executable, "-m", "pytest", "-vv", "-m", "not rare_family", "--tb=short", *tests]
@@ -52,7 +53,7 @@ def parity(setup: Setup, limits: Limits) -> Iterator[Result]:
 
 
 def _name(line: str) -> str:
-    """The name of the test in a line of pytest."""
+    """The name of the test in a line of pytest's output."""
     found = re.search(r"(tests/\S+::.*)", line)
     name = line if found is None else found[1]
     return re.sub(r"\s+(PASSED|FAILED|ERROR)\b.*$| - .*$", "", name).strip()

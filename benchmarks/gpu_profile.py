@@ -1,4 +1,4 @@
-"""Stages of `benchmarks.gpu` that list the kernels of a step with their times, longest first."""
+"""Stages of `benchmarks.gpu` that list the GPU kernels of a step with their times, slowest first."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from benchmarks.random_models import config_of, encoder_batch, prefill_batch, ra
 from models.checkpoint.pack_weights import WeightPacker
 
 STEPS = 3
-"""Number of steps that are profiled. The reported times are means for one step."""
+"""Number of profiled steps. The reported times are means per step."""
 MAX_KERNELS = 9
 """Largest number of kernels that are listed for a step."""
 
 
 def kernels(shape: str) -> Stage:
-    """The stage that lists the kernels of a shape.
+    """Return the stage that lists the kernels of a model with this shape.
 
-    For a decoder: kernels of decode steps at several numbers of rows, and of the prefill of the longest prompt.
-    For an encoder: kernels of a step with the largest number of texts.
+    For a decoder, it lists those of decode steps with several numbers of rows, and of the longest prompt's prefill. For
+    an encoder, it lists those of a step with the largest number of texts.
     """
 
     def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
@@ -48,7 +48,10 @@ def kernels(shape: str) -> Stage:
 
 
 def _kernels_of(name: str, call: Callable[[], object], limits: Limits) -> Iterator[Result]:
-    """Sum of the times of all kernels of a call, then the time of each of the slowest kernels."""
+    """Yield the total time of all kernels of a call, then the time of each of the slowest kernels, in milliseconds.
+
+    name: start of the results' names.
+    """
     is_cuda = limits.device == "cuda"
     call()
     with profile(activities=[ProfilerActivity.CUDA if is_cuda else ProfilerActivity.CPU]) as profiled:
@@ -70,6 +73,6 @@ def _kernels_of(name: str, call: Callable[[], object], limits: Limits) -> Iterat
 
 
 def _short(kernel: str) -> str:
-    """The name of a kernel without arguments and template parameters, at most 80 characters."""
+    """Shorten a kernel's name: without arguments and template parameters, at most 80 characters."""
     plain = re.sub(r"<.*|\(.*", "", kernel.removeprefix("void "))
     return (plain or kernel).replace("|", "/")[:80]

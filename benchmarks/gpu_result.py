@@ -1,4 +1,4 @@
-"""What a stage of `benchmarks.gpu` gets and returns."""
+"""Input and results of the stages of `benchmarks.gpu`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class Setup:
     """Sizes of all stages.
 
     out: directory for results and for the checkpoints that a stage writes.
-    seconds: time that the stage may take. A stage that passes it is killed; its earlier results are kept.
-    tiny: models with some thousand parameters, and each step once.
-    rows: numbers of decode rows. context: tokens of each row.
-    prompts: lengths of prompts. texts: numbers of texts of an encoder step, with `text_tokens` tokens each.
-    streams: number of requests at once. prompt, new: prompt tokens and new tokens of each request.
+    seconds: longest duration of the stage. It is then killed; its earlier results are kept.
+    tiny: whether to use models with some thousand parameters, and to run each step once.
+    rows: numbers of rows in decode steps. context: number of tokens of each row.
+    prompts: lengths of prompts in tokens.
+    texts: numbers of texts in encoder steps. text_tokens: number of tokens of each text.
+    streams: number of concurrent requests. prompt, new: numbers of prompt tokens and new tokens of each request.
     sentences: number of sentences to translate.
     tests: files and directories of tests to run on the device.
     """
@@ -39,7 +40,7 @@ class Setup:
     tests: tuple[str, ...] = ("tests/cuda", "tests/models/test_attention.py", "tests/parity")
 
     def tiny_sizes(self) -> Setup:
-        """The same with tiny sizes, to try all stages without an accelerator."""
+        """A copy with tiny sizes, to try all stages without a GPU."""
         return replace(
             self,
             tiny=True,
@@ -61,10 +62,10 @@ class Result:
     """One measured value.
 
     name: what was measured. value, unit: the value.
-    seconds: duration of one step, or None. floor_seconds: its shortest possible duration, or None.
-    share: share of the floor that was reached, or the ratio that the name describes; None for neither.
-    goal: the share to reach; None for no goal.
-    note: further facts, one line.
+    seconds: duration of one step, or None. floor_seconds: shortest possible duration of the step, or None.
+    share: `floor_seconds / seconds`, or another ratio that the name describes; None for no ratio.
+    goal: share to reach; None for no goal.
+    note: further facts in one line.
     """
 
     name: str
@@ -87,14 +88,14 @@ class Result:
         goal: float | None = None,
         note: str = "",
     ) -> Result:
-        """The result of a timed step, as a share of its floor."""
+        """The result of a timed step, whose share is its shortest possible duration divided by the measured one."""
         return cls(name, value, unit, seconds, floor_seconds, floor_seconds / seconds, goal, note)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON data, without the fields that are not set."""
+        """The result as JSON data, without the fields that are not set."""
         unset = {"note"} if not self.note else set()
         return {name: value for name, value in asdict(self).items() if value is not None and name not in unset}
 
 
 Stage = Callable[[Setup, Limits], Iterator[Result]]
-"""Function that measures, and yields each result as soon as it is known."""
+"""Function that measures with a setup on a device with these limits, and yields each result as soon as it is known."""

@@ -45,16 +45,19 @@ GOALS: dict[tuple[str, int], float] = {
     ("llama-8b", 64): 0.70,
     ("llama-8b", 256): 0.65,
 }
-"""Goal of the share of the floor, by shape and rows."""
+"""Goal of a decode step: shortest possible duration divided by the measured one, by shape and number of rows."""
 ATTENTION_GOAL, PREFILL_GOAL, BERT_GOAL = 0.70, 0.55, 0.45
 MIN_ATTENTION_BYTES = 128 << 20
-"""Keys and values that no cache of a device holds."""
+"""Size of keys and values that is too large for the cache of any device."""
 SOURCE_TOKENS = 512
-"""Tokens of the source of an encoder-decoder."""
+"""Number of source tokens for encoder-decoders."""
 
 
 def decode(shape: str, quantization: choice.Quantization | None = None) -> Stage:
-    """The stage that measures decode steps of a shape at several numbers of rows. quantization: of its weights."""
+    """Return the stage that measures decode steps of a model with this shape, with several numbers of rows.
+
+    quantization: quantization of the weights, None for none.
+    """
     name = shape if quantization is None else f"{shape} in {quantization}"
 
     def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
@@ -87,9 +90,11 @@ def decode(shape: str, quantization: choice.Quantization | None = None) -> Stage
 def seconds_per_decode_step(
     model: Transformer, rows: int, context: int, source: int, tiny: bool = False
 ) -> tuple[float, str]:
-    """Duration of a greedy decode step as the engine runs it, and how it runs. Arguments as for `greedy_step`.
+    """Duration in seconds of a greedy decode step as the engine runs it, and a text that says how it runs.
 
-    CUDA graphs are launched ahead: a step begins before the host has read the tokens of the one before.
+    CUDA graphs are launched ahead: a step starts before the host has read the tokens of the previous step.
+
+    rows: number of rows. context: tokens of each row. source: source tokens of each row; 0 without an encoder.
     """
     call, how = greedy_step(model, rows, context, source)
     if how != _CAPTURED:
@@ -103,10 +108,12 @@ _CAPTURED = "CUDA graph"
 
 
 def greedy_step(model: Transformer, rows: int, context: int, source: int) -> tuple[partial[torch.Tensor], str]:
-    """A function that runs a decode step and waits for it, and how it runs: as a CUDA graph where there are graphs.
+    """Return a function that runs a greedy decode step and waits for it, and a text that says how the step runs.
 
-    rows, context, source: as for `decode_batch`. The caches are filled with random numbers.
-    The function returns token ids on the CPU, [rows, 1], int64.
+    The step runs as a CUDA graph if the model supports it. The caches are filled with random numbers. The function
+    returns token ids on the CPU, [rows, 1], int64.
+
+    rows: number of rows. context: tokens of each row. source: source tokens of each row; 0 without an encoder.
     """
     cache = random_cache(model, rows, context, model.attention_dtype)
     cross = random_cache(model, rows, source, model.attention_dtype, cross=True) if source else None
@@ -123,7 +130,7 @@ def greedy_step(model: Transformer, rows: int, context: int, source: int) -> tup
 
 
 def eager_step(model: Transformer, batch: DecoderBatch, cache: KVCache, cross: KVCache | None = None) -> torch.Tensor:
-    """One greedy step kernel by kernel, up to the token ids on the CPU. Returns [output rows, 1], int64."""
+    """Run one greedy step without a CUDA graph. Returns token ids on the CPU, [output rows, 1], int64."""
     request, rows = LogitsRequest(), len(batch.query_lens)
     output = model.decode(batch, cache, cross, request if rows <= model.max_logits_rows else None)
     top_k = output.top_k if output.top_k is not None else model.logits_top_k(output.hidden, request)[1]
@@ -137,7 +144,7 @@ def _replayed_step(graphs: StepGraphs, batch: DecoderBatch) -> torch.Tensor:
 
 
 def prefill(shape: str) -> Stage:
-    """The stage that measures the prefill of one prompt."""
+    """Return the stage that measures the prefill of one prompt at several lengths, for a model with this shape."""
 
     def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
         model = random_model(config_of(shape, setup.tiny), limits.torch_dtype, limits.torch_device)
@@ -162,7 +169,7 @@ def prefill(shape: str) -> Stage:
 
 
 def encode(shape: str) -> Stage:
-    """The stage that measures an encoder at several numbers of texts."""
+    """Return the stage that measures steps of an encoder with this shape, with several numbers of texts."""
 
     def measure(setup: Setup, limits: Limits) -> Iterator[Result]:
         model = random_model(config_of(shape, setup.tiny), limits.torch_dtype, limits.torch_device)
@@ -186,9 +193,9 @@ def encode(shape: str) -> Stage:
 
 
 def attention(setup: Setup, limits: Limits) -> Iterator[Result]:
-    """The stage that measures decode attention of one layer of the 8B shape.
+    """Stage that measures decode attention of one layer of the 8B model.
 
-    The keys and values of most numbers of rows do not fit into the cache of the device; the others are left out.
+    Numbers of rows whose keys and values would fit into the device's cache are left out.
     """
     hf, device, dtype = config_of("llama-8b", setup.tiny), limits.torch_device, limits.torch_dtype
     heads, kv_heads, dim = hf["num_attention_heads"], hf["num_key_value_heads"], hf["head_dim"]

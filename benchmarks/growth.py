@@ -1,4 +1,4 @@
-"""Measure the steps of Triptych in detail: by context length and by operation. Each measurement runs in a process."""
+"""Measure the steps of Triptych in detail: by context length and by operation. Each measurement has its own process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ SECTIONS = ("context", "profile")
 def run(
     sections: list[str], contests: list[Contest], options: Options, results: Results, say: Callable[[str], None]
 ) -> None:
-    """Measure the selected sections of the result page, and store them. A failure is printed; the page omits it.
+    """Measure the selected sections of the result page, and store them in `results`.
 
-    sections: names from `SECTIONS`. contests: models and precisions of the section `profile`.
+    A measurement that fails is reported with `say`, and is missing on the page.
+
+    sections: names from `SECTIONS`. contests: models and precisions for the section `profile`.
     """
     for name in sections:
         found: list[dict[str, Any]] = []

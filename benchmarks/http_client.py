@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 client for many connections. It does little work, because it shares the cores with the server.
+"""A small HTTP/1.1 client for many connections. It uses little processor time, which the server needs.
 
-It counts events by their first line, and parses all responses after the last one has arrived. With several
+It counts the events of a stream by their first line, and parses the responses after all have arrived. With several
 connections it waits 0.5 ms after each wake-up, so that it wakes up once for all events of a step.
 """
 
@@ -26,12 +26,12 @@ _BUFFER = memoryview(bytearray(1 << 18))
 
 @dataclass
 class Response:
-    """One response. Times are from time.perf_counter().
+    """One response. Times are from time.perf_counter(), in seconds.
 
     started: time at which the request was sent.
     ended: time at which the response was complete.
-    times: time at which each token event was received, with a precision of 0.5 ms (see above).
-    body: the complete body; for a stream, its end.
+    times: time at which each token event was received, to 0.5 ms.
+    body: the complete body; for a stream, only its end.
     """
 
     started: float
@@ -41,7 +41,7 @@ class Response:
 
     @property
     def completion_tokens(self) -> int:
-        """Number of tokens in a stream. Raises RuntimeError for a stream without a final event."""
+        """Number of tokens in a stream, from its final event. Raises RuntimeError for a stream without this event."""
         counted = _COMPLETION.findall(self.body)
         if not counted:
             raise RuntimeError(f"the stream has no final event: {self.body[-200:]!r}")
@@ -49,7 +49,7 @@ class Response:
 
 
 class _Connection:
-    """A connection that is kept open between requests."""
+    """A TCP connection to the server that stays open between requests."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -67,7 +67,7 @@ class _Connection:
         return self.response
 
     def receive(self) -> bool:
-        """Read the available data. Returns whether the response is complete.
+        """Read the available data into the response. Returns whether the response is complete.
 
         Raises RuntimeError for a status other than 200, and for a closed connection.
         """
@@ -107,7 +107,7 @@ class _Connection:
 
 
 def _joined(chunked: bytes) -> bytes:
-    """The body that was sent in chunks (RFC 9112, section 7.1)."""
+    """Decode a body in chunked transfer coding (RFC 9112, section 7.1)."""
     parts, at = [], 0
     while True:
         size, found, _ = chunked[at:].partition(b"\r\n")
@@ -120,11 +120,12 @@ def _joined(chunked: bytes) -> bytes:
 
 
 def send_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> tuple[list[Response], float]:
-    """Send many requests.
+    """Send many requests to a server on this machine.
 
     calls: route and body of each request.
-    in_flight: number of concurrent requests.
-    Returns the responses in the order of the calls, and the seconds from the first request to the last response.
+    in_flight: largest number of concurrent requests.
+    Returns the responses in the order of the calls, and the time from the first request to the last response in
+    seconds.
     Raises RuntimeError for a status other than 200.
     """
     waiting = iter(calls)

@@ -34,14 +34,18 @@ RATE = 24_000
 PIECE_SECONDS = 0.1
 QUIET_SECONDS = 2
 MAX_FILE_SECONDS = 3600
-"""The longest session."""
+"""Longest file in seconds, which is the longest session of the server."""
 
 Send = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A server, and how its routes are called. options: further parameters of the live route."""
+    """A server, and the parameters with which its routes are called.
+
+    key: API key, empty for none. language: code of the language, empty to let the model detect it.
+    options: further parameters of the live route.
+    """
 
     url: str
     model: str
@@ -55,14 +59,14 @@ class Target:
 
 
 def read(path: Path) -> bytes:
-    """A file as mono PCM of 16 bits at `RATE`, with silence at its end."""
+    """Read a WAV file as mono 16-bit PCM at `RATE`, with two seconds of silence added at its end."""
     samples, rate = read_wav(path.read_bytes(), MAX_FILE_SECONDS)
     samples = np.append(resample(samples, rate, RATE), np.zeros(QUIET_SECONDS * RATE, dtype=np.float32))
     return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
 
 
 def word_times(target: Target, pcm: bytes) -> list[tuple[str, float]]:
-    """The words of the whole file with the times of their ends, in seconds."""
+    """Transcribe the whole audio at once. Returns each word with the time at which it ends in the audio, in seconds."""
     file = io.BytesIO()
     with wave.open(file, "wb") as wav:
         wav.setnchannels(1)
@@ -93,7 +97,10 @@ async def _send_slowly(send: Send, pcm: bytes, began: float) -> None:
 
 
 async def over_http(target: Target, pcm: bytes) -> AsyncIterator[tuple[float, str]]:
-    """Send the audio as the chunks of a body. Yields each part of the stable text with the time of its arrival."""
+    """Send the audio at the speed of speech, as chunks of an HTTP body.
+
+    Yields each part of the stable text with the time of its arrival, in seconds after the start.
+    """
     query = {"model": target.model, "language": target.language, "format": "pcm", "rate": str(RATE)} | target.options
     address = urlsplit(target.url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port or 80)
@@ -125,7 +132,10 @@ async def over_http(target: Target, pcm: bytes) -> AsyncIterator[tuple[float, st
 
 
 async def over_websocket(target: Target, pcm: bytes) -> AsyncIterator[tuple[float, str]]:
-    """Like `over_http`, with the events of OpenAI's Realtime API."""
+    """Send the audio at the speed of speech over a WebSocket, with the events of OpenAI's Realtime API.
+
+    Yields each part of the stable text with the time of its arrival, in seconds after the start.
+    """
     address = f"{target.url.replace('http', 'ws', 1)}/v1/realtime?model={target.model}"
     async with connect(address, additional_headers=target.headers, proxy=None) as connection:
         if target.language:
@@ -154,7 +164,10 @@ async def over_websocket(target: Target, pcm: bytes) -> AsyncIterator[tuple[floa
 
 
 def delays(spoken: Sequence[tuple[str, float]], heard: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    """The delay of each word that both texts have in the same order. Both: words with times in seconds."""
+    """For each word that both texts have in the same order: the word, and its delay in seconds.
+
+    spoken: words with the times at which they end in the audio. heard: words with the times of their arrival.
+    """
 
     def keys(words: Sequence[tuple[str, float]]) -> list[str]:
         return [word.strip(".,;:!?\"'").lower() for word, _ in words]

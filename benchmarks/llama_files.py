@@ -1,4 +1,4 @@
-"""GGUF files of the random checkpoints, for the library of llama.cpp. Its own converter is not needed for them.
+"""Write GGUF files of the random checkpoints for the library of llama.cpp, without its converter.
 
 The files have no tokenizer, because benchmarks send token ids.
 """
@@ -38,15 +38,15 @@ _NAMES = {
     "post_attention_layernorm": "ffn_norm",
 }
 ARCHITECTURES = {"llama": "llama", "qwen3_moe": "qwen3moe"}
-"""Architecture of llama.cpp for each `model_type`."""
+"""Name of the architecture in llama.cpp, by `model_type`."""
 _EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(\w+)_proj")
 
 
 def write(directory: Path, out: Path, format_name: str, folder: Path) -> Path:
-    """Write a checkpoint of LLaMA or Qwen3-MoE in a format of llama.cpp. Returns `out`.
+    """Write a checkpoint of LLaMA or Qwen3-MoE as a GGUF file in a format of llama.cpp. Returns `out`.
 
-    directory: directory of the checkpoint. format_name: one of `quality.formats.FORMATS`.
-    folder: see `llama_library.library`.
+    directory: directory of the checkpoint. format_name: key of `quality.formats.FORMATS`.
+    folder: folder with the library of llama.cpp.
     Raises KeyError for a model of another type.
     """
     config = json.loads((directory / "config.json").read_text())
@@ -93,12 +93,15 @@ def _add_settings(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
 
 
 def _num_experts(config: dict[str, Any]) -> int:
-    """Number of experts of a layer, whose name depends on the version of transformers that wrote the configuration."""
+    """Number of experts per layer. The setting's name depends on the version of transformers that wrote the file."""
     return int(config.get("num_local_experts") or config["num_experts"])
 
 
 def _tensors(directory: Path, config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Name in the GGUF file and content of each tensor. The experts of a layer are one tensor."""
+    """Yield the name in the GGUF file and the content of each tensor.
+
+    The matrices of all experts of a layer are stacked to one tensor.
+    """
     index = directory / "model.safetensors.index.json"
     files = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
     experts: dict[str, dict[int, Tensor]] = {}
@@ -124,6 +127,9 @@ def _tensors(directory: Path, config: dict[str, Any]) -> Iterator[tuple[str, Ten
 
 
 def _paired(weights: Tensor, head_dim: int) -> Tensor:
-    """Rows in the order of llama.cpp's LLaMA, which rotates neighbours."""
+    """Reorder the rows of a query or key projection for llama.cpp.
+
+    There, rotary positions rotate pairs of neighbouring dimensions.
+    """
     rows, width = weights.shape
     return weights.view(-1, 2, head_dim // 2, width).transpose(1, 2).reshape(rows, width)

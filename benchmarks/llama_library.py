@@ -1,8 +1,8 @@
-"""The library of llama.cpp, through ctypes: quantises matrices, and computes logits of a GGUF file.
+"""Use the library of llama.cpp through ctypes: quantise matrices, and compute the logits of a GGUF file.
 
-It comes from the wheel `xllamacpp`, which is built for many processors and not for the newest instructions, or from a
-folder with `libllama.so` and the libraries beside it: a build for the processor at hand, or one with a library for each
-instruction set, such as the npm package `@node-llama-cpp/linux-x64`.
+The library comes from the wheel `xllamacpp`, which is built without the newest instructions so that it runs on many
+processors, or from a folder with `libllama.so` and the libraries it needs. This may be a build for the processor at
+hand, or one with a library for each instruction set, such as the npm package `@node-llama-cpp/linux-x64`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PARAMETER_BYTES = 1024
-"""More than any of the parameter structs has. Only their first fields, which have been stable for years, are set."""
+"""Size of the buffer for a parameter struct, larger than all of them. Only their first fields are set."""
 
 
 class _Parameters(ctypes.Structure):
-    """Parameters of a model or of a context, of which only the first fields of a context are known here."""
+    """Parameter struct of a model or a context. The named fields are the first ones of a context's parameters."""
 
     _fields_ = (
         ("n_ctx", ctypes.c_uint32),
@@ -34,7 +34,7 @@ class _Parameters(ctypes.Structure):
 
 
 class _Batch(ctypes.Structure):
-    """`llama_batch` of llama.h."""
+    """The struct `llama_batch` of llama.h."""
 
     _fields_ = (
         ("n_tokens", ctypes.c_int32),
@@ -53,7 +53,10 @@ _SILENT = _LOG_CALLBACK(lambda level, text, data: None)
 
 @cache
 def library(folder: Path) -> ctypes.CDLL:
-    """The library in a folder: of installed packages, or with `libllama.so`."""
+    """Load the library of llama.cpp, silently, once per folder.
+
+    folder: folder of installed packages with `xllamacpp`, or a folder with `libllama.so`.
+    """
     built = _in(folder, "llama")
     if built is not None:
         backends = ctypes.CDLL(str(_in(folder, "ggml")), mode=ctypes.RTLD_GLOBAL)
@@ -80,19 +83,19 @@ def library(folder: Path) -> ctypes.CDLL:
 
 
 def _in(folder: Path, name: str) -> Path | None:
-    """The file of a library in a folder, whose name may have a version; None if it is not there."""
+    """Path of the shared library `name` in a folder, whose file name may have a version; None if it is not there."""
     return next(iter(sorted([*folder.glob(f"lib{name}.so"), *folder.glob(f"lib{name}.v*.so")])), None)
 
 
 def instructions(folder: Path) -> str:
-    """The instruction sets that the library uses, in its own words."""
+    """The instruction sets that the library uses, as it reports them."""
     return str(library(folder).llama_print_system_info().decode())
 
 
 def quantize(folder: Path, weights: NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> NDArray[np.uint8]:
-    """The bytes of a matrix in a type of ggml, made by `ggml_quantize_chunk`: [..., bytes of a row].
+    """Quantise a matrix to a type of ggml with `ggml_quantize_chunk`. Returns [..., bytes of a row], uint8.
 
-    weights: [..., in], contiguous.
+    folder: folder of the library. weights: [..., in], contiguous. kind: the type.
     """
     width = weights.shape[-1]
     out = np.empty(gguf.quant_shape_to_byte_shape(weights.shape, kind), dtype=np.uint8)
@@ -110,7 +113,7 @@ def quantize(folder: Path, weights: NDArray[np.float32], kind: gguf.GGMLQuantiza
 
 
 class Row(NamedTuple):
-    """A token of a step. sequence: index of its sequence. has_logits: whether its logits are computed."""
+    """A token in a step. sequence: index of its sequence. has_logits: whether its logits are computed."""
 
     token: int
     position: int
@@ -119,10 +122,11 @@ class Row(NamedTuple):
 
 
 class LlamaModel:
-    """A GGUF file and a context.
+    """A model in a GGUF file with a context of llama.cpp.
 
-    folder: see `library`. tokens: most tokens of all sequences together. batch: most tokens of a step.
-    computed: most tokens that are computed at a time, or None for as many as in a step.
+    folder: folder of the library.
+    tokens: largest number of tokens of all sequences together. batch: largest number of tokens in a step.
+    computed: largest number of tokens that are computed at once, or None for `batch`.
     sequences: number of sequences. threads: number of threads.
     """
 
@@ -148,17 +152,17 @@ class LlamaModel:
         self._batch = self._library.llama_batch_init(batch, 0, 1)
 
     def clear(self) -> None:
-        """Forget all tokens."""
+        """Remove the tokens of all sequences from the context."""
         memory = ctypes.c_void_p(self._library.llama_get_memory(self._context))
         self._library.llama_memory_clear(memory, ctypes.c_bool(True))
 
     def forget(self, sequence: int) -> None:
-        """Forget the tokens of a sequence."""
+        """Remove the tokens of a sequence from the context."""
         memory = ctypes.c_void_p(self._library.llama_get_memory(self._context))
         self._library.llama_memory_seq_rm(memory, ctypes.c_int32(sequence), ctypes.c_int32(-1), ctypes.c_int32(-1))
 
     def step(self, rows: Sequence[Row]) -> None:
-        """Compute some tokens."""
+        """Compute a step with these tokens. `logits` and `all_logits` then return its logits."""
         batch = self._batch
         batch.n_tokens = len(rows)
         for index, row in enumerate(rows):
@@ -169,11 +173,14 @@ class LlamaModel:
         assert status == 0, f"llama_decode returned {status}"
 
     def all_logits(self, count: int) -> NDArray[np.float32]:
-        """The logits of the last step, of which all rows have logits: [count, vocab]. The next step overwrites them."""
+        """The logits of all `count` rows of the last step: [count, vocab]. The next step overwrites them.
+
+        All rows must have `has_logits` set.
+        """
         return self._array(self._library.llama_get_logits(self._context), (count, self._vocab_size))
 
     def logits(self, index: int) -> NDArray[np.float32]:
-        """The logits of a row of the last step: [vocab]. The next step overwrites them."""
+        """The logits of the row `index` of the last step: [vocab]. The next step overwrites them."""
         address = self._library.llama_get_logits_ith(self._context, ctypes.c_int32(index))
         return self._array(address, (self._vocab_size,))
 

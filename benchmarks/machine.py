@@ -1,4 +1,4 @@
-"""Describe the machine of a run: its processor, and the highest rates of memory and products, measured in the run."""
+"""Describe the machine of a run: its processor, and its highest rates of memory reads and matrix products."""
 
 from __future__ import annotations
 
@@ -30,16 +30,20 @@ PACKAGES = (
 )
 
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
-"""Features of the processor that change which kernels run, as Linux names them."""
+"""Processor features that decide which kernels run, by their names in Linux."""
 
 READ_BYTES = 256 << 20
-"""Bytes that a measurement of the read bandwidth sums; more than any cache holds."""
+"""Number of bytes that a measurement of the read bandwidth sums; more than any cache holds."""
 PRODUCT_SIZE = 1536
-"""Rows and columns of the product that measures the peak rate."""
+"""Number of rows and of columns of the matrices in the product that measures the peak rate."""
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """Describe the machine: processor, memory, read bandwidth (bytes per second), products (operations per second)."""
+    """Describe the machine: processor, memory, read bandwidth (bytes per second), and rates of matrix products
+    (operations per second).
+
+    threads: number of threads for the measurements.
+    """
     torch.set_num_threads(threads)
     return {
         "processor": _processor(),
@@ -55,7 +59,7 @@ def describe(threads: int) -> dict[str, Any]:
 
 
 def read_bandwidth() -> float:
-    """Measure the read bandwidth of all threads, in bytes per second: the best of ten sums over `READ_BYTES`.
+    """Measure the read bandwidth of all threads together in bytes per second: the best of ten sums over `READ_BYTES`.
 
     A decode step reads weights and writes little, so the read bandwidth is its limit.
     """
@@ -64,7 +68,7 @@ def read_bandwidth() -> float:
 
 
 def usual_bandwidth() -> float:
-    """Memory read bandwidth at this moment, in bytes per second: the median of thirty sums over `READ_BYTES`.
+    """Measure the memory read bandwidth at this moment in bytes per second, as the median of 30 sums over `READ_BYTES`.
 
     Other virtual machines on the host change the available bandwidth by a factor of up to two within minutes.
     """
@@ -73,9 +77,10 @@ def usual_bandwidth() -> float:
 
 
 def peak(precision: str) -> float:
-    """Multiplications plus additions per second of a large product in oneDNN: the best of ten.
+    """Multiplications plus additions per second in a large matrix product of oneDNN, the best of ten products.
 
-    Where oneDNN has no bfloat16 for the processor, its float32 product is measured: bfloat16 is then widened first.
+    If oneDNN has no bfloat16 for the processor, its float32 product is measured, because it would convert bfloat16 to
+    float32 first.
     """
     size = PRODUCT_SIZE
     if precision == "int8":
@@ -91,16 +96,16 @@ def peak(precision: str) -> float:
 
 
 def peaks_in_own_process(precisions: Sequence[str], threads: int) -> list[float]:
-    """`peak` of each precision, measured in a process of its own.
+    """`peak` of each precision, measured in a new process.
 
-    In a process with an engine, oneDNN gets new memory from the system for each large result, which takes time.
+    In a process with an engine, oneDNN would get new memory from the system for each large result, which takes time.
     """
     command = [sys.executable, "-m", "benchmarks.machine", str(threads), *precisions]
     return list(json.loads(subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY).stdout))
 
 
 def seconds_of(call: Callable[[], object], calls: int) -> list[float]:
-    """Duration of each call, after one call to warm up."""
+    """Duration in seconds of each of `calls` calls, after one call to warm up."""
     call()
     times = []
     for _ in range(calls):
@@ -111,7 +116,7 @@ def seconds_of(call: Callable[[], object], calls: int) -> list[float]:
 
 
 def versions(python: str | None) -> dict[str, str]:
-    """Versions of `PACKAGES` in the environment of an interpreter; of this interpreter if `python` is None."""
+    """Versions of `PACKAGES` in the environment of a Python interpreter. python: its path, None for the running one."""
     if python is None:
         return _installed()
     code = "import json; from benchmarks.machine import _installed; print(json.dumps(_installed()))"

@@ -1,7 +1,7 @@
-"""Run the contests. All contestants load the model. In each round of a workload they then run it one after the other.
+"""Run the contests: all contestants load the model, then run the workloads in rounds.
 
-The workloads of a contest share its time, so a short workload has more rounds. Many rounds cancel out short
-disturbances.
+In a round of a workload, all contestants run it one after the other. The workloads of a contest share its time equally,
+so a short workload has more rounds. Many rounds cancel out short disturbances.
 Results are written after every run, so that an interrupted benchmark keeps its results.
 """
 
@@ -23,26 +23,26 @@ from benchmarks.process import ContestantProcess, Failed
 
 LOAD_SECONDS = 600.0
 BANDWIDTH_WORKLOAD = "A"
-"""Workload that is limited by the read bandwidth of the memory, which is measured around its runs."""
+"""Workload whose speed is limited by the memory read bandwidth, which is measured before and after each of its runs."""
 
 MIN_PEER_RATE = 0.5
-"""Share of the best peer's rate in the first round. Slower peers are not run again, to save time."""
+"""Peers below this share of the best peer's rate in the first round are not run again, to save time."""
 
 
 @dataclass
 class Options:
-    """Settings of one run of `python -m benchmarks`: what it may use, and how long it may take.
+    """Settings of one run of `python -m benchmarks`.
 
     checkpoints: directory of the models.
-    python, peers: Python interpreters of Triptych's environment and of the peers' environment, or None.
-    threads: threads of each contestant.
+    python: Python interpreter of Triptych's environment. peers: that of the peers' environment, or None.
+    threads: number of threads of each contestant.
     rounds: largest number of rounds per workload. The first round always runs; further ones run within the budget.
     budget_seconds: time for all contests.
     scale: size of the workloads.
-    detailed_shape: shape whose steps are measured in detail, see `benchmarks.growth`.
-    run_seconds: longest time of one run. A contestant that takes longer is stopped and reported.
-    programs: path of the executable of each contestant that needs one.
-    isa: see `Subject`.
+    detailed_shape: shape whose steps `benchmarks.growth` measures in detail.
+    run_seconds: longest duration of one run. A contestant that takes longer is stopped and reported.
+    programs: path of the executable or library, for each contestant that needs one.
+    isa: name of the instruction set of Triptych's kernels; None for the best one.
     """
 
     checkpoints: Path
@@ -64,9 +64,10 @@ class Results:
 
     path: path of the file.
     about: description of the machine, versions and scale.
-    entries: one per shape, precision, workload and contestant, with its `runs`, and `error` if it failed.
+    entries: one per shape, precision, workload and contestant. `runs` has its outcomes, and `error` the reason if it
+        failed.
     loads: one per shape, precision and contestant, with the properties of the loaded model.
-    sections: results of `benchmarks.growth` by section.
+    sections: results of `benchmarks.growth`, by section.
     """
 
     path: Path
@@ -85,14 +86,14 @@ class Results:
         return self.entries[-1]
 
     def read(self) -> None:
-        """Read the results of an earlier run from the file. A contest that runs again replaces its entries."""
+        """Read the results of an earlier run from the file, if it exists."""
         if self.path.exists():
             content = json.loads(self.path.read_text())
             self.entries, self.loads = content["entries"], content["loads"]
             self.sections = content["sections"]
 
     def forget(self, contest: Contest) -> None:
-        """Remove all entries of a contest."""
+        """Remove the entries of a contest's workloads."""
         key = (contest.shape, contest.precision)
         self.entries = [
             entry
@@ -110,11 +111,10 @@ class Results:
 
 @dataclass
 class Turns:
-    """Rounds of one workload so far, and the time that they took.
+    """Rounds of one workload so far.
 
     rounds: number of rounds.
-    seconds: duration of all rounds.
-    last: duration of the last round, in seconds.
+    seconds: duration of all rounds together. last: duration of the last round, in seconds.
     """
 
     rounds: int = 0
@@ -123,7 +123,13 @@ class Turns:
 
 
 def run(contests: list[Contest], options: Options, results: Results, say: Callable[[str], None]) -> None:
-    """Run all contests. Each contest gets a share of the remaining time, in proportion to its workloads."""
+    """Run all contests, and store their results.
+
+    Each contest gets a share of the remaining time in proportion to its number of workloads. Contests for which no time
+    is left are marked as not run.
+
+    say: prints a line of progress.
+    """
     ends = time.monotonic() + options.budget_seconds
     for number, contest in enumerate(contests):
         results.forget(contest)
@@ -138,10 +144,12 @@ def run(contests: list[Contest], options: Options, results: Results, say: Callab
 
 
 def next_workload(turns: dict[str, Turns], rounds: int, seconds: float) -> str | None:
-    """The workload to run next, or None.
+    """The workload to run next, or None if none is left.
 
-    Among the workloads with fewer than `rounds` rounds whose next round should end within `seconds`, it is the one that
-    has used the least time. Workloads without a round come first, even if the time is used up.
+    Candidates are the workloads with fewer than `rounds` rounds whose last round took at most `seconds`. The one that
+    has used the least time is next. Workloads without a round come first, even if the time is used up.
+
+    turns: rounds of each workload so far. seconds: remaining time.
     """
     waiting = [name for name, turn in turns.items() if turn.rounds < (1 if name == "start" else rounds)]
     waiting = [name for name in waiting if not turns[name].rounds or turns[name].last <= seconds]
@@ -149,7 +157,7 @@ def next_workload(turns: dict[str, Turns], rounds: int, seconds: float) -> str |
 
 
 def _contest(contest: Contest, options: Options, results: Results, seconds: float, say: Callable[[str], None]) -> None:
-    """Load all contestants, then run rounds for `seconds`, and at least one round of each workload."""
+    """Load all contestants of a contest, then run rounds for `seconds`, and at least one round of each workload."""
     processes = _load(contest, options, results, say)
     loaded = _Loaded(contest, processes, options, results, say)
     ends = time.monotonic() + seconds
@@ -167,7 +175,10 @@ def _contest(contest: Contest, options: Options, results: Results, seconds: floa
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A contest whose contestants have loaded the model, ready to run rounds."""
+    """A contest whose contestants have loaded the model.
+
+    processes: process of each contestant by name.
+    """
 
     contest: Contest
     processes: dict[str, ContestantProcess]
@@ -176,7 +187,10 @@ class _Loaded:
     say: Callable[[str], None]
 
     def round(self, workload: str, number: int) -> None:
-        """Run each contestant that takes part, has not failed, and is not too slow. number: 0 for the first round."""
+        """Run one round of a workload: each contestant that takes part, has not failed, and is not too slow.
+
+        number: index of the round, 0 for the first one.
+        """
         work = workloads.job(workload, self.contest.shape, self.options.scale, seed=number + 1)
         names = [name for name in self.processes if self.contest.takes_part(name, workload)]
         entries = {name: self.results.entry(self.contest, workload, name) for name in names}
@@ -202,7 +216,10 @@ class _Loaded:
 
 
 def fast_enough(entries: dict[str, dict[str, Any]]) -> list[str]:
-    """Names of Triptych, and of peers with at least `MIN_PEER_RATE` of the best peer's rate in the first round."""
+    """Contestants to run again: Triptych, and peers with at least `MIN_PEER_RATE` of the best peer's first rate.
+
+    entries: entry of each contestant by name.
+    """
     rates = {
         name: entry["runs"][0]["units"] / entry["runs"][0]["seconds"]
         for name, entry in entries.items()
@@ -215,7 +232,10 @@ def fast_enough(entries: dict[str, dict[str, Any]]) -> list[str]:
 def _load(
     contest: Contest, options: Options, results: Results, say: Callable[[str], None]
 ) -> dict[str, ContestantProcess]:
-    """Start and load the contestants one after the other, because some convert their model first on all cores."""
+    """Start the contestants and load the model, one after the other, because some use all cores to convert it.
+
+    Returns the processes of those that succeeded, by name. The errors of the others are stored in `results`.
+    """
     processes: dict[str, ContestantProcess] = {}
     for name in contest.contestants:
         if not any(contest.takes_part(name, workload) for workload in contest.workloads):
@@ -257,7 +277,10 @@ def _warm_up(process: ContestantProcess, workload: str, contest: Contest, option
 
 
 def _run_job(process: ContestantProcess, work: workloads.Job, seconds: float) -> dict[str, Any]:
-    """Run a job. Raises Failed for an error, a timeout, and a wrong number of tokens or texts."""
+    """Run a job within `seconds`, and return its outcome.
+
+    Raises Failed for an error, a timeout, and a wrong number of tokens or texts.
+    """
     process.send({"job": vars(work)})
     outcome = process.receive(seconds)
     if work.kind == "embed":
@@ -270,7 +293,7 @@ def _run_job(process: ContestantProcess, work: workloads.Job, seconds: float) ->
 
 
 def _with_bandwidth(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run a job, and add `read_bytes_per_second`: the mean read bandwidth just before and after it."""
+    """Run a job, and add `read_bytes_per_second` to its outcome: the mean read bandwidth just before and after it."""
     before = machine.usual_bandwidth()
     outcome = call()
     outcome["read_bytes_per_second"] = (before + machine.usual_bandwidth()) / 2

@@ -9,15 +9,16 @@ from pathlib import Path
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of a process, including shared libraries and mapped files."""
+    """Resident memory of a process in bytes, including shared libraries and mapped files."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process and its threads so far.
+    """Processor time of a process and its threads so far, in seconds.
 
-    The clock has nanoseconds; /proc counts in hundredths of a second only. Raises OSError.
+    It is read from the process's clock, in nanoseconds, because /proc counts only hundredths of a second. Raises
+    OSError if the process does not exist.
     """
     clock = ctypes.c_int()
     error = ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock))

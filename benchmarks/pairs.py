@@ -31,10 +31,10 @@ from benchmarks.process import REPOSITORY
 MIN_MEAN, MIN_ROW = 0.99, 0.97
 _CERTAINTY = 0.9
 _HELD_SHARE = 0.4
-"""Largest part of the available memory that a pair holds."""
+"""Largest share of the available memory that is allocated during a pair of runs."""
 
 Row = tuple[str, str, str, str]
-"""Shape, precision, workload and contestant."""
+"""Key of a row of the benchmark: shape, precision, workload and contestant."""
 
 
 def main() -> None:
@@ -68,9 +68,9 @@ def main() -> None:
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """The narrowest range of ordered ratios that contains the true median with a probability of at least 90%.
+    """The narrowest range between two of the ratios that contains the true median with a probability of at least 90%.
 
-    Fewer than five ratios are too few for that probability; the result is then the range of all.
+    Returns the smallest and the largest ratio if there are fewer than five, which are too few for this probability.
     """
     ordered, count = sorted(ratios), len(ratios)
     outside = 0
@@ -105,7 +105,7 @@ def _available_bytes() -> int:
 
 
 def _hold(size: int) -> mmap.mmap:
-    """Memory of about `size` bytes, in use."""
+    """Allocate about `size` bytes of memory, and write to each page so that it is resident."""
     held = mmap.mmap(-1, max(size, mmap.PAGESIZE))
     held.madvise(mmap.MADV_HUGEPAGE)
     for start in range(0, len(held), mmap.PAGESIZE):

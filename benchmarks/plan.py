@@ -1,6 +1,6 @@
 """The contests of a benchmark run: each has a model, a precision, workloads and contestants.
 
-Fast precisions come first: time that they do not use is left for the slower ones.
+Fast precisions come first, so that the slower ones can use the time that is left.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from benchmarks.contestants import LLAMA_CPP, LLAMA_LIBRARY, OURS
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 LARGE_PRECISIONS = ("bfloat16", "int8", "int4")
-"""Precisions of models of a billion parameters."""
+"""Precisions of the models with a billion parameters."""
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
 PROFILED = ("A", "B", "C", "D", "D-beam", "E", "F")
-"""Workloads whose time is measured by operation, see `benchmarks.profile`."""
+"""Workloads whose time `benchmarks.profile` measures by operation."""
 
 
 @dataclass(frozen=True)
 class Contest:
-    """One model in one precision, and the workloads that all contestants run on it, in rounds.
+    """One model in one precision, and the workloads that the contestants run on it in rounds.
 
     shape: name in `checkpoints.SHAPES`.
-    restricted: workloads that only some contestants run, each with the names of these contestants.
+    restricted: workloads that only some of the contestants run, each with these contestants' names.
     """
 
     shape: str
@@ -49,9 +49,10 @@ _SWEEP = tuple(f"streams-{count}" for count in STREAMS)
 
 
 def full() -> list[Contest]:
-    """Every workload of every shape.
+    """The contests of a full run: every workload of every shape.
 
-    Peers with static batches do not run workloads in which they would wait for the longest answer, or take minutes.
+    Peers with static batches do not run workloads with answers of different lengths, in which they would wait for the
+    longest one, or which would take them minutes.
     """
     contests = []
     for precision in reversed(PRECISIONS):
@@ -79,7 +80,7 @@ def full() -> list[Contest]:
 
 
 def quantized() -> list[Contest]:
-    """The contests of `--quantized`: settings of `--quantize` and formats of llama.cpp, all in process."""
+    """The contests of `--quantized`: Triptych's settings of `--quantize` and llama.cpp's formats, all in process."""
     peers = {"int8": ("ours", LLAMA_LIBRARY[0]), "int4": ("ours", *LLAMA_LIBRARY)}
     return [
         Contest(shape, precision, ("A", "B", "C"), peers.get(precision, ("ours",)))
@@ -101,7 +102,7 @@ def quick() -> list[Contest]:
 
 
 def tiny() -> list[Contest]:
-    """The contests of `--tiny`: tiny models and Triptych alone, to test the benchmarks in seconds."""
+    """The contests of `--tiny`: tiny models and almost only Triptych, to test the benchmarks in seconds."""
     contests = [Contest("llama-tiny", "float32", ("start", "A", "B-mixed", "C"), OURS, (("start", ("http",)),))]
     contests.append(Contest("marian-tiny", "int8", ("D", "D-beam"), ("ours", "ctranslate2")))
     contests.append(Contest("minilm-tiny", "bfloat16", ("E",), ("ours",)))
@@ -109,10 +110,11 @@ def tiny() -> list[Contest]:
 
 
 def select(contests: list[Contest], words: list[str], contestants: list[str]) -> list[Contest]:
-    """Select contests.
+    """Select contests, workloads and contestants.
 
-    words: workloads (`B`), shapes, precisions, or several of these joined (`llama-135m/int8/B`); empty for all.
-    contestants: peers to keep; empty for all. Triptych always takes part.
+    words: each selects a workload (`B`), a shape, a precision, or several of these joined (`llama-135m/int8/B`). Empty
+        for all.
+    contestants: names of peers to keep; empty for all. Triptych always takes part.
     """
     selected = []
     for contest in contests:

@@ -17,14 +17,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 class Failed(Exception):
-    """A contestant failed. The message is one line."""
+    """A contestant failed or did not answer in time. The message is one line."""
 
 
 class ContestantProcess:
-    """The process of a contestant. The constructor starts it; it loads a model on request.
+    """The process of a contestant. The constructor starts it; the first request must load a model.
 
     name: name of the contestant.
-    python: interpreter of its environment.
+    python: Python interpreter of the contestant's environment.
     threads: number of threads for its computations.
     """
 
@@ -57,7 +57,10 @@ class ContestantProcess:
             raise Failed(self._exit_message()) from None
 
     def receive(self, seconds: float) -> dict[str, Any]:
-        """Wait for the answer to a request. Raises Failed for an error, the end of the process, and a timeout."""
+        """Wait up to `seconds` for the answer to a request.
+
+        Raises Failed for an answer that is an error, if the process ends, and after the time.
+        """
         assert self._process.stdout is not None
         give_up = time.monotonic() + seconds
         ready, _, _ = select.select([self._process.stdout], [], [], max(give_up - time.monotonic(), 0.1))
@@ -79,7 +82,7 @@ class ContestantProcess:
         return f"ended with {self._process.returncode}: {lines[-1] if lines else 'no message'}"[:300]
 
     def close(self) -> None:
-        """Close the input of the process, wait for its end, and kill it after 30 seconds."""
+        """Close the input of the process so that it ends. It is killed if it has not ended after 30 seconds."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()

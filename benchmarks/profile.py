@@ -61,7 +61,10 @@ class Clock:
             yield
 
     def head_floor(self, item_bytes: float, bandwidth: float, operations: float) -> float:
-        """Shortest time, in seconds, that the machine needs for the products of the output heads."""
+        """Shortest time in seconds that the machine needs for the matrix products of the output heads so far.
+
+        item_bytes: bytes per weight. bandwidth: bytes per second. operations: operations per second.
+        """
         return sum(max(size * item_bytes / bandwidth, 2 * rows * size / operations) for size, rows in self._heads)
 
     def _patch(self, stack: ExitStack, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -77,9 +80,9 @@ class Clock:
 
 
 def attention_operations(shape: str, work: workloads.Job) -> int | None:
-    """Additions and multiplications in the two products of attention, query by key and weight by value.
+    """Additions and multiplications in the two products of attention: queries by keys, and weights by values.
 
-    Only for encoders, where every token of a text attends to all of its tokens; None for other models.
+    None for models other than encoders. In an encoder every token of a text attends to all tokens of the text.
     """
     if work.kind != "embed":
         return None
@@ -129,9 +132,10 @@ def profile(shape: str, precision: str, workload: str, options: argparse.Namespa
 
 
 def _limits(precision: str) -> tuple[float, float, float]:
-    """Measure bytes per second from memory, and operations per second in products of the layers and of attention.
+    """Measure the limits of the machine: memory bytes per second, and operations per second in the products of linear
+    layers and in those of attention.
 
-    Models in int8 and int4 multiply in int8 and attend in bfloat16.
+    Models in int8 and int4 compute linear layers in int8 and attention in bfloat16.
     """
     of_attention = "bfloat16" if precision in ("int8", "int4") else precision
     names = ("int8" if precision == "int4" else precision, of_attention)
@@ -140,7 +144,10 @@ def _limits(precision: str) -> tuple[float, float, float]:
 
 
 def selected(words: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Shape, precision and workload of each selected workload. words: as in `plan.select`."""
+    """Shape, precision and workload of each selected workload.
+
+    words: each selects a workload, a shape, a precision, or several of these joined by `/`; empty for all.
+    """
     for contest in plan.select(plan.full(), words, []):
         for workload in contest.workloads:
             if workload in plan.PROFILED:
@@ -176,7 +183,7 @@ def _tiny() -> Iterator[tuple[str, str, str]]:
 
 
 def rest(found: dict[str, Any]) -> float:
-    """Seconds of a workload that belong to none of the measured parts."""
+    """Time of a workload in seconds that belongs to no measured part: Python, embeddings, and building batches."""
     known = found["products"][0] + found["head"][0] + found["attention"][0] + found["choice"] + found["small"]
     return float(found["seconds"] - known)
 

@@ -1,4 +1,4 @@
-"""Checkpoints with random weights, written from their shapes alone: transformers would need minutes for 8B."""
+"""Write checkpoints with random weights from their shapes alone, because transformers would need minutes for 8B."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def write(directory: Path, hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Path:
-    """Write a checkpoint with a tokenizer. Does nothing for one that is complete.
+    """Write a checkpoint with a tokenizer, unless the directory has a complete one. Returns the directory.
 
-    hf: `config.json`, of the type `llama`, `qwen3` or `marian`. device: makes the random numbers.
-    Returns the directory.
+    hf: contents of `config.json`, with the `model_type` `llama`, `qwen3` or `marian`.
+    device: device that generates the random numbers.
     """
     done = directory / "complete"
     if done.exists():
@@ -38,13 +38,13 @@ def write(directory: Path, hf: Mapping[str, Any], dtype: torch.dtype, device: to
 
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A matrix of small random numbers, or a vector of ones (a norm)."""
+    """A matrix of small random numbers, or a vector of ones (the weights of a norm), on the CPU."""
     tensor = torch.empty(shape, dtype=dtype, device=device)
     return (tensor.normal_(std=0.02) if len(shape) > 1 else tensor.fill_(1)).cpu()
 
 
 def _llama(hf: Mapping[str, Any]) -> dict[str, Shapes]:
-    """Shapes of the tensors of a LLaMA or Qwen 3 by file: one for each layer, and one for the rest."""
+    """Tensor shapes of a LLaMA or Qwen 3, by file and tensor name: one file per layer, and one for other tensors."""
     hidden, middle, vocab = hf["hidden_size"], hf["intermediate_size"], hf["vocab_size"]
     heads, kv_heads = (hf[name] * hf["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
     layer: Shapes = {
@@ -70,7 +70,7 @@ def _llama(hf: Mapping[str, Any]) -> dict[str, Shapes]:
 
 
 def _marian(hf: Mapping[str, Any]) -> dict[str, Shapes]:
-    """Shapes of the tensors of a Marian model, all in one file."""
+    """Tensor shapes of a Marian model, by file and tensor name. All tensors are in one file."""
     hidden, vocab = hf["d_model"], hf["vocab_size"]
     shapes: Shapes = {"model.shared.weight": (vocab, hidden), "final_logits_bias": (1, vocab)}
     for side in ("encoder", "decoder"):

@@ -1,6 +1,6 @@
-"""Models with random weights, batches for them, and the bytes and operations that a step needs at least.
+"""Models with random weights, batches for them, and the least bytes and operations that a step needs.
 
-Speed depends on shapes, not on values. A model is made on its device, without a checkpoint.
+Speed depends on shapes, not on values. A model is created on its device, without a checkpoint.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bert-base": {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 768, "num_hidden_layers": 12}
     | {"num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 512, "vocab_size": 30522},
 }
-"""`config.json` of each shape."""
+"""Contents of `config.json` for each shape, by its name."""
 
 _TINY_LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 400}
 _TINY_LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -64,12 +64,15 @@ _TINY: dict[str, dict[str, Any]] = {
 
 
 def config_of(shape: str, tiny: bool = False) -> dict[str, Any]:
-    """`config.json` of a shape. tiny: a model of the same family with some thousand parameters."""
+    """Contents of `config.json` for a shape. tiny: whether to return a model of its family with few parameters."""
     return CONFIGS[shape] | (_TINY[shape] if tiny else {})
 
 
 def random_model(hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Transformer:
-    """A model with random weights, small enough that no value overflows. Its biases are 0 and its norms 1."""
+    """A model whose weights are small random numbers, so that no value overflows. Biases are 0, and norm weights 1.
+
+    hf: contents of `config.json`.
+    """
     family, architecture = family_of(hf)
     with torch.device("meta"):
         model = Transformer(family.config(hf, architecture))
@@ -84,23 +87,24 @@ def random_model(hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device
 
 
 class Cost(NamedTuple):
-    """What a step needs at least. bytes: memory to read. operations: multiplications and additions."""
+    """The least that a step needs: the number of bytes to read, and the number of multiplications plus additions."""
 
     bytes: float
     operations: float
 
     def seconds(self, bytes_per_second: float, operations_per_second: float) -> float:
-        """The shortest possible time: of the memory or of the arithmetic, whichever is longer."""
+        """The shortest possible time in seconds: the longer of the time to read and the time to compute."""
         return max(self.bytes / bytes_per_second, self.operations / operations_per_second)
 
 
 def layers_cost(model: Transformer, stack: Stack, tokens: int, keys: int, outputs: int) -> Cost:
-    """Cost of the layers of a stack, and of its head.
+    """Least cost of a stack's layers and of the model's head in one step.
 
-    tokens: tokens of the step. keys: keys that the queries attend to, summed over the tokens.
-    outputs: rows of logits; 0 for a step without a head.
-    The bytes are those of the weights. Embedding tables are looked up, which costs nothing here, unless they are the
-    head; cross-attention reads its keys and values from a cache.
+    The bytes are those of the weights. Embedding tables count only if they are also the head's matrix. The key and
+    value matrices of cross-attention do not count, because a step reads their results from a cache.
+
+    tokens: number of tokens in the step. keys: number of keys that a token attends to, summed over the tokens.
+    outputs: number of rows of logits; 0 for a step without a head.
     """
     size = elements = 0
     for name, parameter in stack.named_parameters():
@@ -121,9 +125,11 @@ def layers_cost(model: Transformer, stack: Stack, tokens: int, keys: int, output
 
 
 def decode_cost(model: Transformer, rows: int, context: int, source: int, kv_dtype: torch.dtype) -> Cost:
-    """Cost of a decode step: weights and the keys and values of all rows. Call it before the weights are packed.
+    """Least cost of a decode step: the weights, and the keys and values of all rows.
 
-    context: tokens of each row. source: tokens of each row's source; 0 without an encoder.
+    Must be called before the weights are packed.
+
+    rows: number of rows. context: tokens of each row. source: source tokens of each row; 0 without an encoder.
     """
     assert model.decoder is not None
     layers = layers_cost(model, model.decoder, rows, rows * (context + source), rows)
@@ -133,7 +139,10 @@ def decode_cost(model: Transformer, rows: int, context: int, source: int, kv_dty
 
 
 def random_cache(model: Transformer, rows: int, context: int, dtype: torch.dtype, cross: bool = False) -> KVCache:
-    """A cache for some rows, filled with random numbers. cross: for cross-attention."""
+    """A KV cache for `rows` rows of `context` tokens, filled with random numbers.
+
+    cross: whether it is the cache of cross-attention, not of self-attention.
+    """
     layers = model.cross_attention_layers() if cross else model.self_attention_layers()
     cache = KVCache(layers, rows * -(-context // BLOCK_SIZE), BLOCK_SIZE, dtype, model.device)
     for tensor in cache.tensors:
@@ -149,9 +158,9 @@ def decode_batch(
     vocab_size: int = 1000,
     source: int = 0,
 ) -> DecoderBatch:
-    """Batch with one new token for each row. Every row has `context - 1` tokens in the cache.
+    """Batch with one new, random token for each row. Every row has `context - 1` tokens in the cache.
 
-    source: tokens of each row's source in the cross-attention cache; 0 without an encoder.
+    source: source tokens of each row in the cross-attention cache; 0 without an encoder.
     """
     tables = _tables(rows, context, block_size, device)
     last = context - 1
@@ -168,7 +177,7 @@ def decode_batch(
 
 
 def prefill_batch(tokens: int, device: torch.device, vocab_size: int) -> DecoderBatch:
-    """Batch with one prompt, of which only the last token's output is needed."""
+    """Batch with one prompt of random tokens, for which only the last token's output is computed."""
     return DecoderBatch(
         token_ids=torch.randint(vocab_size, (tokens,), device=device),
         positions=torch.arange(tokens, device=device),
@@ -181,11 +190,11 @@ def prefill_batch(tokens: int, device: torch.device, vocab_size: int) -> Decoder
 
 
 def encoder_batch(texts: int, length: int, device: torch.device, vocab_size: int) -> EncoderBatch:
-    """Batch of texts of one length."""
+    """Batch of texts of random tokens, all of the same length."""
     return EncoderBatch(torch.randint(vocab_size, (texts * length,), device=device), (length,) * texts)
 
 
 def _tables(rows: int, length: int, block_size: int, device: torch.device) -> torch.Tensor:
-    """[rows, blocks], int64: consecutive blocks for each row."""
+    """Block tables with consecutive blocks for each row: [rows, blocks], int64. length: tokens of each row."""
     width = -(-length // block_size)
     return torch.arange(rows * width, device=device).view(rows, width)

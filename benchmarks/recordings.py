@@ -53,7 +53,7 @@ SENTENCES = (
 
 
 def make_speech(folder: Path, minutes: float) -> None:
-    """Write recordings, `N.wav`, with their texts, `N.txt`."""
+    """Write recordings `N.wav` with espeak-ng, and their texts `N.txt`. minutes: length of each recording."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(RECORDINGS):
         generator, parts, spoken, seconds = random.Random(number), [], [], 0.0
@@ -101,7 +101,7 @@ def audio_seconds(folder: Path) -> float:
 
 
 def ours(checkpoint: Path, folder: Path, precision: str, threads: int) -> tuple[list[str], float, float]:
-    """This server, with all recordings sent at once."""
+    """Measure this server, to which all recordings are sent at once."""
     import httpx
 
     from benchmarks.precisions import DTYPES
@@ -145,7 +145,7 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def _memory(pid: int) -> float:
-    """Sum of the largest resident sets of a process and its children, in MiB."""
+    """Sum of the largest resident set sizes of a process and its children, in MiB."""
     waiting, total = [pid], 0
     while waiting:
         found = waiting.pop()
@@ -158,7 +158,7 @@ def _memory(pid: int) -> float:
 
 
 def faster_whisper(directory: Path, folder: Path, precision: str, threads: int) -> tuple[list[str], float, float]:
-    """faster-whisper in its batched mode."""
+    """Measure faster-whisper in its batched mode."""
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     model = WhisperModel(str(directory), device="cpu", compute_type=precision, cpu_threads=threads)
@@ -174,7 +174,7 @@ def faster_whisper(directory: Path, folder: Path, precision: str, threads: int) 
 
 
 def whisper_cpp(file: Path, folder: Path, precision: str, threads: int) -> tuple[list[str], float, float]:
-    """whisper.cpp, whose weights are float16."""
+    """Measure whisper.cpp with float16 weights."""
     from pywhispercpp.model import Model
 
     model = Model(str(file), n_threads=threads, print_progress=False, temperature_inc=0.0, language="en")
@@ -194,7 +194,7 @@ CONTESTANTS = {"ours": ours, "ctranslate2": faster_whisper, "whisper.cpp": whisp
 
 
 def word_error_rate(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Word error rate: edits of words, divided by the words in the references. Case and punctuation do not count."""
+    """Word error rate: edited words divided by the number of words in the references, ignoring case and punctuation."""
     wrong = total = 0
     for text, reference in zip(texts, references, strict=True):
         found, wanted = _words(text), _words(reference)
@@ -213,7 +213,7 @@ def _words(text: str) -> list[str]:
 
 
 def measure_all(given: argparse.Namespace) -> None:
-    """Run every contestant in a process of its own, and print one row for each."""
+    """Run every contestant in its own process, one after the other, and print a row of results for each."""
     seconds = audio_seconds(given.folder)
     references = [path.with_suffix(".txt").read_text() for path in files(given.folder)]
     runs = [("ours", given.checkpoint, precision, sys.executable) for precision in ("float32", "bfloat16", "int8")]

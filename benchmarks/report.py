@@ -19,7 +19,7 @@ from server.client.bench import chart
 MAIN_PAGE = REPOSITORY / "docs" / "benchmarks.md"
 
 DECODERS = ("llama", "moe", "gpt2")
-"""Beginnings of the names of decoders, for whose kind the quality of settings was measured."""
+"""Starts of the names of decoder shapes. The page shows the quality of settings for decoders only."""
 
 WORKLOADS = """\
 - **A**: one stream with {prompt} prompt tokens and {new} new tokens.
@@ -116,7 +116,7 @@ def _rounds(summary: Summary) -> str:
 
 
 def _bandwidth(summary: Summary) -> str:
-    """Describe the memory bandwidth of the machine: best value at the start of the run, and range during it."""
+    """Sentence about the memory bandwidth of the machine: best value at the start of the run, and range during it."""
     found = [
         run["read_bytes_per_second"] / 1e9
         for entry in summary.entries
@@ -139,8 +139,8 @@ def _goals(summary: Summary) -> str:
 def _table(summary: Summary, shape: str) -> str:
     """Table of all results for one shape.
 
-    Contestants that stream tokens also have their time to first token and inter-token latency. Contestants without any
-    result are listed at the end of the page.
+    For contestants that stream tokens, it also shows time to first token and inter-token latency. Contestants without
+    any result are not in it; `_failures` lists them.
     """
     workloads = [name for name in summary.workloads(shape) if name != "start" and not name.startswith("streams-")]
     if not workloads:
@@ -225,13 +225,13 @@ def _profile(summary: Summary) -> str:
 
 
 def _experiments(folder: Path) -> str:
-    """The hand-written notes about the results, `experiments.md` in the directory of the results."""
+    """The hand-written notes about the results, from `experiments.md` in the directory of the results."""
     page = folder / "experiments.md"
     return page.read_text().strip() if page.exists() else ""
 
 
 def _failures(summary: Summary) -> str:
-    """Table of the contestants without a result, with the reasons."""
+    """Table of the contestants without a result, each with the reason."""
     reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for entry in summary.entries:
         if "error" in entry:

@@ -36,8 +36,9 @@ Server = tuple[int, subprocess.Popen[str]]
 class Load:
     """Requests of one kind.
 
-    model: the model. in_flight: number of concurrent requests. requests: number of requests of a round.
-    body: route and JSON body of a request by its number. unit, units: unit of the throughput, and units per request.
+    model: name of the model. in_flight: number of concurrent requests. requests: number of requests per round.
+    body: returns the route and the JSON body of the request with a number.
+    unit: name of the throughput's unit. units: number of units per request.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Load:
 
 
 def text(number: int, words: int) -> str:
-    """A text of random words. Each number gives another text."""
+    """A text of `words` arbitrary words, which starts with its number, so that each number gives another text."""
     return " ".join([str(number), *(_WORDS[(number * 7 + index * 3) % len(_WORDS)] for index in range(words))])
 
 
@@ -97,7 +98,10 @@ LOADS = (
 
 @contextmanager
 def server(models: list[str], workers: int, threads: int) -> Iterator[Server]:
-    """A running server. Yields its port and its process."""
+    """Start a server, and yield its port and process. The server is stopped at the end.
+
+    models: `NAME=PATH` of each model. workers: number of workers. threads: number of threads per worker.
+    """
     command = [sys.executable, "-m", "server.cli", "serve", *models, "--port", "0", "--device", "cpu"]
     options = {"workers": workers, "threads": threads, "kv-cache-memory": "128M", "access-log": None}
     for name, value in options.items():
@@ -115,7 +119,7 @@ def server(models: list[str], workers: int, threads: int) -> Iterator[Server]:
 
 
 def worker_bytes(process: subprocess.Popen[str]) -> int:
-    """Proportional set size of all workers of a server."""
+    """Proportional set size of all workers of a server together, in bytes."""
     total = 0
     for pid in children(process.pid):
         if b"server.engine.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -125,7 +129,7 @@ def worker_bytes(process: subprocess.Popen[str]) -> int:
 
 
 def throughput(port: int, load: Load, round_number: int) -> float:
-    """Units per second of one round. No round repeats a text of an earlier one."""
+    """Run one round of requests on a server, and return its units per second. Each round has other texts."""
     first = round_number * load.requests
     calls = [load.body(first + number) for number in range(load.requests)]
     _, seconds = send_all(port, [(route, json.dumps(body).encode()) for route, body in calls], load.in_flight)
@@ -133,7 +137,7 @@ def throughput(port: int, load: Load, round_number: int) -> float:
 
 
 def parse_layout(value: str) -> tuple[int, int]:
-    """Workers and threads of each, from text such as `2x1`."""
+    """Parse a layout such as `2x1`: number of workers, and threads per worker."""
     workers, _, threads = value.partition("x")
     return int(workers), int(threads)
 
@@ -168,7 +172,11 @@ def main() -> None:
 
 
 def compare(load: Load, servers: Sequence[Server], layouts: Sequence[tuple[int, int]], rounds: int) -> str:
-    """Median throughput of each server, and its ratio to the first: median, smallest and largest of the rounds."""
+    """Measure the throughput of each server under a load, and return a line of text about it.
+
+    The line has, for each server, the median over the rounds, and the median, smallest and largest ratio to the first
+    server.
+    """
     rates: list[list[float]] = [[] for _ in servers]
     for number in range(rounds + 1):
         for index in range(len(servers)) if number % 2 else reversed(range(len(servers))):

@@ -1,4 +1,4 @@
-"""Quality of the settings that rows of the result page are measured with, from the results of `make quality`."""
+"""Look up the quality of the settings in the benchmark's result page, from the results of `make quality`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 MODEL = "smollm2-135m"
 RESULTS = Path(__file__).parent.parent / "docs" / "quality" / "results.json"
 SETTINGS_OF_NOW = "2026-11-28"
-"""First day on which `int8` and `int4` were the settings that have these names now."""
+"""First day (ISO date) on which the names `int8` and `int4` had their present meaning."""
 
 _BEFORE = {"int8": "int8-fast", "int4": "int4-128"}
 _LLAMA_CPP = {"int8": "Q8_0", "int4": "Q4_0"}
@@ -31,9 +31,9 @@ def distances() -> Mapping[str, float]:
 
 
 def distance_of(contestant: str, precision: str, date: str, found: Mapping[str, float]) -> str:
-    """The divergence of a row of the result page, as text; empty where it was not measured.
+    """The KL divergence for a row of the result page, as text; empty if it was not measured.
 
-    contestant: name of the contestant. date: day of the benchmark. found: see `distances`.
+    contestant, precision: of the row. date: day of the benchmark. found: result of `distances`.
     """
     if precision == "float32":
         return "0"

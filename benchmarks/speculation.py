@@ -42,7 +42,10 @@ KINDS = (*REPEATING, "other tale", "chance")
 
 
 def texts(kind: str, tokenizer: Tokenizer, vocab_size: int, seed: int) -> tuple[list[int], list[int]]:
-    """Prompt and answer of one kind, as token ids of the demo story model, modulo the vocabulary of the model."""
+    """Prompt and answer of one kind, as token ids below `vocab_size`.
+
+    kind: one of `KINDS`. tokenizer: tokenizer of the demo story model; its ids are taken modulo `vocab_size`.
+    """
     chooser = random.Random(seed)
     tales = [story(chooser) for _ in range(4)]
     if kind == "summary":
@@ -67,7 +70,7 @@ def texts(kind: str, tokenizer: Tokenizer, vocab_size: int, seed: int) -> tuple[
 
 
 class Script:
-    """Replaces the chosen tokens by those of an answer, after the model has computed and chosen them."""
+    """Replaces the tokens that the engine has chosen by those of given answers. answers: token ids by sequence id."""
 
     def __init__(self, answers: Sequence[Sequence[int]]) -> None:
         self._answers, self._choose = answers, selection.choose
@@ -83,7 +86,10 @@ class Script:
 
 
 def decode_seconds(engine: Engine, name: str, pairs: Sequence[tuple[list[int], list[int]]]) -> float:
-    """Seconds from the first to the last token of some requests that are decoded together, each with its answer."""
+    """Decode requests together, forcing their answers. Returns the time in seconds after all have their first token.
+
+    pairs: prompt and answer of each request, as token ids.
+    """
     rows = [GenerateRow(number, len(answer), number) for number, (_, answer) in enumerate(pairs)]
     script = Script([answer for _, answer in pairs])
     original, selection.choose = selection.choose, script.choose
@@ -105,7 +111,10 @@ def decode_seconds(engine: Engine, name: str, pairs: Sequence[tuple[list[int], l
 def measure(
     loaded: LoadedCheckpoint, kinds: Sequence[str], streams: Sequence[int], turns: int
 ) -> Iterator[dict[str, Any]]:
-    """Rates of each kind and number of streams, with and without drafts. One pair of engines serves all texts."""
+    """Yield the decode rates of each kind of text with each number of streams, with and without drafts.
+
+    Two engines, one with and one without drafts, decode all texts. turns: number of measurements per row.
+    """
     options = EngineOptions(prefix_cache=False, kv_cache_bytes=1 << 30)
     tokenizer = Tokenizer.from_file(str(HOME / "story" / "tokenizer.json"))
     name, drafter = loaded.spec.name, NgramDrafter(NGRAM_DRAFT_TOKENS)

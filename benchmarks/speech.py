@@ -36,7 +36,7 @@ WINDOWS = (1, 4, 16)
 
 @dataclass(frozen=True)
 class Size:
-    """Layers of the encoder and of the decoder, widths, mel bands, and the number of tokens."""
+    """Sizes of a Whisper model: layers of encoder and decoder, widths, mel bands, and number of tokens."""
 
     encoder_layers: int
     decoder_layers: int
@@ -57,18 +57,20 @@ SIZES = {
 
 
 def size_of(directory: Path) -> Size:
-    """The size of a checkpoint."""
+    """The sizes of the checkpoint in a directory."""
     config = json.loads((directory / "config.json").read_text())
     names = ("encoder_layers", "decoder_layers", "d_model", "num_mel_bins", "vocab_size")
     return Size(*(config[name] for name in names))
 
 
 Run = Callable[[int, int], int]
-"""Transcribes a number of windows, generates a number of tokens of each, and returns the number of all new tokens."""
+"""Function that transcribes windows, given their number and the number of new tokens of each.
+
+It returns the number of new tokens of all windows together."""
 
 
 def make(directory: Path, size: Size) -> None:
-    """Write a checkpoint of Whisper with random weights."""
+    """Write a Whisper checkpoint with random weights."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
@@ -91,22 +93,23 @@ def make(directory: Path, size: Size) -> None:
 
 
 def frames(count: int, num_mels: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """[windows, frames, num_mels], float32: artificial log-mel frames."""
+    """Artificial log-mel frames for `count` windows: [windows, frames, num_mels], float32."""
     generator = np.random.default_rng(1)
     return generator.normal(0, 0.5, (count, 2 * SOURCE_POSITIONS, num_mels)).astype(np.float32)
 
 
 def _vocabulary(count: int) -> list[str]:
-    """A text for each token. CTranslate2 finds the tokens that control a transcription by their texts."""
+    """A text for each of `count` tokens. CTranslate2 finds Whisper's control tokens by their texts."""
     named = {END: "endoftext", START: "startoftranscript", ENGLISH: "en", TRANSCRIBE: "transcribe"}
     named |= {NO_TIMESTAMPS - 1: "nospeech", NO_TIMESTAMPS: "notimestamps", NO_TIMESTAMPS + 1: "0.00"}
     return [f"<|{named[token]}|>" if token in named else f"token {token}" for token in range(count)]
 
 
 def encoder_floor(size: Size, precision: str, threads: int) -> float:
-    """Least seconds to encode a window: its multiplications and additions at the rate of a large product.
+    """Least time in seconds to encode a window: its multiplications and additions at the rate of a large product.
 
-    Includes the keys and values of cross-attention. Models in int8 attend in bfloat16 and convolve in float32.
+    Includes the keys and values of cross-attention. Models in int8 compute attention in bfloat16, and convolutions in
+    float32.
     """
     import torch
 
@@ -127,7 +130,7 @@ def encoder_floor(size: Size, precision: str, threads: int) -> float:
 
 
 def ours(directory: Path, precision: str, threads: int) -> Run:
-    """The transcription by Triptych, in this process."""
+    """Load the checkpoint into an engine of Triptych in this process, and return the function that transcribes."""
     import itertools
 
     from benchmarks.precisions import model_spec
@@ -160,10 +163,7 @@ def ours(directory: Path, precision: str, threads: int) -> Run:
 
 
 def peer(directory: Path, precision: str, threads: int) -> Run:
-    """Load the checkpoint into CTranslate2, which Triptych is compared with, and return its transcription.
-
-    The first call converts the checkpoint.
-    """
+    """Load the checkpoint into CTranslate2, and return the function that transcribes. The first call converts it."""
     import ctranslate2
 
     made, size = directory / "ctranslate2", size_of(directory)
@@ -192,7 +192,10 @@ def peer(directory: Path, precision: str, threads: int) -> Run:
 
 
 def measure(run: Run, turns: int, windows: Sequence[int]) -> list[dict[str, float]]:
-    """Median seconds of each number of windows, whole and with one new token, after one run to warm up."""
+    """Median times in seconds for each number of windows: of a whole transcription, and of one with one new token.
+
+    turns: number of timed runs, after one run to warm up.
+    """
     results = []
     for count in windows:
         made, repeats = run(count, NEW_TOKENS), turns if count < max(WINDOWS) else max(turns // 3, 1)

@@ -11,16 +11,16 @@ from typing import Any
 from benchmarks.contestants import OURS, PEERS
 
 HEAD_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int6": 1, "int5": 1, "int4": 1}
-"""Bytes of a weight of the output head, rounded up."""
+"""Bytes per weight of the output head, rounded up, by precision."""
 
 Key = tuple[str, str, str, str]
-"""Key of an entry: shape, precision, workload, contestant."""
+"""Key of an entry: shape, precision, workload and contestant."""
 
 
 class Summary:
     """Results of a benchmark run, with medians and ratios over its rounds.
 
-    path: the results.json of the run. Rates are tokens or texts per second, see `workloads.Job`.
+    path: path of the run's results.json. Rates are tokens or texts per second, by `workloads.Job.counts`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,47 +38,47 @@ class Summary:
         return None
 
     def load(self, shape: str, precision: str, contestant: str, name: str) -> Any:
-        """A property that a contestant reported after it had loaded the model, or None."""
+        """The property `name` that a contestant reported after it had loaded the model, or None."""
         for load in self.loads:
             if (load["shape"], load["precision"], load["contestant"]) == (shape, precision, contestant):
                 return load.get(name)
         return None
 
     def rate(self, shape: str, precision: str, workload: str, contestant: str) -> float | None:
-        """Median of the rates that a contestant reached in a workload, or None if it was not measured."""
+        """Median over the rounds of the rate of a contestant in a workload, or None if it was not measured."""
         rates = self._rates(shape, precision, workload, contestant)
         return statistics.median(rates) if rates else None
 
     def ratio(self, over: Key, under: Key) -> float | None:
-        """Rate of `over` divided by that of `under`, median over the rounds; None if no round has both.
+        """Median over the rounds of the rate of `over` divided by that of `under`; None if no round has both.
 
-        A change in the speed of the machine between rounds affects both rates of a round.
+        Both rates of a round are measured close together, so a change in the machine's speed affects both.
         """
         ratios = [rate / other for rate, other in zip(self._rates(*over), self._rates(*under), strict=False)]
         return statistics.median(ratios) if ratios else None
 
     def rounds(self) -> tuple[int, int]:
-        """Smallest and largest number of rounds per workload. Leaves out `start`, which is measured once."""
+        """Smallest and largest number of rounds per workload, without the workload `start`, which is measured once."""
         ours = [entry for entry in self.entries if entry["contestant"] in OURS and entry["workload"] != "start"]
         counts = [len(entry["runs"]) for entry in ours if entry["runs"]]
         return (min(counts), max(counts)) if counts else (0, 0)
 
     def _rates(self, shape: str, precision: str, workload: str, contestant: str) -> list[float]:
-        """Rate of each round. A contestant that failed or was too slow has no values for the last rounds."""
+        """Rate of each round. For a contestant that failed or was too slow, later rounds are missing."""
         entry = self.entry(shape, precision, workload, contestant)
         return [run["units"] / run["seconds"] for run in entry["runs"]] if entry else []
 
     def median(self, shape: str, precision: str, workload: str, contestant: str, name: str) -> float | None:
-        """Median over the rounds of a measured value or extra value. name: its name. None if no round has it."""
+        """Median over the rounds of the value `name` in the outcome or its `extra`; None if no round has it."""
         entry = self.entry(shape, precision, workload, contestant)
         found = [run.get(name, run["extra"].get(name)) for run in entry["runs"]] if entry else []
         values = [value for value in found if value is not None]
         return statistics.median(values) if values else None
 
     def floor_share(self, shape: str, precision: str, workload: str) -> float | None:
-        """Floor of linear layers and output head, divided by the run time in process; None if not measured.
+        """Shortest possible time of linear layers and output head, divided by the run time; None if not measured.
 
-        The floor leaves out the products of attention. `benchmarks.profile` measures both.
+        The products of attention are not part of this time. `benchmarks.profile` measures both times in process.
         """
         for row in self.sections.get("profile", []):
             if (row["shape"], row["precision"], row["workload"]) == (shape, precision, workload):
@@ -86,9 +86,9 @@ class Summary:
         return None
 
     def floor_share_with_attention(self, shape: str, precision: str, workload: str) -> float | None:
-        """Highest possible `floor_share`: that of a run with nothing but matrix products, those of attention included.
+        """Highest possible `floor_share`: that of a run with only matrix products, including those of attention.
 
-        All run at the peak rate. None where the floor of attention is not known.
+        All of them run at the peak rate. None if the shortest possible time of attention is not known.
         """
         for row in self.sections.get("profile", []):
             if (row["shape"], row["precision"], row["workload"]) == (shape, precision, workload):
@@ -97,7 +97,7 @@ class Summary:
         return None
 
     def best_peer(self, shape: str, precision: str, workload: str, among: Collection[str] = PEERS) -> str | None:
-        """The fastest peer at this precision, or None. among: names of the peers that count."""
+        """Name of the fastest peer in a workload, or None if no peer was measured. among: peers to consider."""
         rates = [
             (rate, name)
             for name in self.contestants(shape, precision, workload)
@@ -126,8 +126,8 @@ class Summary:
     def bandwidth_share(self, shape: str, precision: str) -> float | None:
         """Share of the memory bandwidth that workload A uses in process to read the weights; None if not measured.
 
-        Each token reads all weights once. The bandwidth was measured just before and after each run. The output head of
-        these models is their token table, so every table that is counted is read for each token.
+        Each token reads all weights once, including the token table, which is also the output head of these models. The
+        bandwidth was measured just before and after each run.
         """
         entry, weights = self.entry(shape, precision, "A", "ours"), self.load(shape, precision, "ours", "weight_bytes")
         if entry is None or weights is None:

@@ -28,14 +28,14 @@ def byte_alphabet() -> list[str]:
 
 
 def spellings() -> Iterator[str]:
-    """All words without a leading space, shortest first: a, b, ... z, aa, ab, ..."""
+    """Yield all words without a leading space, shortest first: a, b, ... z, aa, ab, ..."""
     for length in itertools.count(1):
         for letters in itertools.product(string.ascii_lowercase, repeat=length):
             yield "".join(letters)
 
 
 def tokens(size: int, pad_last: bool = False) -> list[str]:
-    """The string of each token in the vocabulary.
+    """The string of each token in the vocabulary, in the order of the ids.
 
     size: number of tokens.
     pad_last: whether the padding token has the last id, as in Marian; id 0 is then unused.
@@ -48,12 +48,12 @@ def tokens(size: int, pad_last: bool = False) -> list[str]:
 
 
 def text(ids: list[int]) -> str:
-    """The text with these token ids, which must be words."""
+    """The text whose tokens are `ids`, which must all be words."""
     return "".join(" " + _spelling(token_id - FIRST_WORD) for token_id in ids)
 
 
 def _spelling(index: int) -> str:
-    """The word with this index in `spellings`: a number in base 26 without a zero."""
+    """The word at this index in `spellings`: the index written in base 26 with digits from 1 to 26."""
     letters = ""
     index += 1
     while index:
@@ -63,12 +63,12 @@ def _spelling(index: int) -> str:
 
 
 def write(directory: Path, size: int, wrap: bool, pad_last: bool = False, added: int = 0) -> None:
-    """Write `tokenizer.json` and `tokenizer_config.json`.
+    """Write `tokenizer.json` and `tokenizer_config.json` to a directory.
 
-    size: number of tokens, with the added ones.
-    wrap: whether `<s>` and `</s>` are added around each text.
-    pad_last: see `tokens`.
-    added: number of tokens that are added after the vocabulary of the model.
+    size: number of tokens, including the added ones.
+    wrap: whether the tokenizer adds `<s>` and `</s>` around each text.
+    pad_last: whether the padding token has the last id, as in Marian.
+    added: number of added tokens, which have the highest ids.
     """
     vocabulary = {token: index for index, token in enumerate(tokens(size - added, pad_last))}
     merges = [(token[:-1], token[-1]) for token in list(vocabulary)[FIRST_WORD:] if token.startswith(_SPACE)]

@@ -35,7 +35,7 @@ _PUBLISHED = {"start": "<|startoftranscript|>", "end": "<|endoftext|>", "no_time
 
 
 def read_ctranslate2(path: Path) -> dict[str, Array]:
-    """The tensors of `model.bin`, and its aliases as tensors. Weights in int8 are multiplied by their scales."""
+    """Read the tensors of CTranslate2's `model.bin` by name. Aliases are tensors too. int8 weights are dequantised."""
     with path.open("rb") as file:
         (version,) = struct.unpack("<I", file.read(4))
         if version < 4:
@@ -67,7 +67,7 @@ def _scaled(found: Mapping[str, Array], name: str) -> Array:
 
 
 def to_transformers(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """Tensors by their names in transformers, float32."""
+    """Convert the tensors to the names and layouts of transformers, in float32."""
     result: dict[str, Array] = {}
     for side in ("encoder", "decoder"):
         ours = f"model.{side}."
@@ -105,7 +105,7 @@ def _add_layer(
 def _add_attention(
     result: dict[str, Array], ours: str, tensors: Mapping[str, Array], theirs: str, groups: tuple[str, ...]
 ) -> None:
-    """The projections, which are joined in the layout of CTranslate2. The keys have no bias in Whisper."""
+    """Add the projections of one attention to `result`. CTranslate2 stores several in one tensor; keys have no bias."""
     for number, group in enumerate(groups):
         names = ["out"] if group == "out" else list(group)
         for part in ("weight", "bias"):
@@ -116,7 +116,7 @@ def _add_attention(
 
 
 def from_ctranslate2(directory: Path, target: Path) -> None:
-    """Write a checkpoint as transformers does. The tokenizer is copied."""
+    """Write a checkpoint in the layout of transformers to `target`. The tokenizer is copied."""
     target.mkdir(parents=True, exist_ok=True)
     tensors = to_transformers(read_ctranslate2(directory / "model.bin"))
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
@@ -171,7 +171,7 @@ def from_ctranslate2(directory: Path, target: Path) -> None:
 
 
 def _cpp_name(name: str) -> str:
-    """The name of a tensor in whisper.cpp."""
+    """Name of a tensor in whisper.cpp. name: its name in transformers."""
     for old, new in (
         ("model.", ""),
         ("embed_positions.weight", "positional_embedding"),
@@ -194,7 +194,10 @@ def _cpp_name(name: str) -> str:
 
 
 def to_whisper_cpp(directory: Path, target: Path) -> None:
-    """Write the file of whisper.cpp: matrices in float16, all else in float32."""
+    """Convert a checkpoint in the layout of transformers to a file of whisper.cpp.
+
+    Matrices are written as float16, all other tensors as float32.
+    """
     from models.layers.log_mel import mel_filters
 
     config = json.loads((directory / "config.json").read_text())
@@ -222,7 +225,7 @@ def to_whisper_cpp(directory: Path, target: Path) -> None:
 
 
 def _words(directory: Path, count: int) -> list[bytes]:
-    """The bytes of the text tokens, which are those before the end token."""
+    """The bytes of each text token. Text tokens have the ids below that of the end token. count: number of them."""
     from server.text.tokens.streams import byte_level
 
     vocabulary = json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"]

@@ -19,10 +19,10 @@ class Job:
 
     inputs: token ids of each request: the prompt, or the text to translate or embed.
     new_tokens: exact number of new tokens of each request; empty for `embed`.
-    in_flight: number of concurrent requests, or of concurrent batches for `embed` in one process.
+    in_flight: number of concurrent requests. For `embed`, a request has a batch of texts.
     beams: number of beams.
-    batch: number of texts in one call of `embed`.
-    counts: unit of the rate: new tokens, input tokens, or texts.
+    batch: number of texts in one `embed` request.
+    counts: what the rate counts: new tokens, input tokens, or texts.
     """
 
     kind: Literal["generate", "embed", "start"]
@@ -35,7 +35,7 @@ class Job:
 
     @property
     def units(self) -> int:
-        """Number of units in the job. The rate is this number divided by the seconds of a run."""
+        """Number of tokens or texts in the job, by `counts`. The rate is this number divided by a run's seconds."""
         if self.counts == "texts":
             return len(self.inputs)
         return sum(self.new_tokens) if self.counts == "new_tokens" else sum(map(len, self.inputs))
@@ -73,11 +73,11 @@ TINY = Scale(
 
 
 def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
-    """Create a workload.
+    """Create the job of a workload.
 
     name: name of the workload; `docs/benchmarks.md` describes each.
     shape: name of the checkpoint's shape.
-    seed: seed of the token ids. Rounds and workloads have different ids, so that a prefix cache does not help.
+    seed: seed of the token ids. Each round and workload has other ids, so that the prefix cache never has them.
     """
     length_rng, id_rng = random.Random(7), random.Random(f"{name} {seed}")
     vocab_size = SHAPES[shape].vocab_size - SHAPES[shape].added_tokens
@@ -119,12 +119,12 @@ def _streams(count: int, ids: Any, scale: Scale) -> Job:
 
 
 def _text(ids: list[int]) -> list[int]:
-    """Token ids of a text as the input of an encoder, with the special tokens at both ends."""
+    """Token ids of a text as input of an encoder: with a special token at each end."""
     return [vocabulary.BOS, *ids, vocabulary.EOS]
 
 
 def shortened(work: Job) -> Job:
-    """The job with at most 4 new tokens per request, and no more requests than can be in flight at once."""
+    """A short form of a job: at most 4 new tokens per request, and only as many requests as run at the same time."""
     count = min(len(work.inputs), 2 * work.batch if work.kind == "embed" else work.in_flight)
     new = [min(new, 4) for new in work.new_tokens[:count]]
     return replace(work, inputs=work.inputs[:count], new_tokens=new)

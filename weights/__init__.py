@@ -2,7 +2,7 @@
 
 | file               | purpose                                                                          |
 |--------------------|----------------------------------------------------------------------------------|
-| `resolve`          | find the checkpoint directory of a path or a hub id                              |
+| `resolve`          | find the checkpoint directory for a path or a hub id                             |
 | `read`             | list the tensors of a directory and read each of them by name, when it is needed |
 | `manifest`         | compare the files with their published SHA-256 digests                           |
 | `rules`            | convert the names and layouts of a checkpoint to those of a model; no torch      |

@@ -1,4 +1,4 @@
-"""Parse the JSON files of a checkpoint within limits of size, which bound time and memory. Imports no torch."""
+"""Parse the JSON files of a checkpoint. Limits on the file size bound time and memory. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 import msgspec
 
 MAX_JSON_BYTES = 4 << 20
-"""Largest JSON file with settings. Published ones have 2 MB. Parsing it takes 0.5 s and 100 MB at most."""
+"""Largest JSON file with settings, in bytes. Published files have up to 2 MB.
+
+Parsing a file of this size takes up to 0.5 s and 100 MB of memory."""
 MAX_VOCABULARY_BYTES = 24 << 20
-"""Largest JSON file with a vocabulary: `vocab.json`, `added_tokens.json`."""
+"""Largest JSON file with a vocabulary (`vocab.json`, `added_tokens.json`), in bytes."""
 MAX_INDEX_BYTES = 64 << 20
-"""Largest index of weights: 400,000 tensors with long names."""
+"""Largest index of weights, in bytes; enough for 400,000 tensors with long names."""
 MAX_INDEX_ENTRIES = 1 << 19
-"""Most tensors of an index. Published ones have 207,000. A dictionary of them is built."""
+"""Largest number of tensors in an index, which is parsed to a dictionary. Published indices have up to 207,000."""
 
 
 class BadJson(ValueError):
-    """A file is larger than its limit, or not JSON. The message is a noun, without the name of the file."""
+    """A file is larger than its limit, or not JSON. The message is a phrase such as `not JSON`, without a file name."""
 
 
 class _WeightIndex(msgspec.Struct):
@@ -28,7 +30,7 @@ class _WeightIndex(msgspec.Struct):
 
 
 def parse_json(path: Path) -> Any:
-    """The contents of a JSON file. Raises BadJson."""
+    """The contents of a JSON file. Raises BadJson for a file that is too large, cannot be read, or is not JSON."""
     is_vocabulary = path.name.endswith(("vocab.json", "tokens.json")) or path.name.startswith("vocab")
     try:
         return json.loads(read_bounded(path, MAX_VOCABULARY_BYTES if is_vocabulary else MAX_JSON_BYTES))
@@ -37,7 +39,10 @@ def parse_json(path: Path) -> Any:
 
 
 def parse_index(path: Path) -> dict[str, str]:
-    """The file of each tensor, by an index of weights. Raises BadJson for a file that is no index."""
+    """Read an index of weights: the name of the file that holds each tensor, by tensor name.
+
+    Raises BadJson for a file that is no index, is empty, or exceeds a limit.
+    """
     try:
         content = read_bounded(path, MAX_INDEX_BYTES)
         if (entries := content.count(b'":')) > MAX_INDEX_ENTRIES:
@@ -51,9 +56,10 @@ def parse_index(path: Path) -> dict[str, str]:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a regular file with at most `most` of them. Raises BadJson for another file, OSError as `open` does.
+    """The contents of a regular file of at most `most` bytes.
 
-    A pipe would block its reader for ever, and a device such as /dev/zero has no end.
+    Raises BadJson for a larger file, and for a file that is not regular: reading a pipe may block for ever, and a
+    device such as /dev/zero has no end. Raises OSError as `open` does.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

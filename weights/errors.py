@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 def shown(name: str, most: int = 80) -> str:
-    """A name from a file, for a message: control characters are escaped, and it is cut to `most` characters."""
+    """Prepare a name from a file for a message: escape control characters, and cut it to `most` characters."""
     text = name if len(name) <= most else f"{name[: most - 3]}..."
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 

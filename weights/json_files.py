@@ -1,4 +1,4 @@
-"""Read the JSON files of a checkpoint: a directory, or a GGUF file, whose metadata replaces them. Imports no torch."""
+"""Read the JSON files of a checkpoint. In a GGUF file, the metadata takes their place. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weights.resolve import file_in
 
 
 class NotJson(ValueError):
-    """A file is not JSON, or only a null, or too large. reason: a noun, for messages."""
+    """A file is not JSON, or only a null, or too large. reason: phrase for messages, such as `not JSON`."""
 
     def __init__(self, name: str, reason: str = "not JSON") -> None:
         super().__init__(name)
@@ -21,9 +21,10 @@ class NotJson(ValueError):
 def read_json_file(checkpoint: Path, name: str) -> Any:
     """The contents of a JSON file, or None if the checkpoint has no such file.
 
-    checkpoint: directory, or GGUF file.
-    name: path of the file inside the directory.
-    Raises NotJson for a damaged file, ResolveError for one outside the directory and for a damaged GGUF file.
+    checkpoint: path of a directory or of a GGUF file.
+    name: path of the JSON file inside the directory.
+    Raises NotJson for a file that is damaged or too large, and ResolveError for a file outside the directory and for a
+    damaged GGUF file.
     """
     if is_gguf(checkpoint):
         from weights.gguf.container import read_gguf

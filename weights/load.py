@@ -1,6 +1,6 @@
 """Strict loading: a checkpoint must have exactly the tensors of a model. One error lists all differences.
 
-The checkpoint is compared by names and shapes, so that a wrong one is refused before any tensor is converted.
+Names and shapes are compared first, so that a wrong checkpoint is refused before any tensor is converted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["LoadPlan", "LoadReport", "TensorSource", "WeightsError", "load_weigh
 
 _MAX_LISTED = 20
 _MAX_UNEXPECTED = 1000
-"""Unexpected tensors after which no further names are compared: each takes the time of all rules."""
+"""Number of unexpected tensors after which comparing stops, because each one is matched against all rules."""
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -33,11 +33,11 @@ _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 class LoadReport:
     """How many weights of a checkpoint were loaded, and how much memory they take.
 
-    parameters: number of parameters; tied ones are counted once.
+    parameters: number of parameters; tied parameters are counted once.
     bytes: memory of the loaded tensors.
-    matrices: number of quantised matrices that are kept as they are stored.
-    dequantized: number of quantised matrices that are dequantised.
-    dequantized_bytes: memory of the dequantised matrices.
+    matrices: number of quantised matrices that stay quantised.
+    dequantized: number of quantised matrices that were dequantised.
+    dequantized_bytes: memory of the matrices after dequantising.
     """
 
     parameters: int
@@ -49,10 +49,10 @@ class LoadReport:
 
 @dataclass(frozen=True)
 class TensorSource:
-    """Source of one tensor of the model: result `index` of applying `rule` to a tensor of the checkpoint.
+    """Where one tensor of the model comes from: result `index` of applying `rule` to a tensor of the checkpoint.
 
     name: name of the tensor in the checkpoint.
-    layout: the result on the meta device.
+    layout: the result on the meta device, which has shapes and no contents.
     """
 
     name: str
@@ -64,7 +64,7 @@ class TensorSource:
         return self.of(stored[self.name].read())
 
     def of(self, tensor: Tensor | QuantizedMatrix) -> Tensor | QuantizedMatrix:
-        """The result for a tensor that was read from the checkpoint."""
+        """Apply the rule to a tensor that was read from the checkpoint, and return the model's tensor."""
         changed: Tensor | QuantizedMatrix = self.rule.change(tensor)[self.index]
         return changed
 
@@ -73,8 +73,9 @@ class TensorSource:
 class LoadPlan:
     """Sources of the model's tensors, and all differences between checkpoint and model.
 
-    sources: by name in the model.
-    copies: further sources of tied tensors, with the name in the model.
+    sources: source of each tensor, by its name in the model.
+    copies: (name in the model, source) of further tensors in the checkpoint that must equal `sources[name]`.
+    unexpected, missing: names in the checkpoint. misshapen, contradictions: descriptions with the names.
     """
 
     sources: dict[str, TensorSource] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class LoadPlan:
     contradictions: list[str] = field(default_factory=list)
 
     def compare_copies(self, stored: Mapping[str, Stored]) -> None:
-        """Find the tied tensors that differ from each other."""
+        """Compare the copies of tied tensors bit by bit, and add those that differ to `contradictions`."""
         for target, copy in self.copies:
             first = self.sources[target]
             if not _bit_equal(first.read(stored), copy.read(stored)):
@@ -125,15 +126,15 @@ def load_weights(
     rules: convert names and layouts of the checkpoint to those of the model.
     expected: shape of each tensor of the model, by its name. A tied tensor has one name, even if the checkpoint has
         several copies of it.
-    dtype, device: dtype and device of the loaded tensors. They are contiguous and share no memory with the file.
+    dtype, device: what the loaded tensors are converted to. They are contiguous and share no memory with the file.
     assign: called with the name in the model and the tensor, or the matrix if `keep_quantized` keeps it.
-    progress: called with (bytes read so far, total bytes), counted in the dtypes of the checkpoint.
-    keep_float32: whether the tensor with this name in the model is float32 for every `dtype`.
+    progress: called with the number of bytes read so far and in total, counted in the dtypes of the checkpoint.
+    keep_float32: returns whether the tensor with this name in the model stays float32 whatever `dtype` is.
     folder: subdirectory of the weight files; empty for the directory itself.
     matrix_format: format of the quantised matrices of the checkpoint, or None.
     keep_quantized: called with the quantised matrices on the meta device, by their names in the model. Returns the
-        names of those that the model takes as they are. Other quantised matrices are dequantised.
-    shapes_only: read no tensor, and assign all on the meta device.
+        names of the matrices that stay quantised. The others are dequantised.
+    shapes_only: whether to read no tensor, and assign empty ones on the meta device.
     file: name of the only weight file; empty for the usual names.
 
     Raises WeightsError for files that cannot be read or differ from the manifest, and for tensors with NaN or infinity.
@@ -168,8 +169,11 @@ def load_weights(
 class _Loaded:
     """Converts tensors to their dtype and device, and counts them.
 
-    dtype, device, keep_float32: see `load_weights`. kept: names in the model of the matrices that stay quantised.
-    not_finite, overflowing: names in the checkpoint of tensors with NaN or infinity, in the file or after conversion.
+    dtype, device: what tensors are converted to.
+    keep_float32: returns whether the tensor with this name in the model stays float32 whatever `dtype` is.
+    kept: names in the model of the matrices that stay quantised.
+    not_finite: names of tensors that have NaN or infinity in the checkpoint.
+    overflowing: names of tensors that have them only after conversion to `dtype`.
     """
 
     def __init__(
@@ -188,7 +192,10 @@ class _Loaded:
     def convert(
         self, name: str, source: TensorSource, value: Tensor | QuantizedMatrix | None
     ) -> Tensor | QuantizedMatrix:
-        """Convert one tensor. name: name in the model. value: the tensor in the checkpoint, or None for shapes only."""
+        """Convert one tensor and count it in `report`.
+
+        name: name in the model. value: the tensor after its rule, or None for an empty tensor on the meta device.
+        """
         layout, report = source.layout, self.report
         dtype = torch.float32 if self._keep_float32(name) else self._dtype
         kept = name in self._kept
@@ -231,7 +238,10 @@ class _Loaded:
 
 
 def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dtype: torch.dtype) -> None:
-    """Raise WeightsError for tensors of the checkpoint with NaN or infinity, in the file or after conversion."""
+    """Raise WeightsError if there are tensors with NaN or infinity.
+
+    not_finite: names of tensors that have them in the file. overflowing: of those that have them after conversion.
+    """
     if not_finite:
         names = list(dict.fromkeys(not_finite))
         raise WeightsError(f"{len(names)} tensors contain NaN or infinity ({_shortened(names)})")
@@ -244,7 +254,15 @@ def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dt
 
 
 def plan_load(stored: Mapping[str, Stored], rules: Sequence[Rule], expected: Mapping[str, Sequence[int]]) -> LoadPlan:
-    """Find the source of each tensor of a model by names and shapes. Reads no tensor. Arguments: see `load_weights`."""
+    """Find the source of each tensor of a model, and all differences, by names and shapes.
+
+    Reads no tensor, except unexpected tensors that may be ignored if all their elements are zero.
+
+    stored: tensors and matrices of the checkpoint, by name.
+    rules: convert names and layouts of the checkpoint to those of the model.
+    expected: shape of each tensor of the model, by its name.
+    Raises WeightsError for more than 1,000 unexpected tensors; other differences are listed in the result.
+    """
     plan = LoadPlan()
     stored_names: dict[str, str] = {}
     for stored_name, tensor in stored.items():
@@ -286,7 +304,11 @@ def _is_unused(tensor: Stored) -> bool:
 
 
 def _layout(tensor: Stored) -> Tensor | QuantizedMatrix:
-    """The tensor on the meta device. Raises ValueError for tensors that are no matrix, and for an integer dtype."""
+    """The tensor or matrix on the meta device.
+
+    Raises ValueError for a plain tensor without a float dtype, and if the parts of a quantised matrix do not fit
+    together.
+    """
     if isinstance(tensor, StoredMatrix):
         return tensor.layout
     if tensor.dtype not in _FLOATS:
@@ -296,7 +318,10 @@ def _layout(tensor: Stored) -> Tensor | QuantizedMatrix:
 
 
 def _by_stored_name(sources: Mapping[str, TensorSource]) -> dict[str, list[tuple[str, TensorSource]]]:
-    """Group the model's tensors by the tensor of the checkpoint that they come from."""
+    """Group the model's tensors by the name of the tensor in the checkpoint that they come from.
+
+    Each entry of a group is (name in the model, source).
+    """
     grouped: dict[str, list[tuple[str, TensorSource]]] = {}
     for name, source in sources.items():
         grouped.setdefault(source.name, []).append((name, source))
@@ -310,10 +335,13 @@ def _bit_equal(one: Tensor | QuantizedMatrix, other: Tensor | QuantizedMatrix) -
 
 
 def _checkpoint_name(missing: str, stored_names: Mapping[str, str]) -> str:
-    """Name that a missing tensor should have in the checkpoint.
+    """Guess the name in the checkpoint of a missing tensor, for the error message.
 
-    The name is derived from the same tensor of another layer, or else from another tensor of the same module (a bias
-    for a weight). Without such a tensor, it is the name in the model.
+    The guess follows the same tensor in another layer, or else another tensor of the same module, such as the weight
+    for a bias. Without such a tensor, it is the name in the model.
+
+    missing: name in the model. stored_names: names in the checkpoint of the tensors that were found, by name in the
+        model.
     """
     numbers = re.findall(r"\d+", missing)
     shape = re.sub(r"\d+", "#", missing)

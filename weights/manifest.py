@@ -1,6 +1,6 @@
 """Compare the files of a checkpoint with the SHA-256 digests in its `SHA256SUMS`, and write that file.
 
-The manifest has the format of the `sha256sum` program. It detects changed bits, which safetensors does not.
+The manifest has the format of the `sha256sum` program. It detects changed bits, which the safetensors format does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weights.resolve import file_in
 
 NAME = "SHA256SUMS"
 MAX_BYTES = 1 << 20
-"""Largest manifest: 8,000 files. The largest published checkpoints have 500."""
+"""Largest manifest, enough for about 8,000 files. The largest published checkpoints have 500."""
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
@@ -26,7 +26,8 @@ class ManifestError(ValueError):
 def check_manifest(directory: Path) -> int:
     """Compare the files of a directory with their digests in its manifest. Returns the number of files compared.
 
-    A directory without a manifest gives 0. Raises ManifestError naming all missing and changed files.
+    The result is 0 for a directory without a manifest.
+    Raises ManifestError, which names all missing and changed files, or says that the manifest is damaged.
     """
     try:
         manifest = file_in(directory, NAME)
@@ -49,7 +50,7 @@ def check_manifest(directory: Path) -> int:
 
 
 def write_manifest(directory: Path, names: list[str]) -> None:
-    """Write the manifest of a directory. names: names of the files to list."""
+    """Write the manifest of a directory, with the digests of the files `names`."""
     lines = [f"{_digest(directory / name)}  {name}\n" for name in sorted(names)]
     (directory / NAME).write_text("".join(lines), encoding="utf-8")
 

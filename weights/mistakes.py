@@ -1,4 +1,4 @@
-"""Directories that are no checkpoint, and what to type instead. Imports no torch."""
+"""Explain why a directory is no checkpoint, and what to write instead. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from weights.bounded_json import parse_json
 from weights.sentence_modules import module_kinds, static_vectors, transformer_folder
 
 POINTER = b"version https://git-lfs.github.com/spec/"
-"""First bytes of a file that Git stores in place of a large one. Source: the Git LFS specification."""
+"""First bytes of a Git LFS pointer, a small file in place of a large one. Source: the Git LFS specification."""
 MAX_POINTER_BYTES = 1024
 MAX_LISTED = 4
 
 
 def mistake(source: str, directory: Path, is_adapter: bool) -> str | None:
-    """Why a directory is not the checkpoint that is needed, in one line; None if nothing is wrong with it.
+    """Message that says why a directory is not the expected checkpoint, in one line; None if it may be one.
 
     source: the directory as the user wrote it.
-    is_adapter: whether an adapter is needed, not a model.
+    is_adapter: whether an adapter is expected, not a model.
     """
     return _pointer(source, directory) or (
         _not_an_adapter(source, directory) if is_adapter else _not_a_model(source, directory)
@@ -25,7 +25,7 @@ def mistake(source: str, directory: Path, is_adapter: bool) -> str | None:
 
 
 def missing(source: str) -> str:
-    """The message for a path that does not exist. It names the part that does."""
+    """Message for a path that does not exist. It names the longest part of the path that exists."""
     path = Path(source).expanduser()
     there = next((str(parent) for parent in path.parents if parent.is_dir()), "")
     until = f"; {there!r} exists" if there not in ("", ".", "/") else ""

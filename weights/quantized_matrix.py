@@ -1,6 +1,6 @@
 """A matrix of small codes with a scale per group of inputs: the common form of all quantised checkpoints.
 
-`weights.quantized` reads it from files, `models.layers.linear` holds it until a backend packs it for a kernel.
+`weights.quantized` reads it from files. `models.layers.linear` holds it until a backend packs it for a kernel.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from torch import Tensor
 from weights.finite import is_finite
 
 _CONVERTED_TOGETHER = 1 << 18
-"""Numbers dequantised at a time, so that intermediate results stay in the processor's cache."""
+"""Number of weights that are dequantised at a time, so that intermediate results stay in the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedMatrix:
-    """`weight[o, i] = scales[o, i // group] * value(codes[o, i]) - minimums[o, i // group]`.
+    """A quantised matrix: `weight[o, i] = scales[o, i // group] * value(codes[o, i]) - minimums[o, i // group]`.
 
-    The methods that rearrange a matrix are those of a tensor, so that `weights.rules` can convert it. A change along
-    the inputs gives a float32 tensor. After `unflatten`, several dimensions come before the inputs.
+    Methods that rearrange a matrix have the names and arguments of tensor methods, so that `weights.rules` can convert
+    it. A change along the inputs dequantises, and returns a float32 tensor. After `unflatten` there may be several
+    dimensions before the inputs.
 
-    codes: [out, in], uint8 or int8, one number a byte.
-    bits: bits of a code, 2 to 8.
-    group: inputs that share a scale. The last group of a row may be shorter.
+    codes: [out, in], uint8 or int8, one code per byte.
+    bits: bits per code, 2 to 8.
+    group: number of neighbouring inputs that share a scale. The last group of a row may be shorter.
     scales: [out, groups], float32.
     minimums: [out, groups], float32, or None for zero.
-    table: [2 ** bits], float32, value of each code, which is then uint8; None where a code is its value. Never on the
+    table: [2 ** bits], float32, value of each code, which is then uint8; None if a code is its value. Never on the
         meta device.
-    units: [out, in / block, 1 or 2], float32: units of the scales, and of the minimums, in a block of inputs. Scales
-        and minimums are integers times their units. None for a matrix whose scales have no units.
+    units: [out, in / block, 1 or 2], float32: unit of the scales and, if there are minimums, unit of the minimums, for
+        each block of inputs. Scales and minimums are then integers times their units. None for other matrices.
     """
 
     codes: Tensor
@@ -54,12 +55,12 @@ class QuantizedMatrix:
 
     @property
     def shape(self) -> torch.Size:
-        """[out, in]."""
+        """Shape of the weights, [out, in]."""
         return self.codes.shape
 
     @property
     def nbytes(self) -> int:
-        """Memory of the matrix in this form, with one byte per code."""
+        """Memory of the matrix in bytes, in this form with one byte per code."""
         return sum(part.nbytes for part in self._parts())
 
     @property
@@ -78,7 +79,7 @@ class QuantizedMatrix:
         )
 
     def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """The weights, computed in float32 and rounded to a dtype: [out, in]."""
+        """The weights as a tensor [out, in], computed in float32 and rounded to `dtype`."""
         result = torch.empty(self.shape, dtype=dtype, device=self.codes.device)
         if self.is_meta:
             return result
@@ -95,15 +96,15 @@ class QuantizedMatrix:
         return result
 
     def clone(self) -> QuantizedMatrix:
-        """A contiguous copy in memory of its own."""
+        """A contiguous copy that shares no memory with this matrix."""
         return self._map(lambda part: part.clone(memory_format=torch.contiguous_format))
 
     def to_meta(self) -> QuantizedMatrix:
-        """A matrix of the same layout on the meta device."""
+        """A matrix with the same shapes and dtypes on the meta device, without contents."""
         return self._map(lambda part: torch.empty(part.shape, dtype=part.dtype, device="meta"))
 
     def equal(self, other: QuantizedMatrix) -> bool:
-        """Whether two matrices have the same layout and the same bits."""
+        """Whether two matrices have the same layout and bitwise equal contents."""
         return (
             self.shape == other.shape
             and self.has_layout_of(other)
@@ -113,7 +114,7 @@ class QuantizedMatrix:
         )
 
     def has_layout_of(self, other: QuantizedMatrix) -> bool:
-        """Whether two matrices differ in contents and output features only, so that `concatenated` accepts them."""
+        """Whether two matrices differ only in contents and number of output features, so that they can be joined."""
         tables = self.table is other.table or (
             self.table is not None and other.table is not None and torch.equal(self.table, other.table)
         )
@@ -123,14 +124,15 @@ class QuantizedMatrix:
 
     @staticmethod
     def concatenated(matrices: Sequence[QuantizedMatrix]) -> QuantizedMatrix:
-        """Concatenate matrices of one layout along the output features."""
+        """Concatenate matrices of equal layout along the output features."""
         return QuantizedMatrix.joined(matrices, concatenate_rows)
 
     @staticmethod
     def joined(matrices: Sequence[QuantizedMatrix], join: Callable[[Sequence[Tensor]], Tensor]) -> QuantizedMatrix:
-        """Join matrices of one layout along the output features.
+        """Join matrices of equal layout along the output features.
 
-        join: joins tensors along their first dimension. Called with the codes of all matrices, their scales, and so on.
+        join: joins tensors along their first dimension. It is called once with the codes of all matrices, once with
+            their scales, and so on.
         """
         first = matrices[0]
         assert all(first.has_layout_of(matrix) for matrix in matrices)
@@ -141,7 +143,7 @@ class QuantizedMatrix:
     # ------------------------------------------------------------------------------ rearrangement, as tensors have it
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> QuantizedMatrix | Tensor:
-        """Split a dimension into several."""
+        """Split the dimension `dim` into several dimensions of the given sizes."""
         if self._is_input(dim):
             return self.dequantized(torch.float32).unflatten(dim, tuple(sizes))  # type: ignore[no-any-return, no-untyped-call]
         return self._map(lambda part: part.unflatten(dim % self.codes.dim(), tuple(sizes)))  # type: ignore[no-untyped-call]
@@ -153,34 +155,37 @@ class QuantizedMatrix:
         return self._map(lambda part: part.flatten(start % self.codes.dim(), end % self.codes.dim()))
 
     def split(self, sizes: Sequence[int], dim: int = 0) -> Sequence[QuantizedMatrix | Tensor]:
-        """Split a dimension into parts of the given sizes."""
+        """Split the dimension `dim` into parts of the given sizes. Raises ValueError if they do not add up to it."""
         if sum(sizes) != self.shape[dim]:
             raise ValueError("the parts do not add up to the dimension")
         starts = [sum(sizes[:index]) for index in range(len(sizes))]
         return [self.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
 
     def narrow(self, dim: int, start: int, length: int) -> QuantizedMatrix | Tensor:
-        """A range of a dimension."""
+        """The entries `start` to `start + length - 1` of the dimension `dim`."""
         if self._is_input(dim):
             return self.dequantized(torch.float32).narrow(dim, start, length)
         return self._map(lambda part: part.narrow(dim % self.codes.dim(), start, length))
 
     def transpose(self, one: int, other: int) -> QuantizedMatrix | Tensor:
-        """Exchange two dimensions."""
+        """Exchange the dimensions `one` and `other`."""
         if self._is_input(one) or self._is_input(other):
             return self.dequantized(torch.float32).transpose(one, other)
         return self._map(lambda part: part.transpose(one % self.codes.dim(), other % self.codes.dim()))
 
     def repeat_interleave(self, times: int, dim: int) -> QuantizedMatrix | Tensor:
-        """Repeat each entry of a dimension."""
+        """Repeat each entry of the dimension `dim` `times` times."""
         if self._is_input(dim):
             return self.dequantized(torch.float32).repeat_interleave(times, dim)
         return self._map(lambda part: part.repeat_interleave(times, dim % self.codes.dim()))
 
     def with_inputs(self, order: Sequence[int], width: int) -> QuantizedMatrix | Tensor:
-        """Put runs of inputs into another order. order: numbers of the runs. width: inputs of a run.
+        """Reorder runs of neighbouring inputs.
 
-        Units are dropped where a run is shorter than their blocks. The weights stay the same.
+        The result is a float32 tensor if `width` is no multiple of the group size. `units` become None if a run is
+        shorter than a block of them, which leaves the weights the same.
+
+        order: index of the run at each place of the result. width: number of inputs in a run.
         """
         if width % self.group:
             runs = self.dequantized(torch.float32).unflatten(-1, (-1, width))  # type: ignore[no-untyped-call]
@@ -200,7 +205,7 @@ class QuantizedMatrix:
         return dim % self.codes.dim() == self.codes.dim() - 1
 
     def _of_each_input(self, of_groups: Tensor) -> Tensor:
-        """Repeat a number per group for the inputs of the group: [rows, groups] -> [rows, in]."""
+        """Expand one number per group to one number per input: [rows, groups] to [rows, in]."""
         repeated = of_groups[:, :, None].expand(-1, -1, self.group).reshape(len(of_groups), -1)
         return repeated[:, : self.shape[-1]]
 
@@ -208,7 +213,7 @@ class QuantizedMatrix:
         return [part for part in (self.codes, self.scales, self.minimums, self.units) if part is not None]
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> QuantizedMatrix:
-        """Change all tensors that have the output features as their first dimensions, in the order of `_parts`."""
+        """Apply `change` to codes, scales, minimums and units, in the order of `_parts`. The table stays as it is."""
         return QuantizedMatrix(
             change(self.codes),
             self.bits,
@@ -221,9 +226,9 @@ class QuantizedMatrix:
 
 
 def concatenate_rows(tensors: Sequence[Tensor]) -> Tensor:
-    """Concatenate along the first dimension.
+    """Concatenate tensors along the first dimension.
 
-    On the meta device, `torch.cat` would import a compiler, which takes a second.
+    On the meta device this avoids `torch.cat`, which would import a compiler and take a second.
     """
     first = tensors[0]
     if first.is_meta:

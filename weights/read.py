@@ -1,8 +1,8 @@
-"""Read the tensors of a checkpoint directory by name, each when it is needed.
+"""Read the tensors of a checkpoint by name, each when it is needed.
 
-Reads safetensors (https://github.com/huggingface/safetensors), one file or shards with an index, memory-mapped.
-Otherwise reads `pytorch_model.bin` with `torch.load(weights_only=True)`, so that no checkpoint can run code.
-A GGUF file takes the place of a directory.
+Reads safetensors (https://github.com/huggingface/safetensors), one file or shards with an index, memory-mapped. Without
+them it reads `pytorch_model.bin` with `torch.load(weights_only=True)`, so that no checkpoint can run code. A checkpoint
+may also be a GGUF file instead of a directory.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 MAX_TENSORS = 1 << 18
-"""Most tensors of a file. Published checkpoints have 207,000 in all their files."""
+"""Largest number of tensors in a file. Published checkpoints have up to 207,000 in all their files together."""
 MAX_HEADER_BYTES = 100_000_000
-"""Longest header that the library reads."""
+"""Longest header of a safetensors file that the safetensors library reads."""
 MAX_HEADER_COMMAS = 8 * MAX_TENSORS
-"""Most commas in the header of a safetensors file. A tensor of four dimensions has seven."""
+"""Largest number of commas in the header of a safetensors file. A tensor of four dimensions has seven."""
 MAX_OBJECTS_BYTES = 8 << 20
-"""Largest list of objects of a pickled checkpoint. A tensor takes about 120 bytes: this is for 70,000 tensors."""
+"""Largest list of objects (`data.pkl`) in a pickled checkpoint. A tensor takes about 120 bytes, so 70,000 fit."""
 
 
 @contextmanager
 def open_checkpoint(
     directory: Path, folder: str = "", matrix_format: MatrixFormat | None = None, file: str = ""
 ) -> Iterator[Mapping[str, Stored]]:
-    """Open the tensors of a checkpoint, by name, in the order of the files.
+    """Open the tensors of a checkpoint, by name, in the order of the files. They are readable inside the `with` block.
 
     directory: directory of the checkpoint, or a GGUF file.
     folder: subdirectory of the weight files; empty for the directory itself.
-    matrix_format: format of quantised matrices, or None.
+    matrix_format: format of quantised matrices, or None if there are none.
     file: name of the only weight file, safetensors or a pickle of tensors; empty for the usual names.
 
     Raises WeightsError for a missing, truncated or damaged file, a missing shard, a pickle of other objects than
-    tensors, and a file outside the directory.
+    tensors, a tensor that is in two files, and a file outside the directory.
     """
     if is_gguf(directory):
         yield _read_gguf(directory)
@@ -89,7 +89,10 @@ def open_checkpoint(
 
 @contextmanager
 def open_safetensors(directory: Path, file: str) -> Iterator[Mapping[str, StoredTensor]]:
-    """Open the tensors of one safetensors file of a directory. Raises WeightsError as `open_checkpoint` does."""
+    """Open the tensors of one safetensors file in a directory. They are readable inside the `with` block.
+
+    Raises WeightsError for a missing or damaged file, and for one outside the directory.
+    """
     try:
         path = file_in(directory, file)
     except ResolveError as error:
@@ -102,9 +105,11 @@ def open_safetensors(directory: Path, file: str) -> Iterator[Mapping[str, Stored
 def _find_files(
     directory: Path, prefix: str, file: str
 ) -> tuple[list[str], Mapping[str, str], Callable[[Path], Mapping[str, StoredTensor]]]:
-    """Find the weight files, or the one that `file` names. Safetensors are preferred to pickles.
+    """Find the weight files of a directory: only `file`, or safetensors, or else pickles.
 
-    Returns the files, the index (file of each tensor; empty without an index), and a function that reads a file.
+    prefix: subdirectory of the weight files with a final slash, or empty.
+    Returns the files, the index (file of each tensor by the tensor's name; empty without an index), and a function that
+    reads a file. Raises WeightsError if there are none.
     """
     if file:
         return [prefix + file], {}, _read_safetensors if file.endswith(".safetensors") else _read_pickle
@@ -151,7 +156,7 @@ def _read_safetensors(path: Path) -> Mapping[str, StoredTensor]:
 
 
 def _check_header(path: Path) -> None:
-    """Raise WeightsError for a header with too many values, which the library would parse before it counts them."""
+    """Raise WeightsError for a safetensors header with too many values, before the library parses all of them."""
     with path.open("rb") as file:
         header = file.read(min(int.from_bytes(file.read(8), "little"), MAX_HEADER_BYTES))
     if (tensors := header.count(b'"dtype"')) > MAX_TENSORS:
@@ -191,9 +196,10 @@ def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
 
 
 def _check_archive(path: Path) -> None:
-    """Raise WeightsError for an archive that is larger once it is unpacked, or has a long list of objects.
+    """Raise WeightsError for a pickled checkpoint that would take too much memory or time to read.
 
-    torch writes no compressed files. The list takes 8 microseconds an entry to read, in Python.
+    This is an archive that is compressed, which torch never writes, or whose parts overlap, and one with a list of
+    objects above `MAX_OBJECTS_BYTES`, of which Python reads an entry in 8 microseconds.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""Find the checkpoint directory of a path or a Hugging Face hub id, and the files in it that may be opened.
+"""Find the checkpoint that a path or a Hugging Face hub id denotes, and decide which of its files may be opened.
 
 Imports no torch.
 """
@@ -27,29 +27,30 @@ _HUB_ID = re.compile(
     r"(?P<repo>[\w.-]+(/[\w.-]+)?)(@(?P<revision>(?!\.)[\w.-]+(/(?!\.)[\w.-]+)*))?(:(?P<gguf>[\w.-]+))?"
 )
 _COPIED = (*TEXT_FILE_PATTERNS, *SMALL_WEIGHTS, "*.md", "LICENSE*", "NOTICE*")
-"""Files that a converted copy of a checkpoint keeps as they are."""
+"""Files that a converted copy of a checkpoint gets unchanged, except `_NOT_COPIED`."""
 _NOT_COPIED = ("config.json", "*.index.json", "SHA256SUMS")
-"""Files that are about the weights."""
+"""Files that describe the weights, so that a converted copy must not get them unchanged."""
 
 MAX_NAME = 255
-"""Longest name of a file of a checkpoint, with its folder."""
+"""Largest number of characters in the name of a checkpoint's file, with its folder."""
 MODEL_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""File names of the weights of a model. The index of a sharded checkpoint has one of them plus `.index.json`."""
+"""File names of a model's weights. The index of a sharded checkpoint has one of these names plus `.index.json`."""
 ADAPTER_WEIGHTS = ("adapter_model.safetensors",)
-"""File name of the weights of a low-rank adapter."""
+"""File names of a low-rank adapter's weights."""
 
 
 def resolve(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> Path:
     """Find the directory of a checkpoint, or its GGUF file. Download it from the hub if needed.
 
-    A complete checkpoint in the local hub cache is used without a request. Nothing is downloaded where the environment
-    sets HF_HUB_OFFLINE. Only the files of one kind of weights are downloaded: see `weights.hub.choose`.
+    A complete checkpoint in the local hub cache is used without a request to the hub. Nothing is downloaded if the
+    environment sets HF_HUB_OFFLINE. If the hub has the weights in several formats, only one is downloaded.
 
     source: a directory, a GGUF file, a directory with one GGUF model, or a hub id `org/name`, with `@revision` for a
         branch, tag or commit, and `:Q4_K_M` for one of several GGUF models.
-    weights: file names of the weights; a checkpoint with one of them is complete.
+    weights: file names that the weights may have; a checkpoint with one of them is complete.
 
-    Raises ResolveError, whose message lists the places that were tried, or says what the directory is instead.
+    Raises ResolveError if there is no checkpoint. Its message lists the places that were tried, or says what the
+    directory is instead.
     """
     directory = Path(source).expanduser()
     if source and directory.is_dir():
@@ -86,7 +87,13 @@ def _from_hub(source: HubSource) -> Path:
 
 @dataclass(frozen=True)
 class HubSource:
-    """A model of the hub. text: as the user wrote it. gguf: quantization of a GGUF model. weights: as in `resolve`."""
+    """The parts of a hub id.
+
+    text: the hub id as the user wrote it. repository: `org/name`.
+    revision: branch, tag or commit, None for `main`.
+    gguf: quantization of the GGUF model that is meant, None for none.
+    weights: file names that the weights may have.
+    """
 
     text: str
     repository: str
@@ -96,12 +103,12 @@ class HubSource:
 
     @property
     def tried(self) -> str:
-        """The beginning of an error message: the places without the model."""
+        """Start of an error message that says where the model was not found."""
         return f"{self.text!r} is not a directory, not in the local hub cache"
 
 
 def hub_source(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> HubSource | None:
-    """The parts of a hub id, or None for a source that is a path of this machine or no hub id."""
+    """Parse a hub id. None for a source that is an existing local path or does not have the form of a hub id."""
     if not source or Path(source).expanduser().exists():
         return None
     match = _HUB_ID.fullmatch(source)
@@ -109,7 +116,10 @@ def hub_source(source: str, weights: Sequence[str] = MODEL_WEIGHTS) -> HubSource
 
 
 def find_cached(source: HubSource) -> Path | None:
-    """The directory or GGUF file of a model in the hub cache, without a request; None if it is not complete there."""
+    """The directory or GGUF file of a model in the local hub cache; None if the cache does not have all its files.
+
+    Sends no request to the hub.
+    """
     from weights.hub.cache import snapshot
 
     directory = snapshot(source.repository, source.revision)
@@ -117,9 +127,10 @@ def find_cached(source: HubSource) -> Path | None:
 
 
 def find_download(source: HubSource) -> Path | Download:
-    """The directory or GGUF file of a model that is in the hub cache, else what has to be fetched for it.
+    """The directory or GGUF file of a model in the local hub cache, else a plan of what to download for it.
 
-    Raises ResolveError for a model that is neither in the cache nor on the hub.
+    Raises ResolveError for a model that is neither in the cache nor on the hub, and if HF_HUB_OFFLINE forbids the
+    download.
     """
     from huggingface_hub import constants
 
@@ -137,7 +148,10 @@ def find_download(source: HubSource) -> Path | Download:
 
 
 def found_in(source: HubSource, directory: Path) -> Path:
-    """The directory or GGUF file of a model in a snapshot of the cache that has just been fetched."""
+    """The directory or GGUF file of a model in `directory`, a snapshot in the cache that was just downloaded.
+
+    Raises ResolveError if the snapshot has no weights.
+    """
     found = _complete(source, directory)
     if found is None:
         raise ResolveError(
@@ -147,7 +161,7 @@ def found_in(source: HubSource, directory: Path) -> Path:
 
 
 def _complete(source: HubSource, directory: Path) -> Path | None:
-    """The directory or GGUF file of a model in a snapshot, if all its weights are there."""
+    """The directory or GGUF file of a model in a snapshot; None if weights are missing."""
     if source.gguf is None and has_weights(directory, source.weights):
         return directory
     names = [path.relative_to(directory).as_posix() for path in directory.rglob("*.gguf") if path.exists()]
@@ -162,7 +176,10 @@ def _complete(source: HubSource, directory: Path) -> Path | None:
 
 
 def has_weights(directory: Path, weights: Sequence[str] = MODEL_WEIGHTS) -> bool:
-    """Whether the directory has complete weights: one file, or an index and all its shards."""
+    """Whether a checkpoint directory has complete weights: one file, or an index and all its shards.
+
+    weights: file names that the weights may have.
+    """
     directory = directory / transformer_folder(directory)
     for single in weights:
         if (directory / single).exists():
@@ -178,7 +195,7 @@ def has_weights(directory: Path, weights: Sequence[str] = MODEL_WEIGHTS) -> bool
 
 
 def files_besides_weights(directory: Path) -> list[str]:
-    """Files that a converted copy of a checkpoint keeps: tokenizer, settings, licence, dense layers of sentence models.
+    """Files that a converted copy of a checkpoint gets unchanged: tokenizer, settings, licence, sentence modules.
 
     Returns paths inside the directory. `config.json` and the manifest are left out, because they describe the weights.
     """
@@ -190,7 +207,7 @@ def files_besides_weights(directory: Path) -> list[str]:
 
 
 def exists(path: Path) -> bool:
-    """Whether a file exists; false for a name that the file system does not allow."""
+    """Whether a path exists. False, instead of an error, for a name that the file system does not allow."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -202,16 +219,17 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def file_in(directory: Path, name: str) -> Path | None:
-    """Path of a file of a checkpoint directory, or None without that file.
+    """Path of a file in a checkpoint directory; None if the file does not exist.
 
-    A link may lead to another file of the directory or, in a snapshot of the hub cache, to a blob of the same
-    repository. In a view of a router, it may lead to a file of the checkpoint. Other links are refused, because they
-    would let a checkpoint read files outside of it.
+    A link may lead to another file in the directory or, in a snapshot of the hub cache, to a blob of the same
+    repository. In a view of a router (`weights.router_views`) it may lead to a file in the router's checkpoint. Other
+    links are refused, because they would let a checkpoint read files outside of it.
 
-    name: relative path, such as `config.json` or `1_Pooling/config.json`. A plain name is looked up in the folder that
-        `modules.json` names for the transformer, if it names one.
+    name: relative path, such as `config.json` or `1_Pooling/config.json`. A name without a folder is looked up in the
+        transformer's folder, if `modules.json` states one.
 
-    Raises ResolveError for a path or a link that leaves the directory, and for a file that is not regular.
+    Raises ResolveError for a path or a link that leaves the directory, for a link to a missing file, and for a file
+    that is not regular.
     """
     relative = PurePath(name)
     if len(name) > MAX_NAME or not name.isprintable():

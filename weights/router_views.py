@@ -1,7 +1,8 @@
-"""The routes of a router of two encoders (sentence-transformers), each as a checkpoint of its own.
+"""Split a sentence-transformers checkpoint with two encoders, for queries and for documents, into two checkpoints.
 
-A view is a directory of links to the files of the checkpoint, with a `modules.json` of one route. It is in the folder
-for temporary files, and is deleted when the process ends. See docs/decisions/0173-two-encoders.md. Imports no torch.
+Such a checkpoint has a router module with two routes. A view of one route is a temporary directory with links to the
+checkpoint's files and a `modules.json` for this route. It is deleted when the process ends.
+Reasons: docs/decisions/0173-two-encoders.md. Imports no torch.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ from weights.sentence_modules import SIDES, STATIC_WEIGHTS, Module, Side, is_rou
 _FILE = "triptych_route.json"
 _PREFIX = "triptych-routes-"
 QUERY_SUFFIX = ".query"
-"""End of the name of the model that encodes the queries. The model of the documents has the name without it."""
+"""Suffix of the name of the model that encodes queries. The model that encodes documents has the name without it."""
 
 
 @dataclass(frozen=True)
 class EncoderRoute:
-    """What a model encodes in a router of two encoders. default: role of a text whose role no request names."""
+    """One of the two encoders of a router.
+
+    side: what it encodes, `query` or `document`. default: the side of a text if a request does not name one.
+    """
 
     side: Side
     default: Side
 
     def encoder_name(self, name: str, prompt_name: str | None) -> str:
-        """Name of the model that encodes a text.
+        """Name of the model that encodes a text: this one or the other encoder of the router.
 
-        name: name of this model. prompt_name: `query` or `document`, or the name of another prompt, or None.
+        name: name of this model.
+        prompt_name: `query` or `document`. Another name or None stands for the default side.
         """
         documents = name.removesuffix(QUERY_SUFFIX)
         side = next((known for known in SIDES if known == prompt_name), self.default)
@@ -41,10 +46,10 @@ class EncoderRoute:
 
 
 def route_views(directory: Path) -> Mapping[Side, Path]:
-    """One view for each route of a router with two encoders; empty for another checkpoint.
+    """Create one view for each side of a router with two encoders; empty for another checkpoint.
 
-    A router whose queries need no encoder, or whose routes have the same modules, is one model and has no views.
-    Raises OSError.
+    A router whose queries need no encoder, or whose routes have the same modules, is one model and gets no views.
+    Raises OSError if the views cannot be written.
     """
     if not is_routed(directory):
         return {}
@@ -62,7 +67,7 @@ def route_views(directory: Path) -> Mapping[Side, Path]:
 
 
 def route_of(directory: Path) -> EncoderRoute | None:
-    """The route of a view; None for another directory."""
+    """The encoder that a view stands for; None for a directory that is no view."""
     if checkpoint_of(directory.resolve()) is None:
         return None
     found = parse_json(directory / _FILE)
@@ -70,9 +75,9 @@ def route_of(directory: Path) -> EncoderRoute | None:
 
 
 def checkpoint_of(view: Path) -> Path | None:
-    """The checkpoint of which a directory is a view; None for another directory.
+    """The checkpoint that a view was created from; None for a directory that is no view.
 
-    A view is known by its place, which no checkpoint can choose.
+    A view is recognised by its location in the folder for temporary files, which a checkpoint cannot imitate.
     """
     if view.parent.parent != Path(gettempdir()).resolve() or not view.parent.name.startswith(_PREFIX):
         return None

@@ -1,8 +1,9 @@
 """Rules that convert the tensor names and layouts of a checkpoint to those of a model.
 
-A family has a table of rules. A rule has a pattern for names in the checkpoint, the names in the model, and the layout
-changes between them. The first rule whose pattern matches the full name applies. A name without a rule is unexpected.
-A table for GPT-2:
+Each family has a list of rules. A rule has a pattern for names in the checkpoint, the names in the model, and the
+layout changes between them. The first rule whose pattern matches the full name applies. A name without a rule is
+unexpected.
+The rules for GPT-2:
 
     (
         Rename(r"wte\\.weight", "decoder.embedding.tokens.weight"),
@@ -18,10 +19,10 @@ A table for GPT-2:
 `Rename`, `Transpose`, `Split`, `Slice`, `Constant` and `Drop` make rules with at most one layout change; `Rule` chains
 several.
 
-Two tensors of a checkpoint may get the same name, such as a tied `lm_head.weight` and `wte.weight`. One of them is
-enough. If the checkpoint has both, they must be bit-equal, else loading fails.
+Two tensors of a checkpoint may get the same name in the model, such as a tied `lm_head.weight` and `wte.weight`. The
+checkpoint needs only one of them. If it has both, they must be bit-equal, else loading fails.
 
-Imports no torch: layout changes call methods of the tensors, so a table can be tested on tensors without data.
+Imports no torch: layout changes call methods of the tensors, so rules can be tested on tensors without data.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Tensor = Any
 """An object with the methods of a `torch.Tensor`, such as `transpose`, `unflatten`, `split`, `flatten` and `narrow`."""
 
 LayoutChange = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""Function from tensors to tensors. Raises ValueError or RuntimeError for shapes that it cannot change."""
+"""Function that rearranges tensors and returns new ones. Raises ValueError or RuntimeError for unsuitable shapes."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,10 @@ class Rule:
     pattern: regular expression for the full name. `names` may use its groups as `\\1`, `\\2` and so on.
     names: names in the model, one for each tensor after the last layout change; empty to ignore the tensor.
     changes: layout changes, in order.
-    constant: name of the table that the model computes instead of reading this tensor, which must be equal to it; empty
-        for other tensors.
+    constant: name in the model of a table that the model computes itself. The tensor is only compared with this table.
+        Empty for other tensors.
+
+    Raises ValueError if `names` or `constant` uses a group that `pattern` does not have.
     """
 
     pattern: str
@@ -66,19 +69,19 @@ class Rule:
         return re.compile(self.pattern)
 
     def targets(self, name: str) -> tuple[str, ...] | None:
-        """Names in the model for a name in the checkpoint, or None where the pattern does not match."""
+        """Names in the model for a name in the checkpoint, or None if the pattern does not match."""
         match = self._compiled.fullmatch(name)
         return None if match is None else tuple(match.expand(target) for target in self.names)
 
     def constant_of(self, name: str) -> str:
-        """Name of the computed table for a name in the checkpoint; empty without one, or where the pattern differs."""
+        """Name of the computed table for a name in the checkpoint; empty without a table, or if the pattern differs."""
         match = self._compiled.fullmatch(name) if self.constant else None
         return "" if match is None else match.expand(self.constant)
 
     def change(self, tensor: Tensor) -> Sequence[Tensor]:
-        """Apply the layout changes. Returns one tensor for each of `names`, as views where the layout allows it.
+        """Apply the layout changes. Returns one tensor for each of `names`, as a view where the layout allows it.
 
-        Raises ValueError, with the shape, for a tensor that cannot be rearranged.
+        Raises ValueError, with the shape, for a tensor that cannot be rearranged or gives another number of tensors.
         """
         tensors: Sequence[Tensor] = [tensor]
         try:
@@ -104,7 +107,10 @@ def first_match(rules: Iterable[Rule], name: str) -> tuple[Rule, tuple[str, ...]
 
 
 def transpose(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Transpose matrices: [in, out] to [out, in], as for GPT-2's Conv1D."""
+    """Layout change that transposes matrices: [in, out], as GPT-2 stores them, to [out, in].
+
+    Raises ValueError for a tensor that is no matrix.
+    """
     for tensor in tensors:
         if len(tensor.shape) != 2:
             raise ValueError("only a matrix can be transposed")
@@ -112,12 +118,12 @@ def transpose(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def split(parts: int | Sequence[int] = 3, dim: int = 0, groups: int = 1) -> LayoutChange:
-    """Split a fused dimension.
+    """Layout change that splits a dimension into parts, such as queries, keys and values.
 
     parts: number of equal parts, or the size of each part.
     dim: dimension to split.
-    groups: number of times that the parts repeat along the dimension. The same parts of all groups are concatenated.
-        GPT-NeoX and Falcon store the query, key and value of one head (or group of heads) after another.
+    groups: number of times that the sequence of parts repeats along the dimension. Equal parts of all groups are
+        concatenated. GPT-NeoX and Falcon store query, key and value of one head (or group of heads) after another.
     """
 
     def change(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -135,7 +141,7 @@ def split(parts: int | Sequence[int] = 3, dim: int = 0, groups: int = 1) -> Layo
 
 
 def skip(start: int, dim: int = 0) -> LayoutChange:
-    """Leave out the first `start` entries of a dimension. RoBERTa and BART number positions from 2."""
+    """Layout change that leaves out the first `start` entries of a dimension, such as unused positions (RoBERTa)."""
 
     def change(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return [tensor.narrow(dim, start, tensor.shape[dim] - start) for tensor in tensors]
@@ -144,7 +150,10 @@ def skip(start: int, dim: int = 0) -> LayoutChange:
 
 
 def repeat_rows(times: int) -> LayoutChange:
-    """Repeat each row of a matrix: [rows, in] to [rows * times, in]. LFM3 has one gate for all features of a head."""
+    """Layout change that repeats each row: [rows, in] to [rows * times, in].
+
+    LFM3 stores one gate per head, and the model has one per feature.
+    """
 
     def change(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         return [tensor.repeat_interleave(times, 0) for tensor in tensors]
@@ -153,7 +162,7 @@ def repeat_rows(times: int) -> LayoutChange:
 
 
 def block_diagonal(groups: int) -> LayoutChange:
-    """Write the kernels of a grouped convolution of size 1 as one matrix: [out, in / groups, 1] to [out, in].
+    """Layout change from a grouped convolution with kernel size 1 to a matrix: [out, in / groups, 1] to [out, in].
 
     The matrix has one block per group on its diagonal, and zeros elsewhere (SqueezeBERT).
     """
@@ -187,20 +196,26 @@ def Transpose(pattern: str, name: str) -> Rule:
 def Split(
     pattern: str, names: Sequence[str], dim: int = 0, sizes: Sequence[int] | None = None, groups: int = 1
 ) -> Rule:
-    """Rule for a fused tensor, such as query, key and value in one. Its parts are equal unless `sizes` is given."""
+    """Rule for a tensor that holds several, such as query, key and value. They are equal in size without `sizes`.
+
+    dim: dimension to split. groups: number of times that the sequence of parts repeats along it.
+    """
     return Rule(pattern, tuple(names), (split(len(names) if sizes is None else sizes, dim, groups),))
 
 
 def Slice(pattern: str, name: str, start: int) -> Rule:
-    """Rule for a table whose first `start` rows are not used."""
+    """Rule for a table whose first `start` rows are left out."""
     return Rule(pattern, (name,), (skip(start),))
 
 
 def Constant(pattern: str, table: str) -> Rule:
-    """Rule for a table that the model computes. The loader compares both (`models.checkpoint.constant_tables`)."""
+    """Rule for a tensor that the model computes itself. The loader only compares the stored with the computed values.
+
+    table: name of the computed table in the model (`models.checkpoint.constant_tables`).
+    """
     return Rule(pattern, (), (lambda tensors: [],), table)
 
 
 def Drop(pattern: str) -> Rule:
-    """Rule for a tensor that is not needed: a mask, a table of position indices, an unused head."""
+    """Rule that ignores a tensor, such as a mask, a table of position indices, or an unused head."""
     return Rule(pattern, (), (lambda tensors: [],))

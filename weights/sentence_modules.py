@@ -1,6 +1,6 @@
-"""Where the files of a sentence-transformers checkpoint are, by its `modules.json`. Imports no torch.
+"""Read the `modules.json` of a sentence-transformers checkpoint: which modules it has, and in which folders.
 
-Files as https://sbert.net writes them, old and new.
+Reads the files of old and new releases of sentence-transformers (https://sbert.net). Imports no torch.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ SETTINGS_FILES = (
     "sentence_xlm-roberta_config.json",
     "sentence_xlnet_config.json",
 )
-"""Names of the settings of the transformer. The first one that exists is read."""
+"""File names of the transformer module's settings, such as the longest text. The first file that exists is read."""
 MAX_MODULES_BYTES = 1 << 16
-"""Largest `modules.json`, and settings of a router. Published ones have 2 KB."""
+"""Largest `modules.json`, and largest settings file of a router, in bytes. Published files have up to 2 KB."""
 Module = tuple[str, str]
-"""Class name and folder of a module."""
+"""Class name of a module, and its folder in the checkpoint."""
 Side = Literal["query", "document"]
 SIDES: tuple[Side, ...] = ("query", "document")
 ROUTERS = ("Router", "Asym")
 CLIP = "CLIPModel"
-"""Class of a module that gives the vector of a text, by older releases. Newer ones have a Transformer in its place."""
+"""Class of a module that gives the vector of a text, in older releases. Newer releases use `Transformer` instead."""
 STATIC = "StaticEmbedding"
-"""Class of a module that has one vector per token, and no transformer."""
+"""Class of a module that is a table of token vectors, without a transformer."""
 STATIC_WEIGHTS = "SparseStaticEmbedding"
-"""Class of a module that has one weight per token, for queries (inference-free SPLADE)."""
+"""Class of a module that is a table with one weight per token, for queries (inference-free SPLADE)."""
 ROOT_FILES = frozenset(("modules.json", "config_sentence_transformers.json", "SHA256SUMS"))
-"""Files that are never in the folder of the transformer."""
+"""Files that are always at the top level of the checkpoint, even if the transformer has a folder."""
 
 
 def module_kinds(directory: Path) -> list[Module]:
-    """The modules through which a document goes; empty without a `modules.json` that can be read."""
+    """The modules that process a document, in order; empty without a readable `modules.json`."""
     return side_modules(directory, "document")
 
 
 def side_modules(directory: Path, side: Side | None) -> list[Module]:
-    """The modules through which a text goes; empty without a `modules.json` that can be read, or such a side.
+    """The modules that process a text, in order; empty without a readable `modules.json`, or without such a route.
 
-    side: role of the text; None for a text without one.
+    side: `query` or `document`; None for a text of unknown role.
     """
     try:
         modules = _modules(_parsed(directory / "modules.json"))
@@ -59,7 +59,9 @@ def side_modules(directory: Path, side: Side | None) -> list[Module]:
 
 
 def is_routed(directory: Path) -> bool:
-    """Whether queries and documents go through modules of their own (`Router`, in older files `Asym`)."""
+    """Whether the first module is a router (`Router`, in older files `Asym`), so that queries have other modules than
+    documents.
+    """
     try:
         return _modules(_parsed(directory / "modules.json"))[0][0] in ROUTERS
     except (ValueError, RecursionError, OSError, TypeError, KeyError, IndexError):
@@ -67,7 +69,7 @@ def is_routed(directory: Path) -> bool:
 
 
 def _parsed(path: Path) -> Any:
-    """The contents of a small JSON file. These files are read again whenever a file of the checkpoint is looked up."""
+    """The contents of a JSON file, which must be small, because every lookup of a checkpoint's file reads it again."""
     return json.loads(read_bounded(path, MAX_MODULES_BYTES))
 
 
@@ -80,7 +82,12 @@ def _class(name: Any) -> str:
 
 
 def _route(directory: Path, folder: str, side: Side | None) -> list[Module]:
-    """The modules of a router for a text. Source: `Router` of sentence-transformers 6.2."""
+    """The modules of a router that process a text, as class names and folders; empty without such a route.
+
+    folder: folder of the router. side: `query` or `document`; None for a text of unknown role, which takes the default
+        route.
+    Source: `Router` of sentence-transformers 6.2.
+    """
     path = directory / folder / "router_config.json"
     content = _parsed(path if path.exists() else directory / folder / "config.json")
     settings, structure = content.get("parameters") or {}, content["structure"]
@@ -95,23 +102,26 @@ def _route(directory: Path, folder: str, side: Side | None) -> list[Module]:
 
 
 def _route_name(mappings: Mapping[str, str], structure: Mapping[str, Any], side: Side | None) -> str | None:
-    """Name of the route of a text, by the mappings of (task, modality), then by the task, then by the modality."""
+    """Name of the route for a text, or None. First `mappings` of (side, modality) to routes decide, then equal names.
+
+    structure: modules of each route, by the route's name.
+    """
     keys = [(side, "text"), (side, None), (None, "text"), (None, None)]
     mapped = next((mappings[str(key)] for key in keys if str(key) in mappings), None)
     return mapped or next((name for name in (side, "text") if name in structure), None)
 
 
 def transformer_folder(directory: Path) -> str:
-    """Folder of the configuration, the weights and the tokenizer; empty for the checkpoint directory itself."""
+    """Folder in a checkpoint with the transformer's configuration, weights and tokenizer; empty for the top level."""
     modules = module_kinds(directory)
     has_folder = bool(modules) and modules[0][0] in ("Transformer", "MLMTransformer", CLIP, STATIC)
     return "/".join(PurePath(modules[0][1]).parts) if has_folder else ""
 
 
 def static_vectors(directory: Path) -> Literal["", "sentence-transformers", "model2vec"]:
-    """Library that wrote a checkpoint of one vector per token (StaticEmbedding, Model2Vec); empty for other ones.
+    """Library that wrote a checkpoint with a table of token vectors; empty for other checkpoints.
 
-    Model2Vec also writes `modules.json`; it differs by its `config.json`, which sentence-transformers does not write.
+    Both libraries write `modules.json`. Only Model2Vec writes `config.json`, which tells them apart.
     """
     modules = module_kinds(directory)
     if modules and modules[0][0] != STATIC:

@@ -1,4 +1,4 @@
-"""Read the table of a Model2Vec checkpoint: one vector per token, from fewer vectors and a weight for each token.
+"""Read the table of token vectors of a Model2Vec checkpoint, which may be stored as shared vectors and token weights.
 
 A checkpoint with a quantized vocabulary has `embeddings` [vectors, width], `mapping` [tokens] and `weights` [tokens]:
 the vector of token i is `embeddings[mapping[i]] * weights[i]`. Source: https://github.com/MinishLab/model2vec.
@@ -15,19 +15,26 @@ from weights.errors import WeightsError
 from weights.stored import Stored, StoredTensor
 
 TABLE = "embedding.weight"
-"""Name of the table in the files of sentence-transformers, and of the table that is made here."""
+"""Name of the table of token vectors in checkpoints of sentence-transformers, and of the table that is made here."""
 MAX_NUMBERS = 1 << 31
-"""Largest table that is made from a mapping, in numbers. The largest published one has 128 million."""
+"""Largest number of elements in a table that is made from a mapping. The largest published table has 128 million."""
 
 
 class StaticVectors:
-    """The tensors of a Model2Vec checkpoint as one table. Those of sentence-transformers stay as they are."""
+    """Presents the tensors of a Model2Vec checkpoint as one table. Implements `QuantizedFormat`.
+
+    Checkpoints of sentence-transformers have such a table already, and are left unchanged.
+    """
 
     description = ""
     unused = ""
 
     def matrices(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, Stored]:
-        """Replace the three tensors by the table. Raises WeightsError for shapes that do not fit together."""
+        """Replace `embeddings`, `mapping` and `weights` by the table. The last two may be absent.
+
+        Raises WeightsError for shapes that do not fit together and for a table above `MAX_NUMBERS`. Reading the table
+        raises WeightsError for a mapping to a vector that does not exist.
+        """
         rest: dict[str, Stored] = {
             name: tensor for name, tensor in stored.items() if name not in ("embeddings", "mapping", "weights")
         }

@@ -1,4 +1,4 @@
-"""Tensors and quantised matrices as a checkpoint stores them, each read when it is needed."""
+"""Tensors and quantised matrices in the files of a checkpoint, each read when it is needed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from weights.quantized_matrix import QuantizedMatrix
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in the file of a checkpoint.
+    """A tensor in a file of a checkpoint, not read yet.
 
     dtype: dtype in the file, or None for a dtype that Triptych does not read.
     file: name of the file.
-    unused_if_zero: the tensor is ignored if the model has no such tensor and all numbers are zero.
+    unused_if_zero: whether the tensor is ignored if the model has no such tensor and all its elements are zero.
     """
 
     shape: tuple[int, ...]
@@ -30,11 +30,11 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """Size in the file, in bytes."""
+        """Size in the file, in bytes. For an unknown dtype, one byte per element is assumed."""
         return torch.Size(self.shape).numel() * (self.dtype.itemsize if self.dtype else 1)
 
     def read(self) -> Tensor:
-        """Read the tensor: on the CPU, in its stored dtype, as a view of the mapped file.
+        """Read the tensor: on the CPU, in its stored dtype, as a view of the memory-mapped file where possible.
 
         The view is valid while the checkpoint is open.
         """
@@ -42,12 +42,12 @@ class StoredTensor:
 
 
 class StoredMatrix:
-    """A quantised matrix in the files of a checkpoint.
+    """A quantised matrix in the files of a checkpoint, not read yet.
 
-    file: name of the file with its codes.
-    nbytes: size of all its tensors in the files, in bytes.
+    file: name of the file with the matrix's codes.
+    nbytes: total size of the matrix's tensors in the files, in bytes.
     describe: returns the matrix on the meta device, and a function that reads it. Raises ValueError, with the reason,
-        if the tensors in the files are no matrix.
+        if the tensors in the files do not fit together.
     """
 
     def __init__(
@@ -61,11 +61,14 @@ class StoredMatrix:
 
     @property
     def layout(self) -> QuantizedMatrix:
-        """The matrix on the meta device. Raises ValueError if the tensors in the files are no matrix."""
+        """The matrix on the meta device (shapes without contents).
+
+        Raises ValueError if the tensors in the files do not fit together.
+        """
         return self._described[0]
 
     def read(self) -> QuantizedMatrix:
-        """Read the matrix: on the CPU, with the layout of `layout`.
+        """Read the matrix: on the CPU, with the shapes and dtypes of `layout`.
 
         It may share memory with the mapped file, and is valid while the checkpoint is open.
         """
@@ -78,7 +81,10 @@ Stored = StoredTensor | StoredMatrix
 
 
 class MatrixFormat(Protocol):
-    """A way to store quantised matrices as several tensors each. See `weights.quantized`."""
+    """A format in which several tensors store one quantised matrix. `weights.quantized` has the implementations."""
 
     def matrices(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, Stored]:
-        """Replace the tensors of each quantised matrix by the matrix, under the name of an unquantised one."""
+        """Replace the tensors of each quantised matrix by the matrix, under its name in an unquantised checkpoint.
+
+        stored: all tensors of the checkpoint, by name. Tensors of no matrix are returned unchanged.
+        """

@@ -1,6 +1,6 @@
-"""Read one small vector of numbers from a safetensors file, without the library. Imports no torch.
+"""Read one small vector from a safetensors file without the safetensors library. Imports no torch.
 
-The file begins with the length of a JSON header, 8 bytes, then the header, then the numbers.
+The file has the length of a JSON header in 8 bytes, then the header, then the numbers.
 Source: https://github.com/huggingface/safetensors.
 """
 
@@ -16,7 +16,7 @@ from weights.errors import ResolveError
 from weights.resolve import file_in
 
 MAX_HEADER, MAX_NUMBERS = 1 << 20, 1 << 22
-"""Longest header, in bytes, and longest vector. A file of this kind has one tensor, with a number for each token."""
+"""Longest header in bytes, and longest vector. Such a file has one tensor, with one number for each token."""
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
@@ -27,10 +27,11 @@ class _Tensor(msgspec.Struct):
 
 
 def read_vector(directory: Path, file: str, tensor: str) -> NDArray[np.float32]:
-    """The numbers of a tensor with one dimension: [n], float32.
+    """Read a tensor with one dimension. Returns [length], float32.
 
-    file: path of a safetensors file inside the directory. tensor: its name.
-    Raises ResolveError, one line, for a missing or damaged file, and for a tensor that is no such vector.
+    file: path of a safetensors file inside the checkpoint directory. tensor: name of the tensor.
+    Raises ResolveError for a missing or damaged file, and for a tensor that has another number of dimensions, another
+    dtype than float64, float32 or float16, or numbers that are not finite.
     """
     path = file_in(directory, file)
     if path is None:

@@ -1,4 +1,4 @@
-"""Write the tensors of a checkpoint one by one, so that no more than one of them is in memory."""
+"""Write the tensors of a checkpoint one by one, so that only one of them must be in memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class SafetensorsWriter:
-    """Writes one safetensors file. Every tensor is written once, in any order.
+    """Writes one safetensors file, as a context manager. Every tensor must be written once, in any order.
 
     path: path of the file.
-    layouts: tensors of the dtypes and shapes to write, by name; they may be on the meta device.
+    layouts: for each tensor, by name, a tensor of the same dtype and shape, which may be on the meta device.
     Source: https://github.com/huggingface/safetensors, "Format".
     """
 
@@ -42,7 +42,7 @@ class SafetensorsWriter:
         self._file.truncate(self.nbytes)
 
     def write(self, name: str, tensor: Tensor) -> None:
-        """Write one tensor, whose dtype and shape are those of `layouts`."""
+        """Write one tensor. It must have the dtype and shape of `layouts[name]`, and may be written only once."""
         entry = self._header[name]
         assert (_NAMES[tensor.dtype], list(tensor.shape)) == (entry["dtype"], entry["shape"]), name
         self._missing.remove(name)

@@ -1,15 +1,18 @@
-"""Names of the contestants. Each has a module in this package, with a class `Entry` (see `contract.Contestant`)."""
+"""Names of the contestants, the engines and servers that are compared.
+
+Each contestant has a module in this package with a class `Entry`, which implements `contract.Contestant`.
+"""
 
 from __future__ import annotations
 
 OURS = ("ours", "http")
-"""The contestants that run Triptych."""
+"""The contestants that run Triptych: the engine in process, and the server over HTTP."""
 
 LLAMA_CPP = ("llama.cpp", "llama.cpp-k")
-"""The server of llama.cpp, with its two formats of 4 bits."""
+"""The server of llama.cpp, with Q4_0 or with Q4_K_M as its 4-bit format."""
 
 LLAMA_LIBRARY = ("llama-library", "llama-library-k")
-"""The library of llama.cpp in process, with the same formats."""
+"""The library of llama.cpp in process, with Q4_0 or with Q4_K_M as its 4-bit format."""
 
 PEERS = (
     "ctranslate2",
@@ -23,7 +26,7 @@ PEERS = (
     *LLAMA_LIBRARY,
 )
 IN_OUR_ENVIRONMENT = (*OURS, *LLAMA_LIBRARY)
-"""The contestants that run in the server's environment. The others run in the environment of the peers."""
+"""The contestants that run in Triptych's Python environment. The others run in the environment of the peers."""
 LABELS = {
     "ours": "Triptych, in process",
     "http": "Triptych, HTTP",
@@ -35,5 +38,5 @@ LABELS = {
 
 
 def module(name: str) -> str:
-    """Name of the module of a contestant."""
+    """Full name of the module that implements a contestant."""
     return "benchmarks.contestants." + {"http": "http_server"}.get(name, name).replace("-", "_").replace(".", "_")

@@ -16,7 +16,7 @@ from benchmarks.workloads import Job
 
 
 def main() -> None:
-    """Answer each request line with one line, until the input ends."""
+    """Answer each request line with one line of JSON, until the input ends. Errors are answers with the key `error`."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     entry: Contestant | None = None

@@ -6,12 +6,12 @@ from benchmarks.workloads import Job
 
 
 def static_batches(job: Job) -> list[list[int]]:
-    """Request indices of each batch: sorted by the length of the answer, `in_flight` requests per batch."""
+    """Indices of the requests in each batch. They are sorted by answer length; a batch has `job.in_flight` requests."""
     order = sorted(range(len(job.inputs)), key=lambda index: (job.new_tokens[index], len(job.inputs[index])))
     return [order[start : start + job.in_flight] for start in range(0, len(order), job.in_flight)]
 
 
 def text_batches(job: Job) -> list[list[int]]:
-    """Text indices of each call of `embed`: sorted by length, `batch` texts per call."""
+    """Indices of the texts in each batch of an `embed` job. Texts are sorted by length, `job.batch` texts per batch."""
     order = sorted(range(len(job.inputs)), key=lambda index: len(job.inputs[index]))
     return [order[start : start + job.batch] for start in range(0, len(order), job.batch)]

@@ -21,8 +21,8 @@ class Subject:
     directory: directory of the checkpoint.
     made: directory for models that contestants convert from the checkpoint.
     threads: number of threads for computations.
-    program: path of the contestant's executable, if it is not a Python package; or None.
-    isa: instruction set of Triptych's kernels, a name of `kernels/exports.cpp`; None for the best one. Other
+    program: path of the contestant's executable or library; None if it needs none.
+    isa: name of the instruction set of Triptych's kernels, as in `kernels/exports.cpp`; None for the best one. Other
         contestants ignore it.
     """
 
@@ -41,10 +41,11 @@ class Outcome:
 
     seconds: time from the first request to the last answer.
     tokens: number of new tokens received.
-    texts: number of vectors received.
-    first_seconds: time to first token of each request.
-    gaps: seconds between successive tokens of a request, for all requests; empty for a contestant that does not stream.
-    latencies: seconds of each request of `embed`.
+    texts: number of text vectors received.
+    first_seconds: time to first token of each request, in seconds.
+    gaps: times between successive tokens of a request in seconds, for all requests; empty for a contestant that does
+        not stream.
+    latencies: duration of each `embed` request, in seconds.
     extra: further values that the contestant reports.
     """
 
@@ -57,7 +58,7 @@ class Outcome:
     extra: dict[str, float] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """The outcome as JSON data, with percentiles in place of the lists."""
+        """The outcome as JSON data. Each list is replaced by its 50th and 99th percentile (`..._p50`, `..._p99`)."""
         plain = asdict(self)
         for name in ("first_seconds", "gaps", "latencies"):
             values = sorted(plain.pop(name))
@@ -67,7 +68,7 @@ class Outcome:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Percentile of sorted values. share: 0.99 for the 99th percentile."""
+    """A percentile of values that are sorted in ascending order. share: for example 0.99 for the 99th percentile."""
     return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
 
 
@@ -79,13 +80,13 @@ class Contestant(Protocol):
     """A contestant. `load` is called first, then `run` any number of times, then `close`."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
-        """Load a model. Returns values for the results, such as versions, bytes, and seconds.
+        """Load a model. Returns values for the results, such as versions, sizes and load times.
 
         Raises Refused, or an exception of its library.
         """
 
     def run(self, job: Job) -> Outcome:
-        """Run a job."""
+        """Run a job with the loaded model, and return its measurements."""
 
     def close(self) -> None:
         """Stop all processes that this contestant has started."""

@@ -20,7 +20,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A Generator, an Encoder, or a Translator with one thread per worker."""
+    """CTranslate2's Generator, Encoder or Translator, by the kind of model. A Translator has one thread per worker."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         shape = SHAPES[subject.shape]
@@ -81,4 +81,4 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""

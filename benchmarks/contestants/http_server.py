@@ -27,9 +27,9 @@ from server.ipc.wire.descriptions import DeviceChoice
 
 
 class Entry:
-    """A server for one model.
+    """A Triptych server for one model.
 
-    device: `cpu` or `cuda`. kv_bytes: memory for keys and values.
+    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache, in bytes.
     """
 
     def __init__(self, device: DeviceChoice = "cpu", kv_bytes: int = KV_BYTES) -> None:
@@ -78,7 +78,7 @@ class Entry:
         return outcome
 
     def _calls(self, job: Job) -> Iterator[tuple[str, bytes, int]]:
-        """Route, body, and number of texts or prompts of each call."""
+        """Yield the HTTP requests of a job: route, JSON body, and number of texts or prompts in it."""
         if job.kind == "embed":
             for start in range(0, len(job.inputs), job.batch):
                 texts = job.inputs[start : start + job.batch]
@@ -90,7 +90,11 @@ class Entry:
             yield "/generate", _json(body), 1
 
     def _start(self, job: Job) -> Outcome:
-        """Restart the server. Measures the time until it is ready, the first request and the tenth request."""
+        """Restart the server, and measure its start.
+
+        The outcome has the time until the server is ready, the durations of the first and the tenth request, and the
+        time until a server with the demo models is ready.
+        """
         self._server.stop()
         self._server = Server(self._subject, self._device, self._kv_bytes)
         self._server.wait()
@@ -110,11 +114,11 @@ class Entry:
 
 
 class Server:
-    """A server process.
+    """A Triptych server process. The constructor starts it.
 
     subject: the model to serve, or None for the demo models.
-    device, kv_bytes: see `Entry`. The demo models have the default memory for keys and values.
-    port: set by `wait`.
+    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache in bytes; not used for the demo models.
+    port: TCP port, known after `wait`.
     """
 
     port: int
@@ -132,7 +136,10 @@ class Server:
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, preexec_fn=die_with_parent)
 
     def wait(self, seconds: float = 180) -> None:
-        """Wait until the server has printed its address and answers /ready with 200. Raises RuntimeError."""
+        """Wait until the server has printed its address and answers /ready with 200.
+
+        Raises RuntimeError, with the end of its output, if it stops or is not ready after `seconds`.
+        """
         while self.process.poll() is None and time.perf_counter() - self._started < seconds:
             if found := re.search(r"ready on http://127\.0\.0\.1:(\d+) ", self._output()):
                 self.port = int(found[1])
@@ -143,7 +150,7 @@ class Server:
         raise RuntimeError(f"the server is not ready: {self._output()[-250:]}")
 
     def _output(self) -> str:
-        """Output of the server. `pread` keeps the file position, which the server process shares."""
+        """Output of the server so far. It is read with `pread`, because the server process shares the file position."""
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def workers(self) -> list[int]:

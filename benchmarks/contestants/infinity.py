@@ -1,7 +1,7 @@
 """The embedding server infinity, over HTTP.
 
-It needs older versions of packages that other peers use. Its environment is therefore in a directory inside the
-environment of the peers.
+It needs older versions of packages that other peers use. Therefore it has a separate environment, in the directory
+`infinity` inside the environment of the peers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROGRAM = "infinity/bin/infinity_emb"
 
 
 class Entry:
-    """A server for one model."""
+    """An infinity server for one encoder. int8 is refused."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "encoder":

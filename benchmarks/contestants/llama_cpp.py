@@ -1,8 +1,8 @@
 """The server of llama.cpp (`--llama-cpp`), over HTTP, without streaming.
 
-Its models are in GGUF format, in `made/SHAPE/PRECISION.gguf` in the checkpoint directory; int8 means Q8_0, int4 Q4_0
-(`llama_cpp_k.py` has Q4_K_M).
-A missing file is made by the converter and by llama-quantize, if the server lies in a source tree of llama.cpp.
+Its models are GGUF files, `made/SHAPE/PRECISION.gguf` in the directory of the checkpoints. int8 means Q8_0, int4 means
+Q4_0 (Q4_K_M in `llama_cpp_k.py`). A missing file is created with llama.cpp's converter and llama-quantize, if the
+server is inside a source tree of llama.cpp.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.workloads import Job
 
 SLOTS, SLOT_TOKENS = 16, 1024
 TYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}
-"""Types that the converter writes, by precision."""
+"""Types of matrices that the converter can write, by precision."""
 
 _CONVERT = """
 import runpy, sys
@@ -32,14 +32,16 @@ base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
 sys.argv[:2] = [root + "/convert_hf_to_gguf.py"]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""A program that runs the converter. The converter recognises published tokenizers by hash; for our random checkpoints
-it is told that their tokenizers split texts like GPT-2."""
+"""A Python program that runs llama.cpp's converter.
+
+The converter recognises published tokenizers by a hash. For our random checkpoints, this program makes it assume that
+tokenizers split texts like GPT-2."""
 
 
 class Entry:
-    """A server for one model, with sixteen slots and without its prompt cache.
+    """A server of llama.cpp for one model, with 16 slots and without its prompt cache.
 
-    int4_type: type of the file with 4 bits. int4_name: its name without `.gguf`.
+    int4_type: type of matrices in the 4-bit file. int4_name: name of that file without `.gguf`.
     """
 
     int4_type, int4_name = "Q4_0", "int4"
@@ -70,9 +72,10 @@ class Entry:
 
 
 def convert(subject: Subject, model: Path, kind: str) -> None:
-    """Write the checkpoint as a GGUF file. Raises Refused where the tools are missing.
+    """Write the checkpoint as a GGUF file.
 
-    model: path of the file. kind: type of its matrices.
+    model: path of the file to write. kind: type of its matrices.
+    Raises Refused if the tools are missing or fail.
     """
     assert subject.program is not None
     program, partial = Path(subject.program).resolve(), model.with_suffix(".partial")

@@ -1,6 +1,6 @@
 """The library of llama.cpp in this process (`--llama-library`), with continuous batching and without HTTP.
 
-int8 means Q8_0, int4 Q4_0 (`llama_library_k.py` has Q4_K_M). Files are made by `benchmarks.llama_files`.
+int8 means Q8_0, int4 means Q4_0 (Q4_K_M in `llama_library_k.py`). `benchmarks.llama_files` writes the GGUF files.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from benchmarks.workloads import Job
 
 SEQUENCES, SEQUENCE_TOKENS = 16, 1024
 STEP_TOKENS, COMPUTED_TOKENS = 2048, 512
-"""Most tokens of a step, and of a part of it that is computed at a time: the defaults of llama.cpp."""
+"""Largest numbers of tokens in a step, and in a part of a step that is computed at once: the defaults of llama.cpp."""
 
 
 @dataclass
 class _Stream:
-    """A running request. sequence: index of its sequence. position: of its last token. left: tokens to generate."""
+    """A running request.
+
+    sequence: index of its sequence in the context. position, token: position and id of its last token.
+    left: number of tokens still to generate. sent, latest: times of sending and of the latest token (0 before it).
+    """
 
     sequence: int
     position: int
@@ -35,7 +39,7 @@ class _Stream:
 
 
 class Entry:
-    """A context with sixteen sequences for one model. int4_format: format of the file with 4 bits."""
+    """A context of llama.cpp with 16 sequences for one model. int4_format: format of the 4-bit file."""
 
     int4_format = "Q4_0"
 
@@ -94,7 +98,7 @@ class Entry:
 
     @staticmethod
     def _count(stream: _Stream, outcome: Outcome) -> None:
-        """Count a new token of a stream."""
+        """Add a new token of a stream, and its latency, to the outcome."""
         now = time.perf_counter()
         if stream.latest:
             outcome.gaps.append(now - stream.latest)
@@ -105,4 +109,4 @@ class Entry:
         stream.position, stream.left = stream.position + 1, stream.left - 1
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""

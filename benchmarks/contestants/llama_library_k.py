@@ -1,4 +1,4 @@
-"""The library of llama.cpp with its other format of 4 bits, Q4_K_M: scales in two levels, some matrices in Q6_K."""
+"""The library of llama.cpp with the 4-bit format Q4_K_M, whose scales are quantised. Some matrices are in Q6_K."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from benchmarks.contestants import llama_library
 
 
 class Entry(llama_library.Entry):
-    """See `llama_library.Entry`."""
+    """A context of llama.cpp for one model, whose 4-bit format is Q4_K_M."""
 
     int4_format = "Q4_K_M"

@@ -16,7 +16,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A session with all graph optimizations."""
+    """An inference session of onnxruntime with all graph optimizations, for encoders."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "encoder":
@@ -41,11 +41,11 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""
 
 
 def _exported(subject: Subject) -> Path:
-    """Path of the graph, quantized for int8. The first call exports it from transformers."""
+    """Path of the ONNX graph, which is quantized for int8. The first call exports it from transformers."""
     made = Path(subject.made)
     plain, rounded = made / "model.onnx", made / "model-int8.onnx"
     if not plain.exists():

@@ -39,4 +39,4 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""

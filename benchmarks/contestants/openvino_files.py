@@ -12,21 +12,24 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.contestants.contract import Refused, Subject
 
 EXPORTER = "export/bin/optimum-cli"
-"""Path of the conversion tool. Its virtual environment, `export`, lies inside that of the compared engines."""
+"""Path of the conversion tool inside the environment of the peers. The tool has a separate environment, `export`."""
 COMPRESSION = {
     "int8": (),
     "int4": ("--sym", "--group-size", "128", "--ratio", "1.0", "--group-size-fallback", "adjust"),
 }
-"""Options of the conversion tool for weights of few bits.
+"""Options of the conversion tool for quantized weights, by precision.
 
-int4 is the format of `--quantize int4-128`: symmetric, in groups of 128 inputs, or of 64 or 32 where 128 does not
-divide them. The tool leaves the token table and the output head in int8, which is its default.
+int4 is the format of `--quantize int4-128`: symmetric, in groups of 128 inputs, or of 64 or 32 if the number of inputs
+is no multiple of 128. By default the tool writes the token table and the output head in int8.
 Source: https://docs.openvino.ai, "Weight Compression".
 """
 
 
 def exported(subject: Subject) -> Path:
-    """Directory of the converted model. The first call converts it. Raises Refused if the tool is not installed."""
+    """Directory of the model in OpenVINO's format. The first call converts it.
+
+    Raises Refused if the conversion tool is not installed, and RuntimeError if it fails.
+    """
     weights = subject.precision if subject.precision in COMPRESSION else "fp32"
     directory = Path(subject.made) / f"openvino-{weights}"
     if (directory / "openvino_model.xml").exists():
@@ -47,7 +50,10 @@ def exported(subject: Subject) -> Path:
 
 
 def properties(subject: Subject) -> dict[str, Any]:
-    """Settings for low latency and the subject's precision. For int8 and int4, OpenVINO chooses that of activations."""
+    """Settings of OpenVINO for low latency and the subject's precision.
+
+    For int8 and int4, OpenVINO chooses the dtypes of activations and of the KV cache.
+    """
     settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": subject.threads, "PERFORMANCE_HINT": "LATENCY"}
     precision = {"float32": "f32", "bfloat16": "bf16"}.get(subject.precision)
     if precision is None:

@@ -63,10 +63,10 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""
 
 
 def _add_times(outcome: Outcome, times: list[float]) -> None:
-    """Add the latencies of a request. times: time of sending, then time of each token, in seconds."""
+    """Add the latencies of a request to the outcome. times: time of sending, then time of each token, in seconds."""
     outcome.first_seconds += [moment - times[0] for moment in times[1:2]]
     outcome.gaps += [after - before for before, after in itertools.pairwise(times[1:])]

@@ -24,9 +24,9 @@ KV_BYTES = 1 << 30
 
 
 class Entry:
-    """An engine with one model.
+    """An engine of Triptych with one model.
 
-    device: `cpu` or `cuda`. kv_bytes: memory for keys and values.
+    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache, in bytes.
     """
 
     def __init__(self, device: DeviceChoice = "cpu", kv_bytes: int = KV_BYTES) -> None:
@@ -118,17 +118,17 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""
 
 
 def _add_times(
     outcome: Outcome, request: int, count: int, now: float, sent: dict[int, float], latest: dict[int, float]
 ) -> None:
-    """Add the latencies of `count` tokens that a request received at the same time.
+    """Add to the outcome the latencies of `count` tokens that a request received at the same time.
 
-    now: time of the tokens, in seconds.
-    sent: time at which each request was sent, in seconds.
-    latest: time of the latest token of each request; updated.
+    request: id of the request. now: time at which the tokens were received, in seconds.
+    sent: time at which each request was sent, by id.
+    latest: time of the latest token of each request, by id; updated.
     """
     if request not in latest:
         outcome.first_seconds.append(now - sent[request])

@@ -1,4 +1,4 @@
-"""Run the server of a peer in its own process, on a free port of this machine."""
+"""Run the HTTP server of a peer in its own process, on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READY_SECONDS = 120.0
 
 
 class PeerServer:
-    """A server process.
+    """The process of a peer's server. The constructor starts it.
 
     command: command line of the server; `--host` and `--port` are added.
     environment: environment variables of the process, or None to inherit them.
@@ -31,7 +31,7 @@ class PeerServer:
         self._process = subprocess.Popen([*command, *address], stdout=self._log, stderr=self._log, env=environment)
 
     def wait(self) -> float:
-        """Wait until the server answers /health with 200. Returns the seconds since its start.
+        """Wait until the server answers /health with 200. Returns the time since its start, in seconds.
 
         Raises RuntimeError if it ends or is not ready within `READY_SECONDS`.
         """

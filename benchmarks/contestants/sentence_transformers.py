@@ -15,7 +15,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A SentenceTransformer. It takes texts; the conversion of ids to texts is not timed."""
+    """A SentenceTransformer model. It takes texts, and converting the token ids to texts is not timed."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if SHAPES[subject.shape].kind != "encoder":
@@ -35,4 +35,4 @@ class Entry:
         return Outcome(time.perf_counter() - started, texts=len(vectors))
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""

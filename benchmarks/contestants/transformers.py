@@ -16,7 +16,7 @@ from benchmarks.workloads import Job
 
 
 class Entry:
-    """A model of transformers."""
+    """A model of transformers in float32 or bfloat16. int8 is refused."""
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if subject.precision == "int8":
@@ -61,11 +61,14 @@ class Entry:
         return outcome
 
     def close(self) -> None:
-        """Does nothing: there is no other process."""
+        """Does nothing, because this contestant starts no other process."""
 
 
 def padded(texts: list[list[int]], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad texts to one length. Returns token ids and mask, both [batch, seq], int64. left: pad on the left side."""
+    """Pad texts to the longest one. Returns token ids and mask (1 for tokens), both [batch, seq], int64.
+
+    left: whether padding precedes the text instead of following it.
+    """
     longest = max(map(len, texts))
     ids = torch.full((len(texts), longest), vocabulary.PAD)
     mask = torch.zeros_like(ids)

@@ -7,11 +7,11 @@
 | `sources`     | models with real weights, from the package index                    |
 | `contestants` | our settings and the formats of llama.cpp                           |
 | `copies`      | checkpoints that `triptych quantize` writes                         |
-| `formats`     | types that llama.cpp gives to the matrices of a format              |
+| `formats`     | types of the matrices in llama.cpp's formats                        |
 | `llama_cpp`   | the library of llama.cpp, through ctypes                            |
 | `divergence`  | Kullback-Leibler divergence and perplexity, in slices of the logits |
 | `decoders`    | decoders of this server                                             |
-| `kept`        | measurements of each text, so that a stopped run goes on            |
+| `kept`        | measurements of each text on disk, so that a stopped run can go on  |
 | `encoders`    | compares the embeddings of one encoder                              |
 | `demo`        | compares the demo models                                            |
 | `results`     | the rows of all measurements, in a JSON file                        |

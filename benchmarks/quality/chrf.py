@@ -13,7 +13,7 @@ ORDER, BETA = 6, 2.0
 
 
 def chrf(pairs: Iterable[tuple[str, str]]) -> float:
-    """The score of a corpus, 0 to 100. pairs: translation and reference of each sentence."""
+    """The chrF score of a corpus, from 0 to 100. pairs: translation and reference of each sentence."""
     matched, found, expected = [0] * ORDER, [0] * ORDER, [0] * ORDER
     for translation, reference in pairs:
         for order in range(ORDER):

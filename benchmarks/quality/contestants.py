@@ -1,4 +1,4 @@
-"""What is compared with a decoder in float32: our settings, and the formats of llama.cpp."""
+"""What is compared with a decoder in float32: Triptych's settings, its quantised copies, and llama.cpp's formats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weights.gguf.container import read_gguf
 
 OURS = ("float32", "bfloat16", "int8", "int8-fast", "int6", "int5", "int4", "int4-32", "int4-32-zero", "int4-128")
 INT8_CACHE = " with an int8 cache"
-"""End of the name of a setting with `--kv-cache-dtype int8`."""
+"""End of the name of a contestant that is run with `--kv-cache-dtype int8`."""
 CACHES = tuple(f"{name}{INT8_CACHE}" for name in ("float32", "int8"))
 THEIRS = ("F32", *FORMATS)
 ALL = (*OURS, *CACHES, *COPIES, *THEIRS)
@@ -35,10 +35,13 @@ Row = dict[str, Any]
 def compare(
     file: Path, packages: Path, names: Sequence[str], windows: Sequence[list[int]], kept: Kept
 ) -> Iterator[Row]:
-    """Measure contestants on one model, and yield a row for each.
+    """Measure contestants on one model, and yield a row of results for each.
 
-    All contestants read a text before the next one, so that the logits of the reference are computed once.
-    file: GGUF file of the reference, in float32. names: some of `ALL`.
+    All contestants read a text before the next text, so that the logits of the reference are computed once.
+
+    file: GGUF file of the reference in float32. packages: folder with the installed packages of llama.cpp.
+    names: contestants, some of `ALL`. windows: token ids of each text.
+    kept: measurements of earlier runs, which are used again; new ones are added.
     """
     missing = {name: [window for window in windows if kept.get(name, window) is None] for name in names}
     if any(missing.values()):
@@ -76,25 +79,28 @@ def _load(file: Path, packages: Path, name: str, length: int, vocab_size: int, k
 
 
 def settings_of(name: str) -> tuple[torch.dtype, Quantization | None]:
-    """Dtype and quantization of one of `OURS`."""
+    """Dtype and quantization (None for none) of a contestant in `OURS`."""
     if name in ("float32", "bfloat16"):
         return getattr(torch, name), None
     return torch.float32, cast(Quantization, name)
 
 
 def split(name: str) -> tuple[str, KVCacheDType]:
-    """Precision of the weights, and dtype of the cache, of one of `OURS` and `CACHES`."""
+    """Precision of the weights, and dtype of the KV cache, of a contestant in `OURS` or `CACHES`."""
     return name.removesuffix(INT8_CACHE), "int8" if name.endswith(INT8_CACHE) else "auto"
 
 
 def load_ours(path: Path, name: str) -> Decoder:
-    """Load one of `OURS` and `CACHES`. path: checkpoint directory or GGUF file."""
+    """Load the decoder of a contestant in `OURS` or `CACHES`. path: checkpoint directory or GGUF file."""
     weights, cache = split(name)
     return (CachedDecoder if cache == "int8" else Decoder)(path, *settings_of(weights))
 
 
 def quantized_file(file: Path, packages: Path, name: str) -> Path:
-    """The reference in a format of llama.cpp, made by ggml."""
+    """Path of a GGUF file with the reference in a format of llama.cpp. The first call writes it with ggml's functions.
+
+    file: GGUF file of the reference. packages: folder with the installed packages of llama.cpp. name: the format.
+    """
     if name == "F32":
         return file
     made = file.with_name(f"{file.stem}-{name}.gguf")
@@ -111,7 +117,10 @@ def quantized_file(file: Path, packages: Path, name: str) -> Path:
 
 
 def tokenize(file: Path, tokens: int) -> list[list[int]]:
-    """The texts in the tokens of a model."""
+    """Token ids of the texts that models are compared on, by the tokenizer of a model.
+
+    file: GGUF file of the model. tokens: least number of tokens of all texts together.
+    """
     return texts.windows(load_tokenizer(file), tokens)
 
 

@@ -1,6 +1,6 @@
-"""Copies that `triptych quantize` writes of a decoder, with and without calibration.
+"""Quantised copies of a decoder that `triptych quantize` writes, with and without calibration.
 
-The reference is a GGUF file of a LLaMA; a checkpoint directory is made of it first.
+The reference is a GGUF file of a LLaMA, which is first converted to a checkpoint directory.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ COPIES: Mapping[str, tuple[Precision, bool]] = {
     "copy int4-128": ("int4-128", False),
     "copy int4-128, calibrated": ("int4-128", True),
 }
-"""Precision, and whether texts calibrate, of each contestant."""
+"""Copies by the contestant's name: precision, and whether texts are used for calibration."""
 CALIBRATION_TOKENS = 4096
-"""Tokens that calibrate. None of them is in the texts that are compared."""
+"""Number of tokens for calibration. They are not part of the texts that models are compared on."""
 
 _NAMES = {
     "attention.query": "self_attn.q_proj",
@@ -47,7 +47,7 @@ _NAMES = {
 
 
 def written(file: Path, name: str) -> Path:
-    """Directory of a copy, one of `COPIES`, of the decoder in a GGUF file. The first call writes it."""
+    """Directory of a quantised copy of the decoder in a GGUF file. The first call writes it. name: key of `COPIES`."""
     precision, calibrates = COPIES[name]
     out = file.with_name(f"{file.stem}-{name.replace(' ', '-').replace(',', '')}")
     if not out.exists():
@@ -57,7 +57,7 @@ def written(file: Path, name: str) -> Path:
 
 
 def checkpoint(file: Path) -> Path:
-    """Directory of a checkpoint with the weights of a LLaMA in a GGUF file. The first call writes it."""
+    """Directory of a checkpoint with the weights of the LLaMA in a GGUF file. The first call writes it."""
     out = file.with_suffix("")
     if out.exists():
         return out
@@ -98,7 +98,7 @@ def checkpoint(file: Path) -> Path:
 
 
 def _stored_name(name: str) -> str:
-    """Name in a checkpoint of a parameter of our model."""
+    """Name in a LLaMA checkpoint of the model's parameter `name`."""
     whole = {"decoder.embedding.tokens.weight": "model.embed_tokens.weight"}
     whole |= {"decoder.final_norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
     if name in whole:
@@ -108,6 +108,6 @@ def _stored_name(name: str) -> str:
 
 
 def _in_halves(weights: Tensor, heads: int) -> Tensor:
-    """Rows of heads whose neighbours are rotated, as rows whose halves are rotated."""
+    """Reorder the rows of each head: pairs of neighbours become pairs of the rows `i` and `i + head_dim / 2`."""
     rows, width = weights.shape
     return weights.view(heads, -1, 2, width).transpose(1, 2).reshape(rows, width)

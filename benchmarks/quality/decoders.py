@@ -19,7 +19,11 @@ _BLOCK_TOKENS = 32
 
 
 class Decoder:
-    """A decoder. path: checkpoint directory or GGUF file. dtype, quantization: see `load_model`."""
+    """A decoder of this server. Implements `divergence.Model`.
+
+    path: checkpoint directory or GGUF file. dtype: dtype of weights that are not quantised.
+    quantization: value of `--quantize`, or None.
+    """
 
     def __init__(self, path: Path, dtype: torch.dtype, quantization: Quantization | None = None) -> None:
         self.loaded: LoadedModel = load_model(path, dtype, CPU, quantization=quantization)
@@ -34,7 +38,7 @@ class Decoder:
         return 8 * self.loaded.weight_bytes / self.loaded.parameters
 
     def read(self, text: Sequence[int]) -> Logits:
-        """See `divergence.Model`."""
+        """Compute a text, given as token ids, without a KV cache. Returns a function for its logits."""
         transformer = self.loaded.transformer
         with torch.inference_mode():
             hidden = transformer.encode(EncoderBatch(torch.tensor(text), (len(text),))).clone()
@@ -51,10 +55,10 @@ class Decoder:
 
 
 class CachedDecoder(Decoder):
-    """A decoder whose keys and values go through an int8 cache, as with `--kv-cache-dtype int8`."""
+    """A decoder whose attention reads keys and values from an int8 cache, as with `--kv-cache-dtype int8`."""
 
     def read(self, text: Sequence[int]) -> Logits:
-        """See `divergence.Model`."""
+        """Compute a text, given as token ids, through an int8 KV cache. Returns a function for its logits."""
         transformer, count = self.loaded.transformer, len(text)
         blocks = -(-count // _BLOCK_TOKENS)
         cache = KVCache(transformer.self_attention_layers(), blocks, _BLOCK_TOKENS, torch.int8, CPU)
@@ -68,5 +72,5 @@ class CachedDecoder(Decoder):
 
 
 def compare(reference: Decoder, decoder: Decoder, texts: Sequence[Sequence[int]]) -> Divergence:
-    """The distance of a decoder from another one over some texts."""
+    """The divergence of `decoder` from `reference` over texts, which are given as token ids."""
     return summarize([measure(reference, [decoder], text, reference.vocab_size)[0] for text in texts])

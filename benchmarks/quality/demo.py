@@ -23,7 +23,10 @@ Row = dict[str, Any]
 
 
 def compare(model: str, names: Sequence[str]) -> Iterator[Row]:
-    """Measure our settings on a demo model. names: some of `contestants.OURS`."""
+    """Measure settings of Triptych on a demo model, and yield a row of results for each.
+
+    model: name of the story model or of the translator. names: some of `contestants.OURS` and `contestants.CACHES`.
+    """
     if model == translation.NAME:
         for name in names:
             weights, cache = split(name)

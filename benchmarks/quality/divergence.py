@@ -1,4 +1,4 @@
-"""Divergence of next-token distributions from a reference, one slice of the logits at a time."""
+"""Measure the divergence of next-token distributions from those of a reference, one slice of the logits at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 LOGITS_TOGETHER = 1 << 25
-"""Logits in memory at a time per model: 128 MiB in float32. All logits of 20,000 tokens would take 20 GB."""
+"""Number of logits per model that are in memory at a time, 128 MiB in float32. 20,000 tokens would take 20 GB."""
 
 Logits = Callable[[int, int], Tensor]
-"""Function from the first and the last token (exclusive) of a text to their logits, [tokens, vocab], float32."""
+"""Function that returns the logits of a range of a text's tokens, [tokens, vocab], float32.
+
+Its arguments are the index of the first token, and the index after the last one."""
 
 
 class Model(Protocol):
-    """A decoder. `read` computes a text, and returns its logits."""
+    """A decoder. `read` computes a text, given as token ids, and returns a function for its logits."""
 
     def read(self, text: Sequence[int]) -> Logits: ...
 
@@ -27,10 +29,10 @@ class Model(Protocol):
 class Divergence:
     """Distance of one model from the reference, over all tokens.
 
-    mean_kl, p99_kl: Kullback-Leibler divergence from the reference, in nats: mean and 99th percentile.
-    kl_error: standard error of the mean, as if tokens were independent.
-    same_top: share of tokens whose most probable next token is that of the reference.
-    perplexity: of the model on the text.
+    mean_kl, p99_kl: mean and 99th percentile of the Kullback-Leibler divergence from the reference, in nats.
+    kl_error: standard error of the mean, computed as if tokens were independent.
+    same_top: share of tokens for which the most probable next token is the same as in the reference.
+    perplexity: perplexity of the model on the texts.
     """
 
     mean_kl: float
@@ -44,10 +46,12 @@ class Divergence:
 
 
 def measure(reference: Model, models: Sequence[Model], text: Sequence[int], vocab_size: int) -> list[Tensor]:
-    """Compare models on one text, of which every token is predicted from those before it (teacher forcing).
+    """Compare models with the reference on one text. Every token is predicted from the tokens before it.
 
-    Returns for each model [3, tokens], float64: divergence, whether the most probable next token is the same, and the
-    negative logarithm of the next token's probability (NaN for the last token).
+    text: token ids.
+    Returns for each model a tensor [3, tokens], float64: the divergence; whether the most probable next token is the
+    same as the reference's (1 or 0); and the negative logarithm of the next token's probability (NaN for the last
+    token).
     """
     tokens = max(1, LOGITS_TOGETHER // vocab_size)
     following = torch.tensor([*text[1:], 0])
@@ -69,7 +73,7 @@ def measure(reference: Model, models: Sequence[Model], text: Sequence[int], voca
 
 
 def summarize(measured: Sequence[Tensor]) -> Divergence:
-    """The distance over several texts. measured: what `measure` returned for one model, a tensor for each text."""
+    """Summarize the divergence of one model over several texts. measured: result of `measure` for each text."""
     kl, same, losses = torch.cat(list(measured), 1).double()
     return Divergence(
         mean_kl=float(kl.mean()),

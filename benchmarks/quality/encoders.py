@@ -18,12 +18,15 @@ from server.text.tokenizers.load import load_tokenizer
 
 SETTINGS = ("bfloat16", "int8", "int8-fast", "int6", "int5", "int4", "int4-32", "int4-128")
 RANKED = 10
-"""Number of first texts of a ranking whose order is compared."""
+"""Number of texts at the beginning of a ranking that are compared."""
 _TEXTS_TOGETHER = 50
 
 
 def embed(path: Path, texts: Sequence[str], name: str = "float32") -> Tensor:
-    """Normalised mean of the hidden states of each text: [texts, hidden], float32. name: one of `contestants.OURS`."""
+    """Mean of the hidden states of each text, scaled to unit length: [texts, hidden], float32.
+
+    path: checkpoint directory. name: setting, one of `contestants.OURS`.
+    """
     dtype, quantization = settings_of(name)
     tokenizer, model = load_tokenizer(path), load_model(path, dtype, CPU, quantization=quantization).transformer
     found = []
@@ -37,9 +40,11 @@ def embed(path: Path, texts: Sequence[str], name: str = "float32") -> Tensor:
 
 
 def compare(reference: Tensor, vectors: Tensor) -> dict[str, Any]:
-    """Cosines between the vectors of the same text, and the share of rankings that are the same.
+    """Compare the vectors of texts with those of the reference. Both: [texts, hidden].
 
-    Each text ranks the others by cosine; the first `RANKED` are compared, and which of them are the same in any order.
+    Returns the median and the least cosine between the two vectors of a text. Each text also ranks the other texts by
+    cosine; the result has the share of rankings whose first `RANKED` texts have the same order, the share with the same
+    first text, and the mean share of these texts that both rankings have in any order.
     """
     cosines = (reference * vectors).sum(1) / vectors.norm(dim=1)
     expected, found = _ranking(reference), _ranking(vectors)

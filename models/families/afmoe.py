@@ -1,6 +1,6 @@
 """Trinity (Arcee AI 2025): gated attention, norms before and after each sublayer, and mixtures of experts.
 
-Layers with a sliding window rotate; every fourth one, by default, has full attention and no positions.
+Layers with a sliding window have rotary positions. By default every fourth layer has full attention and no positions.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    The file does not state `mup_enabled`. All published models set it: embeddings are multiplied by the square root of
-    their width.
+    The file does not state `mup_enabled`, which multiplies embeddings by the square root of their width. It is set to
+    true, as in all published models.
     """
     return rotary_settings(
         of,

@@ -1,4 +1,7 @@
-"""ALBERT (Lan et al. 2020, arXiv:1909.11942): BERT with narrow embeddings and with layers that share weights."""
+"""ALBERT (Lan et al. 2020, arXiv:1909.11942): BERT whose layers share weights.
+
+Its embeddings are narrower than its hidden states.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ _PREFIX = r"(?:albert\.)?"
 
 
 def _layers_by_weights(hf: Mapping[str, Any]) -> dict[tuple[int, int], list[int]]:
-    """Indices of the layers that share weights, by (group, place in the group)."""
+    """Map each stored layer, as (index of its group, index in the group), to the layer indices that use its weights.
+
+    Raises ConfigError for more groups than layers.
+    """
     fields = Fields(hf)
     layers, groups = fields.integer("num_hidden_layers", 12), fields.integer("num_hidden_groups", 1)
     inner = fields.integer("inner_group_num", 1)

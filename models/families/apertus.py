@@ -1,4 +1,7 @@
-"""Apertus (Project Apertus 2025, arXiv:2509.14233): norms of queries and keys, and xIELU without gates."""
+"""Apertus (Project Apertus 2025, arXiv:2509.14233): LLaMA with norms of queries and keys.
+
+The feed-forward has the activation xIELU and no gate.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Reshape to a vector: files have some of the numbers as scalars."""
+    """Reshape a parameter of xIELU to a vector, because some files store it as a scalar."""
     return [tensors[0].flatten()]
 
 

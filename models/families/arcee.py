@@ -1,4 +1,4 @@
-"""AFM (Arcee AI 2025): LLaMA with squared ReLU and without gates."""
+"""AFM (Arcee AI 2025): LLaMA whose feed-forward has a squared ReLU and no gate."""
 
 from __future__ import annotations
 

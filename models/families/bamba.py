@@ -1,6 +1,6 @@
-"""Bamba (IBM, Princeton, CMU and UIUC 2024): Mamba-2 state spaces in most layers, attention in a few.
+"""Bamba (IBM, Princeton, CMU and UIUC 2024): Mamba-2 state space layers, and a few attention layers.
 
-Half of each attention head rotates.
+Rotary positions apply to half of each attention head.
 """
 
 from __future__ import annotations

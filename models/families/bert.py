@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019, arXiv:1810.04805)."""
+"""BERT (Devlin et al. 2019, arXiv:1810.04805): post-norm encoder with learned positions and token types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embedding models of Perplexity (pplx-embed-v1, 2026): Qwen3 as an encoder."""
+"""Embedding models of Perplexity (pplx-embed-v1, 2026): Qwen3 with bidirectional attention."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """BigBird (Zaheer et al. 2020, arXiv:2007.14062): BERT with block sparse attention for texts of up to 4,096 tokens.
 
-Its tokenizer returns no token types. The question answering head derives them from the first separator and has a
-feed-forward sublayer of its own. The reference implementation sets that head's logits of the tokens of the question
-close to minus infinity; here they are unchanged, because no answer is taken from the question.
+Its tokenizer returns no token types, so the question answering head derives them from the first separator token. This
+head also has a feed-forward sublayer. The reference implementation sets its logits at question tokens close to minus
+infinity. Here they are unchanged, because the server takes no answer from the question.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """BigBird-Pegasus (Zaheer et al. 2020, arXiv:2007.14062, section 4): summaries of long texts.
 
-Pre-norm layers, learned positions that start at 0, and block sparse attention in the encoder. The name
-`layernorm_embedding` in checkpoints belongs to the norm after the last layer.
+Pre-norm layers, learned positions that start at 0, and block sparse attention in the encoder. The tensor named
+`layernorm_embedding` in checkpoints is the norm after the last layer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BLOOM (BigScience 2022, arXiv:2211.05100): pre-norm decoder with ALiBi and a norm after the embeddings."""
+"""BLOOM (BigScience 2022, arXiv:2211.05100): pre-norm decoder with ALiBi. A norm follows the embeddings."""
 
 from __future__ import annotations
 

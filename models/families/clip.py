@@ -1,6 +1,7 @@
-"""The text side of CLIP (Radford et al. 2021, arXiv:2103.00020): a causal transformer whose last state is projected.
+"""The text side of CLIP (Radford et al. 2021, arXiv:2103.00020): a causal transformer with an output projection.
 
-The vector of a text is the state of its end token, which the tokenizer adds. Pictures are not read.
+The vector of a text is the projected hidden state at the end token, which the tokenizer adds. The image side is not
+loaded.
 """
 
 from __future__ import annotations

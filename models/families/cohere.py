@@ -1,4 +1,7 @@
-"""Command R (Cohere 2024): parallel attention and feed-forward after one layer norm without bias, and scaled logits."""
+"""Command R (Cohere 2024): attention and feed-forward run in parallel after one layer norm, which has no bias.
+
+Logits are scaled.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def _head_norms(theirs: str, ours: str, heads: int) -> Rule:
-    """Rule for the norms of queries or keys: a row of weights for each head."""
+    """Rule for the norms of queries or keys. Each head has separate weights: [heads, head_dim].
+
+    theirs, ours: name of the norm in the checkpoint and in the model. heads: number of query or key heads.
+    """
     names = tuple(rf"decoder.layers.\1.attention.{ours}.heads.{head}.weight" for head in range(heads))
     return Rule(rf"model\.layers\.(\d+)\.self_attn\.{theirs}\.weight", names, (_rows,))
 

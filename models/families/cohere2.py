@@ -1,6 +1,7 @@
-"""Command R7B and Command A (Cohere 2025, arXiv:2504.00698): Command R with windows and layers without positions.
+"""Command R7B and Command A (Cohere 2025, arXiv:2504.00698): Command R with sliding windows.
 
-Layers with a sliding window rotate; the others, by default every fourth one, have full attention and no positions.
+Layers with a window have rotary positions. The others, by default every fourth one, have full attention and no
+positions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Command A+ (Cohere 2026): Command A with mixtures of experts after its first, dense layers."""
+"""Command A+ (Cohere 2026): Command A with mixtures of experts in all but the first layers, which are dense."""
 
 from __future__ import annotations
 
@@ -115,7 +115,11 @@ def _experts(fields: Fields) -> MixtureOfExpertsConfig:
 
 
 def _averaged(fields: Fields, layer: LayerConfig) -> LayerConfig:
-    """The layer, with the mean of its experts and of the expert for every token, unless the file asks for the sum."""
+    """Return the layer so that it averages the outputs of the routed experts and of the shared expert.
+
+    The layer is unchanged if it has no shared expert, or if `shared_expert_combination_strategy` is `sum`.
+    Raises ConfigError for another strategy than `average` or `sum`.
+    """
     fields.refuse_unless("shared_expert_combination_strategy", "average", "sum")
     average = fields.text("shared_expert_combination_strategy", "average") == "average"
     mixes = isinstance(layer.feed_forward, MixtureOfExpertsConfig) and layer.feed_forward.shared is not None
@@ -125,8 +129,8 @@ def _averaged(fields: Fields, layer: LayerConfig) -> LayerConfig:
 def _windows(fields: Fields, first: int) -> list[int | None]:
     """Sliding window of each layer, None for full attention.
 
-    Without the setting `layer_types`, every n-th layer has full attention. The first, dense layers have their own n,
-    and the count starts anew after them.
+    Without the setting `layer_types`, every n-th layer has full attention. For the first, dense layers, n is
+    `prefix_dense_sliding_window_pattern`; for the layers after them, counted from 1 again, `sliding_window_pattern`.
 
     first: number of dense layers at the beginning.
     """
@@ -155,8 +159,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    The file lacks two settings, which are as in all published models: dense layers without a window rotate, and the
-    result of the experts is the mean with the expert for every token.
+    The file lacks two settings, which have the values of all published models: dense layers without a window have
+    rotary positions, and the outputs of the routed experts and of the shared expert are averaged.
     """
     sparse = of.layers_with("ffn_gate_inp.weight")
     dense = [layer for layer in range(of.layers) if layer not in sparse]

@@ -1,6 +1,6 @@
-"""Cohere Transcribe (Cohere Labs 2026): a FastConformer encoder, and a decoder that is told the language by its prompt.
+"""Cohere Transcribe (Cohere Labs 2026): a FastConformer encoder and a decoder. The prompt states the language.
 
-The checkpoints are published with the tensor names of NVIDIA NeMo; transformers writes the other ones.
+Published checkpoints have the tensor names of NVIDIA NeMo; checkpoints that transformers saves have its own names.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ _ENCODER_DEFAULTS: Mapping[str, Any] = {
     "scale_input": False,
 }
 _DITHER = 1e-5
-"""`dither` of the feature extractor, which `server.text.speech` compares with the file of a checkpoint."""
+"""Standard deviation of the noise that the feature extractor adds to samples (`dither`).
+
+`server.text.speech` refuses a checkpoint whose file states another value."""
 _LONGEST_SECONDS = 35
-"""`max_audio_clip_s` of the feature extractor: longer recordings are cut."""
+"""Longest recording in seconds, `max_audio_clip_s` of the feature extractor. Longer recordings are cut."""
 _NORM = NormConfig("layer", 1e-5)
 _MODEL = r"(?:model\.)?"
 _DECODER = _MODEL + r"(?:decoder|transf_decoder\._decoder)\."

@@ -1,4 +1,4 @@
-"""ConvBERT (Jiang et al. 2020, arXiv:2008.02496): ELECTRA with convolutions beside half of its attention."""
+"""ConvBERT (Jiang et al. 2020, arXiv:2008.02496): ELECTRA in which convolution replaces half of the attention heads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _attention(fields: Fields) -> ConvolutionAttentionConfig:
-    """Attention heads with half of the width, and as many convolution heads with the other half."""
+    """Attention in which self-attention heads compute one half of the width and as many convolution heads the other.
+
+    Raises ConfigError for an even `conv_kernel_size`.
+    """
     hidden, kernel = fields.integer("hidden_size"), fields.integer("conv_kernel_size", 9)
     heads = max(fields.integer("num_attention_heads") // fields.integer("head_ratio", 2), 1)
     if kernel % 2 == 0:
@@ -62,7 +65,7 @@ def _groups(fields: Fields) -> int:
 
 
 def _transpose_groups(tensors: Sequence[Any]) -> Sequence[Any]:
-    """[groups, in / groups, out / groups] to [out, in / groups]."""
+    """Reshape the weight of a grouped linear layer: [groups, in / groups, out / groups] to [out, in / groups]."""
     return [tensor.transpose(1, 2).flatten(0, 1) for tensor in tensors]
 
 

@@ -1,4 +1,4 @@
-"""data2vec for text (Baevski et al. 2022, arXiv:2202.03555): the code of RoBERTa with other tensor names."""
+"""data2vec for text (Baevski et al. 2022, arXiv:2202.03555): RoBERTa with other tensor names."""
 
 from __future__ import annotations
 

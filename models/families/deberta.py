@@ -1,4 +1,7 @@
-"""DeBERTa version 1 (He et al. 2021, arXiv:2006.03654): one vector per distance, fused projections."""
+"""DeBERTa version 1 (He et al. 2021, arXiv:2006.03654): a position vector for each distance.
+
+One tensor holds the projections of queries, keys and values.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""DeBERTa versions 2 and 3 (He et al. 2021, arXiv:2006.03654 and arXiv:2111.09543): distances in buckets.
+"""DeBERTa versions 2 and 3 (He et al. 2021, arXiv:2006.03654 and arXiv:2111.09543): distances are grouped in buckets.
 
-Distances may share the projections of the contents, and the first layer may have a convolution in parallel.
+Distance vectors may use the same query and key projections as the tokens. The first layer may have a convolution in
+parallel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """DeepSeek-V3 and R1 (DeepSeek-AI 2024, arXiv:2412.19437): DeepSeek-V2 with sigmoid scores in the router.
 
-A bias per expert (`e_score_correction_bias`) is added to the scores for the choice of experts only.
-
-The layers that predict further tokens are not used.
+A bias per expert (`e_score_correction_bias`) affects which experts are chosen, but not their weights.
+The layers for multi-token prediction are not loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT with narrow embeddings.
+"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT with embeddings narrower than the hidden states.
 
 The discriminator is served as an encoder, the generator as a masked language model.
 """

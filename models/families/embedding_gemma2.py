@@ -1,6 +1,7 @@
 """EmbeddingGemma 2 (Google 2026): Gemma 4 as an encoder. Checkpoints are served without their vision and audio parts.
 
-The vector of a token for each layer comes from its embedding alone. A window counts tokens on each side of the query.
+The additional vector that each layer adds for a token is computed from the token's embedding alone. A window counts
+tokens on each side of the query.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    """Window of each layer, None for full attention. The last layer always has full attention."""
+    """Sliding window of each layer in tokens, None for full attention. The last layer always has full attention."""
     layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
     if kinds is None:
         every = fields.integer("sliding_window_pattern", 6)

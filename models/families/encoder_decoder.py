@@ -1,6 +1,7 @@
-"""Pairs of two encoders, one of which is turned into a decoder (Rothe et al. 2020, arXiv:1907.12461): `bert2bert`.
+"""Encoder-decoders made of two encoders, such as `bert2bert` (Rothe et al. 2020, arXiv:1907.12461).
 
-The decoder has causal self-attention, cross-attention in each layer, and the head of a masked language model.
+The second encoder becomes the decoder: its self-attention is causal, each layer has cross-attention, and the masked
+language model head predicts the next token.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ from weights.rules import Drop, Rule
 
 
 class _Half(NamedTuple):
-    """One half of a pair. prefix: start of its tensor names in a checkpoint with a head. vocab_size: default size."""
+    """A type of encoder that may be the encoder or the decoder of a pair.
+
+    prefix: start of its tensor names in a checkpoint with a head.
+    vocab_size: default of the setting.
+    """
 
     prefix: str
     vocab_size: int
@@ -90,10 +95,12 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _part(hf: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """The settings of the encoder or the decoder, as those of an encoder-only model. Raises ConfigError.
+    """The settings of the encoder or the decoder, as those of an encoder-only model.
 
-    side: `encoder` or `decoder`, the key in `config.json`. The result has `is_decoder` and `add_cross_attention` false,
-        because the families of the halves refuse decoders.
+    side: `encoder` or `decoder`, the key in `config.json`.
+    The result has `is_decoder` and `add_cross_attention` false, because encoder-only families refuse decoders.
+    Raises ConfigError if the settings are no object or name an unsupported `model_type`, and for a decoder in which
+    `is_decoder` or `add_cross_attention` is false.
     """
     settings = hf.get(side)
     if not isinstance(settings, dict):
@@ -118,7 +125,10 @@ def _fields(half: Mapping[str, Any]) -> Fields:
 
 
 def _first_position(half: Mapping[str, Any]) -> int:
-    """Rows of the position table that are never used: RoBERTa numbers positions from the id after the padding token."""
+    """Number of leading rows of the position table that are never used.
+
+    0 for BERT. RoBERTa numbers positions from the padding token's id plus 1.
+    """
     return 0 if _kind(half) == "bert" else Fields(half).integer("pad_token_id", 1, least=0) + 1
 
 
@@ -171,9 +181,9 @@ def _head_rules(model: ModelConfig, half: Mapping[str, Any], prefix: str) -> tup
 
 
 def _as_side(side: str, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Rules of an encoder-only family, with names changed to those of one half of the pair. Names of heads stay.
+    """Change the rules of an encoder-only family to the names of the pair's encoder or decoder.
 
-    side: `encoder` or `decoder`.
+    side: `encoder` or `decoder`. Names of parameters of the head stay as they are.
     """
     return tuple(
         replace(

@@ -1,6 +1,6 @@
 """ERNIE 1 to 3 (Sun et al. 2019, arXiv:1904.09223; Sun et al. 2020, arXiv:1907.12412): BERT with an optional task type.
 
-A request cannot choose a task: every token has task type 0, which is the default of the reference implementation.
+A request cannot choose the task type: every token has type 0, the default of the reference implementation.
 """
 
 from __future__ import annotations

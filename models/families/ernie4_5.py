@@ -1,4 +1,4 @@
-"""ERNIE 4.5 without experts (Baidu 2025)."""
+"""ERNIE 4.5, the dense models (Baidu 2025): LLaMA with biases everywhere or nowhere."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def _as_vector(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Reshape to a vector: the file has a matrix with one row."""
+    """Reshape the router's correction from [1, experts], as in the file, to [experts]."""
     return [tensors[0].flatten()]
 
 

@@ -1,4 +1,4 @@
-"""EuroBERT (Boizard et al. 2025, arXiv:2503.05500): LLaMA as an encoder."""
+"""EuroBERT (Boizard et al. 2025, arXiv:2503.05500): LLaMA with bidirectional attention."""
 
 from __future__ import annotations
 

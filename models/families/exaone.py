@@ -1,4 +1,4 @@
-"""EXAONE 3 to 3.5 (LG AI Research 2024, arXiv:2412.04862): LLaMA with other names of settings and tensors."""
+"""EXAONE 3 to 3.5 (LG AI Research 2024, arXiv:2412.04862): LLaMA whose settings and tensors have other names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {
     "activation_function": "hidden_act",
     "layer_norm_epsilon": "rms_norm_eps",
 }
-"""Settings that LLaMA has under another name."""
+"""Names of settings in LLaMA, by their names in EXAONE."""
 _DEFAULTS = {
     "vocab_size": 102400,
     "hidden_size": 2048,

@@ -1,6 +1,6 @@
-"""EXAONE 4 (LG AI Research 2025, arXiv:2507.11407): norms of sublayer outputs, queries and keys.
+"""EXAONE 4 (LG AI Research 2025, arXiv:2507.11407): LLaMA with norms of sublayer outputs instead of inputs.
 
-Where some layers have a sliding window, the others have no positions.
+Queries and keys are normed as well. In models with sliding windows, the layers without a window have no positions.
 """
 
 from __future__ import annotations

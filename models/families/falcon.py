@@ -1,6 +1,7 @@
 """Falcon (Almazrouei et al. 2023, arXiv:2311.16867): parallel attention and feed-forward, few key and value heads.
 
-One tensor holds the projections of queries, keys and values, group by group.
+One tensor holds the projections of queries, keys and values, group by group: the query heads of a group, then the key
+head and the value head that they share.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    The number of key heads and of norms tells the variant: Falcon 7B has one key head; Falcon 40B has several key heads
-    and two norms per layer; Falcon 2 has several key heads and one norm.
+    The numbers of key heads and of norms tell the variants apart. Falcon 7B has one key head. Falcon 40B has several
+    key heads and two norms per layer; Falcon 2 has several key heads and one norm per layer.
     """
     kv_heads = of.integer("attention.head_count_kv", 1)
     return rotary_settings(
@@ -102,9 +103,9 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def _gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for the norms of a parallel layer with two norms.
+    """Rules for GGUF files of models with parallel layers that have two norms; none for other models.
 
-    `attn_norm` is then the input norm of the feed-forward, and `attn_norm_2` the input norm of attention.
+    In these files `attn_norm` is the input norm of the feed-forward, and `attn_norm_2` the input norm of attention.
     """
     assert model.decoder is not None
     layer = model.decoder.layers[0]

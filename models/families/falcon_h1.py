@@ -120,7 +120,10 @@ def _state_space(fields: Fields, eps: float) -> StateSpaceConfig:
 
 
 def _multipliers(fields: Fields, name: str, count: int) -> list[float]:
-    """The factors in the setting `name`, a list of `count` numbers; all 1 if the file lacks it. Raises ConfigError."""
+    """The scaling factors in the setting `name`, all 1 if the file lacks it.
+
+    Raises ConfigError unless the setting is a list of `count` numbers.
+    """
     value = fields.raw(name)
     value = [1.0] * count if value is None else value
     good = isinstance(value, list) and all(
@@ -146,7 +149,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    The factors of the checkpoint are not among them: the converter multiplies the matrices by these factors.
+    The scaling factors in a checkpoint's settings are left out, because the converter to GGUF multiplies the matrices
+    by them.
     """
     return rotary_settings(
         of,

@@ -1,6 +1,6 @@
-"""Gemma (Gemma Team 2024, arXiv:2403.08295): LLaMA with scaled embeddings and a GELU gate.
+"""Gemma (Gemma Team 2024, arXiv:2403.08295): LLaMA with scaled embeddings and a feed-forward gated by GELU.
 
-Its norms multiply by one plus their weights.
+Its norms multiply by 1 plus their weights.
 """
 
 from __future__ import annotations

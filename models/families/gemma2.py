@@ -1,6 +1,6 @@
 """Gemma 2 (Gemma Team 2024, arXiv:2408.00118): Gemma with input and output norms in each sublayer.
 
-Every other layer has a sliding window, and attention scores and logits are capped.
+Every other layer has a sliding window. Attention scores and logits are soft-capped: x becomes cap * tanh(x / cap).
 """
 
 from __future__ import annotations

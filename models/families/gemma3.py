@@ -1,8 +1,8 @@
 """Gemma 3 (Gemma Team 2025, arXiv:2503.19786): Gemma 2 with norms of queries and keys instead of capped scores.
 
-Five of six layers have a sliding window; they have rotary positions of their own.
+Five of six layers have a sliding window and another rotary base than the rest.
 Multimodal checkpoints are served without their vision part, which changes nothing for requests without a picture.
-EmbeddingGemma (Vera et al. 2025, arXiv:2509.20354) is the same with attention in both directions, an encoder.
+EmbeddingGemma (Vera et al. 2025, arXiv:2509.20354) is Gemma 3 with bidirectional attention, an encoder.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def embedding_gguf_settings(of: Metadata) -> Settings:
-    """The settings of EmbeddingGemma."""
+    """Settings for `config.json` of EmbeddingGemma from the metadata of a GGUF file."""
     return {**gguf_settings(of), "architectures": ["Gemma3TextModel"], "use_bidirectional_attention": True}
 
 

@@ -1,7 +1,8 @@
-"""Gemma 3n (Gemma Team 2025), text part: several streams of hidden states, of which each layer computes one.
+"""Gemma 3n (Gemma Team 2025), text part: a decoder with several parallel hidden states per token (AltUp).
 
-Checkpoints with vision and audio are served without these parts, which changes nothing for requests without a picture
-and without sound.
+Each layer runs attention and feed-forward on one of them and predicts the others.
+Checkpoints with vision and audio are served without these parts. This changes nothing for requests without pictures
+and sound.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _windows(fields: Fields) -> list[int | None]:
 
 
 def _sizes(fields: Fields) -> list[int]:
-    """Intermediate size of each layer, from one number or a list."""
+    """Intermediate size of each layer, from one number or a list. Raises ConfigError for a list of another length."""
     layers = fields.integer("num_hidden_layers")
     if not isinstance(fields.raw("intermediate_size"), list):
         return [fields.integer("intermediate_size", 16384)] * layers
@@ -156,7 +157,11 @@ def _sizes(fields: Fields) -> list[int]:
 
 
 def _sparsities(fields: Fields) -> list[float]:
-    """Sparsity of the gate of each layer."""
+    """For each layer, the share of gate activations that are set to zero, from 0 to below 1.
+
+    By default 0.95 in the first ten layers of a model with more than ten layers, and 0 in all other layers.
+    Raises ConfigError unless the setting has one such number per layer.
+    """
     layers, pattern = fields.integer("num_hidden_layers"), fields.raw("activation_sparsity_pattern")
     if pattern is None:
         sparse = 10 if layers > 10 else 0

@@ -1,6 +1,6 @@
 """Gemma 4 (Gemma Team 2026), text part. Checkpoints with vision and audio are served without these parts.
 
-This changes nothing for requests without a picture and without sound.
+Leaving out these parts changes nothing for requests without pictures and sound.
 """
 
 from __future__ import annotations

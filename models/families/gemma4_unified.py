@@ -1,6 +1,7 @@
 """Gemma 4 12B (Gemma Team 2026), text part: Gemma 4 without encoders for pictures and sound.
 
-Checkpoints are served without the layers that embed pictures and sound. This changes nothing for requests without them.
+Checkpoints are served without the layers that embed pictures and sound. This changes nothing for requests with text
+only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GLM-4 of 2024 (GLM Team 2024, arXiv:2406.12793), in the layout of transformers."""
+"""GLM-4 of 2024 (GLM Team 2024, arXiv:2406.12793), with the tensor names of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GLM-4-0414 and GLM-Z1 (GLM Team 2025): GLM-4 with norms of sublayer outputs too."""
+"""GLM-4-0414 and GLM-Z1 (GLM Team 2025): GLM-4 with additional norms of the sublayer outputs."""
 
 from __future__ import annotations
 

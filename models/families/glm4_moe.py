@@ -1,4 +1,4 @@
-"""GLM-4.5 (GLM-4.5 Team 2025, arXiv:2508.06471): mixtures of experts with the router of DeepSeek-V3."""
+"""GLM-4.5 (GLM-4.5 Team 2025, arXiv:2508.06471): a decoder with mixtures of experts and the router of DeepSeek-V3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""GPT-2 (Radford et al. 2019): pre-norm decoder with learned positions and a fused projection in attention."""
+"""GPT-2 (Radford et al. 2019): pre-norm decoder with learned positions.
+
+One tensor holds the projections of queries, keys and values.
+"""
 
 from __future__ import annotations
 

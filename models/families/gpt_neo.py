@@ -1,4 +1,7 @@
-"""GPT-Neo (Black et al. 2021): GPT-2 with a sliding window in every other layer and with unscaled scores."""
+"""GPT-Neo (Black et al. 2021): GPT-2 with a sliding window in every other layer.
+
+Attention scores are not divided by the square root of the head width.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _kinds(types: Any, layers: int) -> list[str]:
-    """`global` or `local` for each layer. types: patterns with repetitions, such as `[[["global", "local"], 12]]`."""
+    """The attention type of each layer, `global` or `local`.
+
+    types: patterns and how often each repeats, such as `[[["global", "local"], 12]]` for 24 layers, the default.
+    Raises ConfigError unless the patterns cover exactly `layers` layers with these two types.
+    """
     if types is None:
         types = [[["global", "local"], 12]]
     kinds: list[str] = []

@@ -1,6 +1,7 @@
 """GPT-NeoX (Black et al. 2022, arXiv:2204.06745) and Pythia: parallel attention and feed-forward.
 
-A part of each head rotates. One tensor holds queries, keys and values, head by head.
+Rotary positions apply to a part of each head. One tensor holds the projections of queries, keys and values, head by
+head.
 """
 
 from __future__ import annotations

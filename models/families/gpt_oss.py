@@ -1,5 +1,6 @@
-"""GPT-OSS (OpenAI 2025, arXiv:2508.10925): a mixture of experts with clipped gates, and attention with sinks.
+"""GPT-OSS (OpenAI 2025, arXiv:2508.10925): a decoder with attention sinks and mixtures of experts.
 
+The gate and up values of experts are clipped.
 Every other layer has a sliding window. Published checkpoints store the experts in MXFP4.
 """
 

@@ -1,6 +1,6 @@
-"""GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward after one norm.
+"""GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward run in parallel after one norm.
 
-The first dimensions of each head rotate, in neighbouring pairs.
+Rotary positions apply to the first dimensions of each head, in pairs of neighbours.
 """
 
 from __future__ import annotations

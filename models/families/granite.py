@@ -1,4 +1,4 @@
-"""Granite 3 (Granite Team 2024): LLaMA with factors of embeddings, scores, sublayer results and logits."""
+"""Granite 3 (Granite Team 2024): LLaMA that scales embeddings, attention scores, sublayer results and logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Granite 4 (IBM 2025): Granite with state spaces in most layers, and mixtures of experts in the larger models."""
+"""Granite 4 (IBM 2025): Granite with Mamba-2 state spaces instead of attention in most layers.
+
+The larger models have mixtures of experts.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def _state_space(fields: Fields, eps: float) -> StateSpaceConfig:
 
 
 def _feed_forward(fields: Fields) -> FeedForwardConfig | MixtureOfExpertsConfig:
-    """The feed-forward of every layer; with experts, it is their shared expert."""
+    """The feed-forward of every layer: dense if the model has no experts, else a mixture with a shared expert."""
     shared = gated_feed_forward(fields, fields.integer("shared_intermediate_size", 1024))
     experts = fields.integer("num_local_experts", 8, least=0)
     if experts == 0:
@@ -140,7 +143,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    Models of this family without state spaces have files with the architecture `granite` or `granitemoe` instead.
+    Models of this family without state spaces are not read here: their GGUF files have the architecture `granite` or
+    `granitemoe`.
     """
     mixing, experts = of.layers_with("ssm_a"), num_experts(of)
     bias = bool(of.layers_with("ssm_in.bias"))

@@ -1,4 +1,4 @@
-"""Granite 3 with mixtures of experts and an expert for every token (Granite Team 2025)."""
+"""Granite 3 with mixtures of experts and a shared expert, which processes every token (Granite Team 2025)."""
 
 from __future__ import annotations
 

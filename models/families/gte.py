@@ -1,6 +1,6 @@
 """GTE (Zhang et al. 2024, arXiv:2407.19669: mGTE) and Snowflake Arctic Embed M 2: BERT with rotary positions.
 
-Its feed-forward is gated. The first checkpoints come with code of Alibaba (`new-impl`), which Snowflake copied.
+Its feed-forward is gated. The first checkpoints come with Alibaba's code (`new-impl`); Snowflake's have a copy of it.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ _DEFAULTS = {
     "layer_norm_eps": 1e-12,
 }
 _CONVERTED_THETA = 160000.0
-"""Base of rotary positions that transformers assumes; the published code assumes 10,000."""
+"""Default rotary base in files for transformers. The default of the published code is 10,000."""
 
 
 def _settings(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with the scaling of rotary positions replaced by an equivalent base and linear factor.
+    """The settings, with `ntk` scaling of rotary positions replaced by an equivalent base and linear factor.
 
     `ntk` multiplies the base by the factor, and divides all frequencies by the factor to the power of `2 / head_dim`.
-    Source: https://kexue.fm/archives/9706, equation 6, by the published code.
+    Raises ConfigError for a factor below 1, and for the setting `mixed_b`.
+    Source: https://kexue.fm/archives/9706, equation 6, which the published code cites.
     """
     scaling = hf.get("rope_scaling")
     Fields({**hf, "rope_scaling": None}, _PUBLISHED_CODE.get(str(hf.get("model_type"))))
@@ -72,7 +73,7 @@ def _settings(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_published(hf: Mapping[str, Any]) -> bool:
-    """Whether a file is for the published code, instead of for transformers."""
+    """Whether a `config.json` was written for the published code, not for transformers."""
     return bool(hf.get("auto_map")) or hf.get("model_type") == "new"
 
 

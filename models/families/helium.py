@@ -1,4 +1,4 @@
-"""Helium (Kyutai 2025): LLaMA in whose heads neighbouring dimensions rotate together."""
+"""Helium (Kyutai 2025): LLaMA whose rotary positions rotate pairs of neighbouring dimensions."""
 
 from __future__ import annotations
 

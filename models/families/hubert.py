@@ -1,4 +1,4 @@
-"""HuBERT with a CTC head (Hsu et al. 2021, arXiv:2106.07447): the encoder of wav2vec 2.0, trained in another way."""
+"""HuBERT with a CTC head (Hsu et al. 2021, arXiv:2106.07447): the encoder of wav2vec 2.0, pre-trained differently."""
 
 from __future__ import annotations
 

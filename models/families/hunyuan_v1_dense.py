@@ -1,4 +1,4 @@
-"""Hunyuan dense models (Tencent 2025): LLaMA with norms of queries and keys after their rotation."""
+"""Hunyuan dense models (Tencent 2025): LLaMA that norms queries and keys after the rotary positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunyuan-A13B (Tencent 2025): the dense Hunyuan models with mixtures of experts and an expert for every token."""
+"""Hunyuan-A13B (Tencent 2025): the dense Hunyuan model with mixtures of experts and a shared expert."""
 
 from __future__ import annotations
 
@@ -61,7 +61,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _experts(fields: Fields) -> list[MixtureOfExpertsConfig]:
-    """The experts of each layer. Published files state several settings as a list with a value for each layer."""
+    """The mixture of experts of each layer.
+
+    Published files state several settings as a list with one value per layer. Raises ConfigError unless all layers have
+    the same number of experts, one shared expert, and experts of the width `intermediate_size`.
+    """
     layers, width = fields.integer("num_hidden_layers"), fields.integer("intermediate_size")
     for name, only in (("moe_intermediate_size", width), ("num_shared_expert", 1)):
         if set(_per_layer(fields, name, only, layers)) != {only}:
@@ -83,7 +87,10 @@ def _experts(fields: Fields) -> list[MixtureOfExpertsConfig]:
 
 
 def _per_layer(fields: Fields, name: str, default: int, layers: int) -> list[int]:
-    """The value of a setting for each layer."""
+    """The value of an integer setting for each layer, from one number or a list.
+
+    default: value if the file lacks the setting. Raises ConfigError for a list of fewer than `layers` values.
+    """
     if not isinstance(fields.raw(name), list):
         return [fields.integer(name, default)] * layers
     listed = fields.integers(name) or []

@@ -1,4 +1,4 @@
-"""Hy3 (Tencent 2026): mixtures of experts with the router of DeepSeek-V3, and norms of queries and keys."""
+"""Hy3 (Tencent 2026): LLaMA with normed queries and keys, and mixtures of experts with the router of DeepSeek-V3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IQuest-Coder (IQuest Lab 2026): LLaMA with defaults of its own."""
+"""IQuest-Coder (IQuest Lab 2026): LLaMA with other defaults of its settings."""
 
 from __future__ import annotations
 

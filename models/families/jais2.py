@@ -1,4 +1,4 @@
-"""Jais 2 (Inception 2025): LLaMA with layer norms, squared ReLU without gates, and biases everywhere."""
+"""Jais 2 (Inception 2025): LLaMA with layer norms, biases in all linear layers, and a squared ReLU without gate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Jina Embeddings 2 (Günther et al. 2023, arXiv:2310.19923): BERT with ALiBi and gated feed-forwards.
 
-The checkpoints have the `model_type` of BERT and name the code of Jina in `auto_map`.
+The checkpoints have the `model_type` of BERT, and their `auto_map` names Jina's code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from weights.rules import Rule, Split
 _PREFIX = r"(?:bert\.)?"
 _PUBLISHED = PublishedCode("jinaai", "bert", "JinaBert")
 _GATES: Mapping[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
-"""Activation of the gate by `feed_forward_type`."""
+"""Activation of the feed-forward's gate, by the value of `feed_forward_type`."""
 _DEFAULTS = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -99,9 +99,9 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """Settings for `config.json` of a text model, from GGUF metadata.
+    """Settings for `config.json` of a text embedding model from the metadata of a GGUF file.
 
-    Files of the code model, which has norms of queries and keys, are not supported.
+    Files of the embedding model for source code, which has norms of queries and keys, are not supported.
     """
     settings = encoder_settings(of, "jina_bert", "JinaBertModel")
     return {**settings, "position_embedding_type": "alibi", "feed_forward_type": "geglu"}

@@ -1,6 +1,6 @@
 """Jina Embeddings 3 (Sturua et al. 2024, arXiv:2409.10173): XLM-RoBERTa with rotary positions.
 
-The first checkpoints come with code of their own and hold an adapter for each task; see docs/adapters.md.
+The first checkpoints come with their own code and hold a LoRA adapter for each task; see docs/adapters.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from weights.rules import Drop, Rename, Rule, Split
 
 _PREFIX = r"(?:roberta\.)?"
 _WEIGHT = r"\.(?:parametrizations\.weight\.original|weight)"
-"""End of a weight's name. In the first checkpoints, torch stores the adapters next to the original weight."""
+"""Regular expression for the end of a weight's name, which is longer in checkpoints that hold adapters."""
 PUBLISHED_CODE = PublishedCode(
     "jinaai",
     "xlm_roberta",
@@ -106,12 +106,15 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def _linear(pattern: str, name: str) -> tuple[Rule, Rule]:
-    """Weight and bias of a linear layer. pattern: regular expression, its name in the checkpoint."""
+    """Rules for the weight and the bias of a linear layer.
+
+    pattern: regular expression for the layer's name in the checkpoint. name: its name in the model.
+    """
     return Rename(rf"{pattern}{_WEIGHT}", f"{name}.weight"), Rename(rf"{pattern}\.bias", f"{name}.bias")
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """The settings of the model without its adapters, which are files of their own."""
+    """Settings for `config.json` from the metadata of a GGUF file, without the adapters, which are separate files."""
     return encoder_settings(of, "jina_embeddings_v3", "JinaEmbeddingsV3Model")
 
 

@@ -1,6 +1,6 @@
-"""Lara Mini (Translated 2026): gated delta rule, attention with a window, and full attention without positions.
+"""Lara Mini (Translated 2026): layers with a gated delta rule, with windowed attention, or with full attention.
 
-Every layer has a mixture of experts with an expert for every token.
+Layers with full attention have no positions. Every layer has a mixture of experts with a shared expert.
 """
 
 from __future__ import annotations

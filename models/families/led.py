@@ -1,6 +1,6 @@
 """LED (Beltagy et al. 2020, arXiv:2004.05150, section 7): BART with Longformer's attention in its encoder.
 
-No token is global, as in `generate` of transformers without `global_attention_mask` (`docs/decisions`, page 11).
+No token attends globally, as in `generate` of transformers without `global_attention_mask` (docs/decisions/0011).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LFM2 (Liquid AI 2025, arXiv:2511.23404): gated short convolutions, with attention in some layers."""
+"""LFM2 (Liquid AI 2025, arXiv:2511.23404): gated short convolutions in most layers, attention in the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _intermediate_size(fields: Fields) -> int:
-    """Width of the feed-forward: two thirds of the setting, times a factor, rounded up to a multiple."""
+    """Width of the feed-forward, from `block_ff_dim` or `intermediate_size`.
+
+    Unless `block_auto_adjust_ff_dim` is false, the width is two thirds of the setting. It is then multiplied by
+    `block_ffn_dim_multiplier` and rounded up to a multiple of `block_multiple_of`, unless the multiplier is null.
+    """
     size = fields.optional_integer("block_ff_dim") or fields.integer("intermediate_size")
     if not fields.flag("block_auto_adjust_ff_dim", True):
         return size
@@ -53,7 +57,10 @@ def _intermediate_size(fields: Fields) -> int:
 
 
 def _default_types(fields: Fields, layers: int) -> list[str]:
-    """Types of the layers in older files: the layers of `full_attn_idxs` have attention; without it, all layers."""
+    """Types of the layers in older files: attention in the layers that `full_attn_idxs` lists, convolutions elsewhere.
+
+    Without the setting, all layers have attention.
+    """
     stated = fields.integers("full_attn_idxs")
     attending = range(layers) if stated is None else stated
     return ["full_attention" if index in attending else "conv" for index in range(layers)]

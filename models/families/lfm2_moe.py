@@ -1,4 +1,4 @@
-"""LFM2-MoE (Liquid AI 2025, arXiv:2511.23404): LFM2 with mixtures of experts after the first layers."""
+"""LFM2-MoE (Liquid AI 2025, arXiv:2511.23404): LFM2 with mixtures of experts in all but the first layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LFM3 (Liquid AI 2026): LFM2 with norms of results, sliding windows in some layers, and a gate for each head."""
+"""LFM3 (Liquid AI 2026): LFM2 with norms of sublayer outputs, and with sliding windows in some layers.
+
+Each attention head has an output gate.
+"""
 
 from __future__ import annotations
 

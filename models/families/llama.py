@@ -1,4 +1,7 @@
-"""LLaMA 1 to 3 (Touvron et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783)."""
+"""LLaMA 1 to 3 (Touvron et al. 2023, arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783).
+
+A decoder with RMS pre-norm, rotary positions and a gated feed-forward; also used with bidirectional attention.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _DEFAULTS = {
     "rope_theta": 10000.0,
 }
 _ENCODER = "llama-embed"
-"""Architecture of GGUF files whose tokens attend to the whole text."""
+"""Architecture name in GGUF files of LLaMA models with bidirectional attention."""
 
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -51,7 +54,10 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def _is_llama(of: Metadata) -> bool:
-    """Whether a file is no Mixtral, which has experts, and no Mistral, which has a window."""
+    """Whether a GGUF file of architecture `llama` is a LLaMA: a Mixtral has experts, and a Mistral has a window.
+
+    True for every file of the encoder architecture.
+    """
     return of.architecture == _ENCODER or (not num_experts(of) and sliding_window(of) is None)
 
 

@@ -1,7 +1,7 @@
 """Llama 4 (Meta 2025): a mixture of experts, and layers that attend within chunks of the text.
 
-Layers without rotary positions attend to the whole text, with queries that grow with their position. Multimodal
-checkpoints are served without their vision part, which changes nothing for requests without a picture.
+Layers without rotary positions attend to the whole text and scale queries by a factor that grows with the position.
+Multimodal checkpoints are served without their vision part, which changes nothing for requests without a picture.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rotating_layers(fields: Fields, layers: int) -> list[bool]:
-    """Whether each layer has rotary positions, from `no_rope_layers`, where 1 means that it has."""
+    """Whether each layer has rotary positions. Despite its name, `no_rope_layers` has 1 for layers with positions."""
     stated = fields.integers("no_rope_layers")
     if not stated:
         interval = fields.integer("no_rope_layer_interval", 4)
@@ -126,7 +126,7 @@ def _chunks(fields: Fields, rotating: Sequence[bool]) -> list[int | None]:
 
 
 def _mixture_layers(fields: Fields, layers: int) -> Sequence[int]:
-    """Indices of the layers with experts."""
+    """Indices of the layers with experts: those in `moe_layers`, else every `interleave_moe_layer_step`-th layer."""
     stated = fields.integers("moe_layers")
     if stated is not None:
         return stated
@@ -153,9 +153,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """Read the settings. Chunks, query scale and query norms are missing in the file, and have their published values.
+    """Settings for `config.json` from the metadata of a GGUF file.
 
-    The norms are absent from the published model with 128 experts only.
+    The file lacks the settings of chunks, query scale and query norms, which get the published values. Queries and keys
+    have norms except in the model with 128 experts.
     """
     experts = of.integer("expert_count")
     return rotary_settings(

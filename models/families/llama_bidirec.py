@@ -1,4 +1,4 @@
-"""Embedding models and rerankers of NVIDIA (Babakhin et al. 2025, arXiv:2511.07025): LLaMA as an encoder."""
+"""NVIDIA's embedding models and rerankers (Babakhin et al. 2025, arXiv:2511.07025): bidirectional LLaMA."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Longformer (Beltagy et al. 2020, arXiv:2004.05150): RoBERTa for texts of thousands of tokens.
 
-The head decides which tokens are global, as in the reference implementation: the first token for classification, the
-question for question answering, otherwise none. A question ends at the first separator token. The reference
-implementation requires three separators in a text and refuses others.
+The head determines which tokens attend globally, as in the reference implementation: the first token for
+classification, the question's tokens for question answering, otherwise none. A question ends at the first separator
+token. The reference implementation refuses texts that do not have three separators; this server accepts them.
 """
 
 from __future__ import annotations

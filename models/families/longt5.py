@@ -1,4 +1,7 @@
-"""LongT5 (Guo et al. 2022, arXiv:2112.07916): T5 with a sliding window in the encoder and optional summaries."""
+"""LongT5 (Guo et al. 2022, arXiv:2112.07916): T5 with a sliding window in the encoder.
+
+Optionally, tokens also attend to summary vectors of all blocks of the source.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from models.families.shared.t5_layers import t5_attention, t5_buckets, t5_model,
 from weights.rules import Rename, Rule
 
 _MAX_SOURCE = 16384
-"""The model has no limit of its own. This is the longest source of the paper (section 4)."""
+"""Longest source in tokens. The model itself has no limit; this is the longest source in the paper (section 4)."""
 
 
 def _model(fields: Fields, head: LanguageModelHead | PoolingHead) -> ModelConfig:

@@ -1,6 +1,6 @@
 """M2M100 and NLLB-200 (Fan et al. 2020, arXiv:2010.11125; NLLB Team 2022, arXiv:2207.04672): many-to-many translation.
 
-The first generated token is forced to be the target language (`server.text.languages.languages`).
+The first generated token is always the token of the target language (`server.text.languages.languages`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mamba-2 (Dao and Gu 2024, arXiv:2405.21060): state spaces only, without attention and feed-forward."""
+"""Mamba-2 (Dao and Gu 2024, arXiv:2405.21060): all layers are state spaces, without attention or feed-forward."""
 
 from __future__ import annotations
 

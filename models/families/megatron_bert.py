@@ -1,6 +1,6 @@
 """Megatron-BERT (Shoeybi et al. 2019, arXiv:1909.08053): BERT with a norm before each sublayer.
 
-A norm follows the last layer, none the embeddings.
+A norm follows the last layer; no norm follows the embeddings.
 """
 
 from __future__ import annotations

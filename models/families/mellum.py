@@ -1,4 +1,4 @@
-"""Mellum 2 (JetBrains 2026): Qwen3-MoE with rotary positions for each type of layer, with a window and without."""
+"""Mellum 2 (JetBrains 2026): Qwen3-MoE whose layers with a window have other rotary positions than those without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MiniCPM3 (Hu et al. 2024, arXiv:2404.06395): latent attention, with factors of embeddings, sublayers and logits."""
+"""MiniCPM3 (Hu et al. 2024, arXiv:2404.06395): latent attention. Embeddings, sublayer results and logits are scaled."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    The file lacks the factors of embeddings, layers and logits. The values here are those of the published checkpoint.
+    The file lacks the scaling factors of embeddings, sublayers and logits, which get the published checkpoint's values.
     """
     scaling = longrope(of, of.integer("rope.scaling.original_context_length", of.integer("context_length")))
     return latent_gguf_settings(

@@ -1,4 +1,7 @@
-"""Ministral 3 (Mistral AI 2025): Mistral with queries that grow with their position, and without windows by default."""
+"""Ministral 3 (Mistral AI 2025): Mistral without windows by default.
+
+Queries are scaled by a factor that grows with the position.
+"""
 
 from __future__ import annotations
 

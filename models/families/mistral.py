@@ -47,7 +47,11 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def _is_mistral(of: Metadata) -> bool:
-    """Whether a file is a `mistral3` whose queries keep their scale, or a `llama` with a window and without experts."""
+    """Whether a GGUF file is a Mistral model.
+
+    True for architecture `mistral3` without a query scale (Ministral 3 has one), and for architecture `llama` with a
+    sliding window and without experts.
+    """
     if of.architecture == "mistral3":
         return not of.optional("attention.temperature_scale")
     return not num_experts(of) and sliding_window(of) is not None

@@ -1,6 +1,6 @@
-"""Mistral 4 (Mistral AI 2026): latent attention and a mixture of experts, as DeepSeek-V3, with softmax scores.
+"""Mistral 4 (Mistral AI 2026): DeepSeek-V3 with softmax scores in the router.
 
-Queries of later positions have a factor that grows with the logarithm of the position.
+Queries are scaled by a factor that grows with the logarithm of the position.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def _is_mixtral(of: Metadata) -> bool:
-    """Whether a file of the architecture `llama` has experts."""
+    """Whether a GGUF file of architecture `llama` is a Mixtral model, which has experts."""
     return num_experts(of) > 0
 
 

@@ -120,7 +120,11 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def _shared_bottleneck(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
-    """Rules for the narrow projection that queries and keys share. It is dropped if they read the layer's own one."""
+    """Rules for the projection to the narrow width that queries and keys share.
+
+    theirs, ours: prefixes of its names in the checkpoint and in the model. Its tensors are dropped if queries and keys
+    use the layer's main projection instead.
+    """
     assert model.encoder is not None
     if not isinstance(model.encoder.first_attention, BottleneckAttentionConfig):
         return (Drop(theirs + ".*"),)

@@ -1,4 +1,7 @@
-"""One vector per token, and their mean for a text: Model2Vec (Tulkens and van Dongen 2024) and StaticEmbedding."""
+"""Model2Vec (Tulkens and van Dongen 2024) and StaticEmbedding: a table of token vectors without any layers.
+
+The vector of a text is the mean of its tokens' vectors.
+"""
 
 from __future__ import annotations
 

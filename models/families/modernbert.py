@@ -2,8 +2,8 @@
 
 Every third layer has full attention, with a larger rotary base; the others have a window. The first layer has no norm
 before its attention, because a norm follows the embeddings.
-ModernVBERT (Teiletche et al. 2025, arXiv:2510.01149) is the same inside a checkpoint that also reads pictures. It is
-served without its vision part, which changes nothing for requests without a picture.
+ModernVBERT (Teiletche et al. 2025, arXiv:2510.01149) is ModernBERT in a checkpoint that also has a vision part. It is
+served without the vision part, which changes nothing for requests without a picture.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from weights.rules import Drop, Rename, Rule, Split
 _PREFIX = r"(?:model\.)?"
 _PICTURES = "modernvbert"
 _OUTSIDE = ("auto_map", "classifier_pooling", "id2label", "num_labels")
-"""Settings outside of `text_config` that apply to the text part."""
+"""Settings at the top level of ModernVBERT's `config.json` that apply to the model in `text_config`."""
 _TOKENS = "encoder.embedding.tokens.weight"
 
 
@@ -85,7 +85,11 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _head(fields: Fields, architecture: str, norm: NormConfig, table_width: int | None) -> HeadConfig:
-    """The head of an architecture. table_width: see `MaskedLanguageModelHead`."""
+    """Configuration of the head of an architecture.
+
+    table_width: width of the logits' own table, None for logits tied to the token embeddings.
+    Raises ConfigError for an unsupported `classifier_pooling`.
+    """
     activation, bias = fields.activation("classifier_activation", "gelu"), fields.flag("classifier_bias", False)
     if architecture.endswith("ForSequenceClassification"):
         fields.refuse_unless("classifier_pooling", "cls", "mean")
@@ -133,7 +137,8 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    In a file without the pattern of sliding windows, every third layer has full attention.
+    If the file does not state which layers have a window, every third layer has full attention.
+    Raises GgufError for a file with a classification head.
     """
     every = of.integer("attention.sliding_window_pattern", 3)
     eps = "attention.layer_norm_rms_epsilon"

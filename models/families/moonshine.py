@@ -1,7 +1,7 @@
 """Moonshine (Jeffries et al. 2024, arXiv:2410.15608): speech to text for short recordings of any length.
 
-The encoder reads samples. Both stacks have rotary positions, on a part of each head; the feed-forward of the decoder
-is gated.
+The encoder reads audio samples, not a spectrogram. In both stacks rotary positions apply to a part of each head. The
+decoder's feed-forward is gated.
 """
 
 from __future__ import annotations

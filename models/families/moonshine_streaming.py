@@ -1,6 +1,6 @@
-"""Streaming Moonshine (Useful Sensors 2026): an encoder whose layers attend to few neighbours, and Moonshine's decoder.
+"""Streaming Moonshine (Useful Sensors 2026): an encoder with narrow windows, and Moonshine's decoder.
 
-The encoder has no positions. The decoder side adds positions to the final states of the encoder.
+The encoder has no positions. Learned positions are added to its output before the decoder reads it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _decoder_layer(fields: Fields) -> LayerConfig:
 
 
 def _attention(fields: Fields, *, causal: bool) -> AttentionConfig:
-    """Attention with rotary positions if it is causal, and none if not."""
+    """Full attention. Only causal attention has rotary positions, on a part of each head."""
     heads, bias = fields.integer("num_attention_heads"), fields.flag("attention_bias")
     fields.refuse_unless("num_key_value_heads", heads)
     head_dim = fields.optional_integer("head_dim") or head_width(fields.integer("hidden_size"), heads)

@@ -1,7 +1,7 @@
 """MPNet (Song et al. 2020, arXiv:2004.09297): BERT without token types, with position buckets added to the scores.
 
-Position numbers start at two, as in RoBERTa, independently of `pad_token_id`. The reference implementation gives a
-padding token inside a text the position row of its id; here it has its own position.
+Position indices start at 2, as in RoBERTa, whatever `pad_token_id` is. In the reference implementation every padding
+token inside a text has the position index 1; here it is numbered like any other token.
 """
 
 from __future__ import annotations

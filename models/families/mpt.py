@@ -67,7 +67,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _attention_fields(hf: Mapping[str, Any]) -> Fields:
-    """The settings in `attn_config`. Raises ConfigError for one with an unsupported value."""
+    """The settings in `attn_config`. Raises ConfigError if it is no object or a setting has an unsupported value."""
     inner = hf.get("attn_config") or {}
     if not isinstance(inner, dict):
         raise ConfigError("'attn_config' must be an object")

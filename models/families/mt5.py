@@ -9,9 +9,9 @@ from models.families.shared.t5_heads import with_t5_heads
 
 
 def _head(fields: Fields) -> LanguageModelHead:
-    """Unscaled logits with a table of their own.
+    """A language model head with unscaled logits and its own table, not tied to the token embeddings.
 
-    `tie_word_embeddings` is ignored, because transformers 5 writes true for untied logits, too.
+    `tie_word_embeddings` is ignored, because transformers 5 writes true even for untied logits.
     """
     return LanguageModelHead(tied=False)
 

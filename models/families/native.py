@@ -1,7 +1,7 @@
 """Transformers trained with plain PyTorch (Vaswani et al. 2017, arXiv:1706.03762, and common variants).
 
 Tensors have the names of `torch.nn.Transformer` and `torch.nn.TransformerEncoder`, and `config.json` has
-`model_type: "triptych"` and all settings. See `docs/native-checkpoints.md`.
+`model_type: "triptych"` and all settings. Format: `docs/native-checkpoints.md`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SETTINGS: Mapping[str, frozenset[str]] = {
 }
 _BODY = ("activation", "norm", "final_norm", "positions", "scale_embeddings")
 _REQUIRED = frozenset((*_BODY, "tie_word_embeddings", "shared_embeddings", "classifier_reads"))
-"""Settings without a default: a wrong value could not be detected from the shapes of the tensors."""
+"""Settings that a file must state: the shapes of the tensors could not reveal that a default is wrong."""
 _POOLS: Mapping[str, Literal["first", "last", "mean"]] = {"first": "first", "last": "last", "mean": "mean"}
 
 

@@ -1,6 +1,6 @@
-"""Nemotron and Minitron (Parmar et al. 2024, arXiv:2402.16819): layer norms and squared ReLU.
+"""Nemotron and Minitron (Parmar et al. 2024, arXiv:2402.16819): LLaMA with layer norms.
 
-Half of each head rotates.
+The feed-forward has a squared ReLU and no gate. Rotary positions apply to half of each head.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def _from_one(pattern: str, name: str) -> Rule:
-    """Rule for the weight of a norm, which multiplies by one plus the stored number.
+    """Rule for the weight of a norm that multiplies by 1 plus the stored weight.
 
-    The sum is exact: it is rounded to the dtype of the model once, as in the published code.
+    The sum is computed in float32 and rounded to the model's dtype once, as in the published code.
     """
     return Rule(pattern, (name,), (_plus_one,))
 

@@ -1,6 +1,6 @@
-"""Nemotron-H (NVIDIA 2025, arXiv:2504.03624): layers of one sublayer each, most of them state spaces.
+"""Nemotron-H (NVIDIA 2025, arXiv:2504.03624): layers with one sublayer each, which is a state space in most layers.
 
-The other layers are attention without positions, feed-forwards, or mixtures of experts (Nemotron 3).
+In the other layers it is attention without positions, a feed-forward, or a mixture of experts (Nemotron 3).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OLDER_NAMES = {
     "mamba_dt_min": "time_step_min",
     "mamba_conv_bias": "use_conv_bias",
 }
-"""Names of settings in older files. They take precedence over the newer names."""
+"""Older names of settings, each with its newer name. If a file has both, the value of the older name is used."""
 
 
 _DEFAULTS = {
@@ -73,7 +73,11 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _kinds(fields: Fields) -> list[str]:
-    """The type of each layer. The list or the pattern determines the number of layers."""
+    """The type of each layer, from a list of types or from `hybrid_override_pattern`, one letter per layer.
+
+    The number of layers is the length of the list or pattern; `num_hidden_layers` is not read. Raises ConfigError for
+    unknown types or letters, and for an empty list or pattern.
+    """
     named = fields.raw("layer_types", fields.raw("layers_block_type"))
     if named is None:
         pattern = fields.text("hybrid_override_pattern", "ME*-")
@@ -109,9 +113,10 @@ def _state_space(fields: Fields) -> StateSpaceConfig:
 
 
 def _feed_forward(fields: Fields, width: str, default: int, bias: bool | None = None) -> FeedForwardConfig:
-    """A feed-forward without gate.
+    """Configuration of a feed-forward without gate.
 
-    width: name of the setting with its width. bias: None for the setting in the file.
+    width: name of the setting with the feed-forward's width. default: width if the file lacks this setting.
+    bias: whether both matrices have biases; None for the setting `mlp_bias`.
     """
     bias = fields.flag("mlp_bias", False) if bias is None else bias
     return FeedForwardConfig(fields.integer(width, default), fields.activation("mlp_hidden_act", "relu2"), bias=bias)
@@ -179,7 +184,10 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    """Settings for `config.json` from the metadata of a GGUF file. The names of a layer's tensors tell its type."""
+    """Settings for `config.json` from the metadata of a GGUF file.
+
+    The type of a layer is derived from its tensors' names.
+    """
     eps = "attention.layer_norm_rms_epsilon"
     experts = {
         "n_routed_experts": of.integer("expert_count", 0) or None,

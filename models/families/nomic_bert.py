@@ -2,8 +2,8 @@
 
 Its first checkpoints come with their own code and use the setting names of GPT-2. The names of transformers are read as
 well. If a file has both names of a setting, their values must agree. Nomic Embed v2 (Nussbaum and Duderstadt 2025,
-arXiv:2502.07972) has experts in every other layer, plain feed-forwards in the others, and biases. Other options of that
-code (pre-norm, partial rotation) are refused.
+arXiv:2502.07972) has biases, and mixtures of experts in every other layer. Other options of the first checkpoints' code
+(pre-norm, rotary positions on a part of each head) are refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _OLDER_NAMES = {
     "rotary_emb_base": "rope_theta",
 }
 _SHARED_BIAS = "moe_shared_bias"
-"""Setting of GGUF files alone: whether the experts have their bias, which the converter of llama.cpp leaves out."""
+"""Setting that only `moe_gguf_settings` writes: whether the experts have their bias.
+
+The converter of llama.cpp leaves this bias out."""
 _ONLY: Mapping[str, Any] = {
     "num_shared_experts": 0,
     "rotary_emb_fraction": 1.0,
@@ -60,7 +62,7 @@ _ONLY: Mapping[str, Any] = {
 
 
 def _renamed_settings(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings under their names in transformers."""
+    """The settings under their names in transformers. Raises ConfigError if two names of a setting differ in value."""
     fields = Fields(hf, _PUBLISHED_CODE)
     settings = {name: value for name, value in hf.items() if value is not None and name != "auto_map"}
     for name, only in _ONLY.items():
@@ -113,7 +115,8 @@ def _feed_forwards(
 ) -> Sequence[FeedForwardConfig | MixtureOfExpertsConfig]:
     """Configurations of the feed-forwards, one per layer.
 
-    With the setting `moe_every_n_layers`, every n-th layer is a mixture of experts without gates and biases.
+    With the setting `moe_every_n_layers`, the feed-forward of every n-th layer is a mixture of experts, which have no
+    gates.
     """
     width = fields.integer("intermediate_size", 3072)
     bias = fields.flag("mlp_fc2_bias", False)
@@ -176,9 +179,9 @@ def _rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequ
 
 
 def _expert_rules(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
-    """Rules for the experts of a layer. One tensor stacks the matrices of all experts: [experts * inner, hidden].
+    """Rules for the experts of a layer, whose matrices are stacked in tensors of shape [experts * inner, hidden].
 
-    theirs: regular expression for the prefix in the checkpoint. ours: prefix in the model.
+    theirs: regular expression for the prefix of the tensor names in the checkpoint. ours: prefix in the model.
     """
     assert model.encoder is not None
     mixtures = [
@@ -199,7 +202,10 @@ def _expert_rules(model: ModelConfig, theirs: str, ours: str) -> Sequence[Rule]:
 
 
 def _with_zero_matrices(tensors: Sequence[Any]) -> Sequence[Any]:
-    """The bias of a feed-forward of width 1, and its two matrices: zero."""
+    """From a bias [hidden], make the parameters of a feed-forward of width 1 that adds only this bias.
+
+    Returns the bias and two matrices of zeros, so that the input has no effect.
+    """
     (bias,) = tensors
     zeros = bias.new_zeros(bias.shape)
     return [bias, zeros.unsqueeze(1), zeros.unsqueeze(0)]
@@ -210,7 +216,7 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def moe_gguf_settings(of: Metadata) -> Settings:
-    """The settings of Nomic Embed v2, under the names of its code."""
+    """Settings for `config.json` of Nomic Embed v2 from the metadata of a GGUF file, under its own code's names."""
     return {
         **gguf_settings(of),
         "activation_function": "gelu",

@@ -1,6 +1,6 @@
-"""OLMo 2 (OLMo et al. 2025, arXiv:2501.00656): LLaMA with norms of sublayer outputs, queries and keys.
+"""OLMo 2 (OLMo et al. 2025, arXiv:2501.00656): LLaMA with norms of sublayer outputs instead of inputs.
 
-Sublayers have no input norms.
+Queries and keys are normed as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OLMo 3 (OLMo Team 2025): OLMo 2 with sliding windows.
 
-By default three of four layers have a window. Scaling of rotary positions is for the other layers only.
+By default three of four layers have a window. Only layers without a window scale their rotary positions for long texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OLMo Hybrid (Ai2 2026): gated delta rule in three of four layers, and the attention of OLMo 3 in the others.
 
-Layers with attention norm the results of their parts, layers with the delta rule norm their inputs. Released
+In layers with attention, norms follow the sublayers; in layers with the delta rule, norms precede them. Published
 checkpoints have no rotary positions.
 """
 
@@ -25,7 +25,7 @@ from models.families.shared.rotary_decoder import (
 from weights.rules import Drop, Rename, Rule, Split
 
 _NORM_EPS = 1e-5
-"""Epsilon of the gated norm in the published code."""
+"""Epsilon of the gated norm after the delta rule, fixed in the published code."""
 _DEFAULTS = {
     "vocab_size": 100352,
     "hidden_size": 3840,
@@ -66,7 +66,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _states_no_base(hf: Mapping[str, Any]) -> bool:
-    """Whether the base of the rotary positions is null: the model then has none. Without the setting, it has them."""
+    """Whether the file states a null rotary base, so that the model has no rotary positions.
+
+    A model whose file lacks the setting has rotary positions.
+    """
     rope = hf.get("rope_parameters")
     return isinstance(rope, dict) and "rope_theta" in rope and rope["rope_theta"] is None
 

@@ -1,4 +1,4 @@
-"""OLMoE (Muennighoff et al. 2024, arXiv:2409.02060): mixtures of experts, and norms of queries and keys."""
+"""OLMoE (Muennighoff et al. 2024, arXiv:2409.02060): LLaMA with mixtures of experts and normed queries and keys."""
 
 from __future__ import annotations
 

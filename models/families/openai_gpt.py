@@ -1,4 +1,7 @@
-"""GPT (Radford et al. 2018): post-norm decoder with learned positions, without final norm and end token."""
+"""GPT (Radford et al. 2018): post-norm decoder with learned positions, without a final norm.
+
+Its vocabulary has no end token.
+"""
 
 from __future__ import annotations
 

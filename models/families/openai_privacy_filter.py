@@ -1,4 +1,7 @@
-"""Privacy Filter (OpenAI 2026): GPT-OSS as an encoder that marks personal data. Every layer has a window."""
+"""Privacy Filter (OpenAI 2026): GPT-OSS as an encoder that labels personal data token by token.
+
+Every layer has a sliding window.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ _DEFAULTS = {
     "rope_parameters": _YARN,
 }
 _LABELS = 33
-"""Classes of the published model: outside, and the begin, inside, end and single token of eight kinds of data."""
+"""Number of token classes of the published model: 1 for no personal data, and 4 for each of 8 kinds of data.
+
+The 4 classes are the first, inner and last token of a span, and the only token of a span."""
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022, arXiv:2205.01068): learned positions that start at 2, pre-norm or post-norm.
+"""OPT (Zhang et al. 2022, arXiv:2205.01068): pre-norm or post-norm decoder with learned positions that start at 2.
 
 OPT-350m has token embeddings narrower than its hidden states, and projects the last hidden states to that width.
 """

@@ -1,4 +1,7 @@
-"""Pegasus-X (Phang et al. 2022, arXiv:2208.04347): Pegasus for long texts, with blocks of tokens and global vectors."""
+"""Pegasus-X (Phang et al. 2022, arXiv:2208.04347): Pegasus for long texts.
+
+Encoder tokens attend to their block of the text and to additional global vectors.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Persimmon (Adept 2023): pre-norm decoder with normed queries and keys, and squared ReLU in the feed-forward.
 
-Half of each head rotates. One tensor holds queries, keys and values, head by head.
+Rotary positions apply to half of each head. One tensor holds the projections of queries, keys and values, head by head.
 """
 
 from __future__ import annotations

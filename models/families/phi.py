@@ -1,6 +1,7 @@
 """Phi 1, 1.5 and 2 (Gunasekar et al. 2023, arXiv:2306.11644; Li et al. 2023, arXiv:2309.05463).
 
-Parallel attention and feed-forward after one norm, biases everywhere, and heads that rotate in part.
+Attention and feed-forward run in parallel after one norm. All linear layers have biases. Rotary positions apply to a
+part of each head.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Phi-3.5-MoE (Abdin et al. 2024, arXiv:2404.14219): layer norms, and experts that a sparse mixer chooses.
+"""Phi-3.5-MoE (Abdin et al. 2024, arXiv:2404.14219): layer norms, and two experts per token chosen by SparseMixer.
 
-Texts are limited to the length before the scaling of rotary positions. Beyond it, the published code and transformers
-use different frequencies.
+Texts are limited to `original_max_position_embeddings`, the length from which rotary positions would be scaled. Beyond
+it, the published code and transformers use different frequencies.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rope(fields: Fields, head_dim: int) -> tuple[RopeConfig, int]:
-    """The rotary positions and the length of the longest text."""
+    """Configuration of the rotary positions, and the longest text in tokens.
+
+    Raises ConfigError for another scaling type than `default` or `longrope`.
+    """
     max_positions = fields.integer("max_position_embeddings")
     where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
     settings = fields.raw(where)
@@ -95,7 +98,8 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 def gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    The file lacks the attention factors of the scaled positions. All published models have the same ones.
+    The file lacks the factors of cosines and sines (`short_mscale`, `long_mscale`), which are the same in all published
+    models.
     """
     original = of.integer("rope.scaling.original_context_length", of.integer("context_length"))
     scaling = longrope(of, original)

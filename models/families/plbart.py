@@ -1,4 +1,4 @@
-"""PLBART (Ahmad et al. 2021, arXiv:2103.06333): BART for source code, with language tokens of mBART."""
+"""PLBART (Ahmad et al. 2021, arXiv:2103.06333): BART for source code, with language tokens as in mBART."""
 
 from __future__ import annotations
 

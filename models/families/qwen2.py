@@ -1,6 +1,6 @@
 """Qwen2 and Qwen2.5 (Yang et al. 2024, arXiv:2407.10671): LLaMA with biases of queries, keys and values.
 
-A sliding window in some layers is optional.
+Some layers may have a sliding window, if `use_sliding_window` is true.
 """
 
 from __future__ import annotations

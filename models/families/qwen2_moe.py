@@ -77,9 +77,10 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _windows(fields: Fields) -> list[int | None]:
-    """Window of each layer, or None for full attention. There are no windows unless `use_sliding_window` is true.
+    """Window of each layer in tokens, or None for full attention.
 
-    `layer_types` names the layers with a window. Without it, these are the even layers below `max_window_layers`.
+    There are no windows unless `use_sliding_window` is true. `layer_types` names the layers with a window. Without it,
+    the layers with an even index below `max_window_layers` have one.
     """
     layers, window = fields.integer("num_hidden_layers"), switched_window(fields, absent=4096)
     if fields.raw("layer_types") is None:

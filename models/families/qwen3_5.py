@@ -1,7 +1,7 @@
 """Qwen3.5 (Qwen Team 2026): Qwen3-Next with separate input projections, and dense feed-forwards.
 
-Multimodal checkpoints are served without their vision part. For text alone, the three axes of their rotary positions
-have the same position, so that it makes no difference which axis rotates which dimension.
+Multimodal checkpoints are served without their vision part. Their rotary positions have three axes (time, height,
+width). All three have the same value for text, so ordinary rotary positions compute the same.
 """
 
 from __future__ import annotations

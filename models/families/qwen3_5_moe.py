@@ -1,4 +1,7 @@
-"""Qwen3.5-MoE (Qwen Team 2026): Qwen3.5 with mixtures of experts. Multimodal checkpoints: see `qwen3_5`."""
+"""Qwen3.5-MoE (Qwen Team 2026): Qwen3.5 with mixtures of experts.
+
+Multimodal checkpoints are served without their vision part.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3-Next (Qwen Team 2025): gated delta rule and gated attention, with mixtures of experts."""
+"""Qwen3-Next (Qwen Team 2025): gated delta rule in most layers, gated attention in the others, mixtures of experts."""
 
 from __future__ import annotations
 

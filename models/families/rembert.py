@@ -1,4 +1,7 @@
-"""RemBERT (Chung et al. 2021, arXiv:2010.12821): BERT with narrow input embeddings and wide output embeddings."""
+"""RemBERT (Chung et al. 2021, arXiv:2010.12821): BERT with separate tables for input and logits.
+
+The input table is narrower than the hidden states, the table of the logits wider.
+"""
 
 from __future__ import annotations
 

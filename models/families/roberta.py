@@ -1,4 +1,7 @@
-"""RoBERTa (Liu et al. 2019, arXiv:1907.11692): BERT trained longer, with a byte-level vocabulary."""
+"""RoBERTa (Liu et al. 2019, arXiv:1907.11692): BERT trained longer, with a byte-level vocabulary.
+
+Position indices start after the padding token's id.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RoBERTa with a norm before each sublayer (efficient_mlm: Wettig et al. 2022, arXiv:2202.08005)."""
+"""RoBERTa with a norm before each sublayer, such as the efficient_mlm models (Wettig et al. 2022, arXiv:2202.08005)."""
 
 from __future__ import annotations
 

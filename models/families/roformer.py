@@ -1,4 +1,4 @@
-"""RoFormer (Su et al. 2021, arXiv:2104.09864): BERT with rotary positions, whose pairs are interleaved."""
+"""RoFormer (Su et al. 2021, arXiv:2104.09864): BERT with rotary positions on pairs of neighbouring dimensions."""
 
 from __future__ import annotations
 

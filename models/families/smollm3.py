@@ -1,6 +1,6 @@
 """SmolLM3 (Bakouch et al. 2025): LLaMA with layers that have no positions (Yang et al. 2025, arXiv:2501.18795).
 
-By default every fourth layer has none.
+By default every fourth layer has no positions.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _rotating_layers(fields: Fields) -> list[bool]:
-    """Whether each layer has positions. Contrary to its name, `no_rope_layers` has 1 for layers with positions."""
+    """Whether each layer has rotary positions. Despite its name, `no_rope_layers` has 1 for layers with positions."""
     layers, flags = fields.integer("num_hidden_layers"), fields.raw("no_rope_layers")
     if flags is None:
         every = fields.integer("no_rope_layer_interval")

@@ -1,6 +1,7 @@
 """SqueezeBERT (Iandola et al. 2020, arXiv:2006.11316): BERT with grouped linear layers.
 
-A grouped layer is loaded as a matrix with blocks on its diagonal and zeros elsewhere, which computes the same.
+A grouped layer is loaded as a full matrix with the groups' blocks on its diagonal and zeros elsewhere, which gives the
+same results.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from weights.rules import Rename, Rule, block_diagonal
 
 _PREFIX = r"(?:transformer\.)?"
 _LAYER_NORM = NormConfig("layer", 1e-12)
-"""Norm inside the layers, whose epsilon no setting changes."""
+"""Norm inside the layers. Its epsilon is fixed; `layer_norm_eps` applies to the other norms only."""
 _GROUPED = {
     "attention.query": ("attention.query", "q_groups", 4),
     "attention.key": ("attention.key", "k_groups", 4),
@@ -35,7 +36,7 @@ _GROUPED = {
     "intermediate.conv1d": ("feed_forward.up", "intermediate_groups", 4),
     "output.conv1d": ("feed_forward.down", "output_groups", 4),
 }
-"""Grouped layers by their names in a checkpoint: our name, the setting with the number of groups, its default."""
+"""Grouped linear layers, by name in the checkpoint: (name in the model, setting with the number of groups, default)."""
 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:

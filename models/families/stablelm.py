@@ -1,6 +1,7 @@
-"""StableLM (Bellagente et al. 2024, arXiv:2402.17834): LLaMA with layer norms and partly rotating heads.
+"""StableLM (Bellagente et al. 2024, arXiv:2402.17834): LLaMA with layer norms.
 
-A quarter of each head rotates. In some checkpoints attention and feed-forward run in parallel after one norm.
+Rotary positions apply to a part of each head, by default a quarter. In some checkpoints attention and feed-forward run
+in parallel after one norm.
 """
 
 from __future__ import annotations

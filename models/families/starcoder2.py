@@ -1,4 +1,7 @@
-"""StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173): LLaMA with layer norms, biases and no gate."""
+"""StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173): LLaMA with layer norms and biases.
+
+The feed-forward has no gate.
+"""
 
 from __future__ import annotations
 

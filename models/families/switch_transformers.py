@@ -1,7 +1,7 @@
-"""Switch Transformers (Fedus et al. 2021, arXiv:2101.03961): T5 with one of several experts for each token.
+"""Switch Transformers (Fedus et al. 2021, arXiv:2101.03961): T5 whose router chooses one expert for each token.
 
-In the encoder an expert computes the first `expert_capacity` tokens of a text that choose it, and later ones pass the
-layer unchanged. In the decoder every token is a step of its own, so that no capacity is ever exceeded.
+In the encoder an expert computes at most `expert_capacity` tokens of a text, and skips later tokens, whose hidden
+states pass unchanged. The decoder has no such limit, because generation computes one token of a text at a time.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ def _model(fields: Fields, head: LanguageModelHead | PoolingHead) -> ModelConfig
 def _feed_forwards(
     fields: Fields, side: str, layers: int, dense: FeedForwardConfig, experts: MixtureOfExpertsConfig
 ) -> FeedForwards:
-    """The feed-forward of each layer of a stack: experts in the second layer of each group of `sparse_step` layers."""
+    """The feed-forward of each layer: `experts` in the second layer of every `sparse_step` layers, else `dense`.
+
+    side: `encoder` or `decoder`, the prefix of the settings. With a `sparse_step` of 1, all layers have experts.
+    """
     sparse = fields.integer(f"num_sparse_{side}_layers", 3, least=0)
     step = fields.integer(f"{side}_sparse_step", layers // sparse if sparse else layers, least=0)
     return [experts if step == 1 or (step > 0 and index % step == 1) else dense for index in range(layers)]
 
 
 def _head(fields: Fields) -> LanguageModelHead:
-    """The logits are scaled if they are tied to the embeddings."""
+    """The language model head. Logits that are tied to the token embeddings are scaled by `d_model ** -0.5`."""
     tied = fields.flag("tie_word_embeddings", True)
     return LanguageModelHead(tied=tied, scale=fields.integer("d_model") ** -0.5 if tied else 1.0)
 

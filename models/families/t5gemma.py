@@ -1,6 +1,6 @@
-"""T5Gemma (Zhang et al. 2025, arXiv:2504.06225): two stacks with the layers of Gemma 2, an encoder and a decoder.
+"""T5Gemma (Zhang et al. 2025, arXiv:2504.06225): an encoder and a decoder with the layers of Gemma 2.
 
-Each stack has its own token table and its own width (9B-2B).
+Encoder and decoder have separate token tables, and may differ in width (9B-2B).
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _side(fields: Fields, side: str) -> Fields:
-    """The settings of one stack."""
+    """The settings of the encoder or the decoder, with `is_causal` set accordingly. Raises ConfigError for no object.
+
+    side: `encoder` or `decoder`, the key in `config.json`.
+    """
     settings = fields.raw(side)
     if not isinstance(settings, dict):
         raise ConfigError(f"{side!r} must be an object")
@@ -60,7 +63,7 @@ def _side(fields: Fields, side: str) -> Fields:
 
 
 def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
-    """One stack, and its longest text in tokens."""
+    """The configuration of the encoder or the decoder, and its longest text in tokens."""
     own = _side(fields, side)
     head_dim, bias, norm = head_dim_of(own), own.flag("attention_bias", False), rms_norm(own, "rms_from_one")
     rope, width = rope_config(own, head_dim), own.integer("hidden_size")
@@ -95,7 +98,7 @@ def _stack(fields: Fields, side: str) -> tuple[StackConfig, int]:
 
 
 def _cap(fields: Fields, name: str, default: float) -> float | None:
-    """The cap in a setting. Only null means no cap; an absent setting means the default."""
+    """The soft cap of scores or logits that a setting states: None if it is null, `default` if it is absent."""
     return None if fields.raw(name, default) is None else fields.positive(name, default)
 
 

@@ -1,7 +1,7 @@
 """T5Gemma 2 (Zhang et al. 2025, arXiv:2512.14856): an encoder and a decoder with the layers of Gemma 3.
 
-Attention of the decoder reads its own text and the encoder output in one softmax. Both stacks share one token table.
-Checkpoints are served without their vision part, which changes nothing for requests without a picture.
+The decoder attends to its own tokens and to the encoder output in one softmax. Encoder and decoder share one token
+table. Checkpoints are served without their vision part, which changes nothing for requests without a picture.
 """
 
 from __future__ import annotations
@@ -78,7 +78,11 @@ def _part(hf: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _stack(settings: dict[str, Any], side: str, end_of_image: int) -> tuple[StackConfig, int]:
-    """One stack, and its longest text in tokens. end_of_image: id of the token with a vector of its own."""
+    """The configuration of the encoder or the decoder, and its longest text in tokens.
+
+    side: `encoder` or `decoder`.
+    end_of_image: id of the token whose vector is stored outside the token table.
+    """
     settings = {**settings, "hidden_act": settings.get("hidden_activation") or "gelu_pytorch_tanh"}
     Fields(settings).refuse_unless("attn_logit_softcapping", None)
     bases = {"full_attention": 1000000.0, "sliding_attention": 10000.0}

@@ -1,4 +1,4 @@
-"""UltraBERT (Korea University 2026): EuroBERT with windows in two of three layers, which have their own rotary base."""
+"""UltraBERT (Korea University 2026): EuroBERT with windows in two of three layers, where the rotary base differs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,11 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _by_type(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with those names that transformers writes. Published files have one window and base per layer."""
+    """The settings in the form that transformers writes: windows and rotary bases by layer type.
+
+    Published files list a window and a rotary base for each layer. Raises ConfigError if two layers with windows differ
+    in width, or two layers of one type in their base.
+    """
     settings, windows = dict(hf), hf.get("attention_windows")
     if windows is not None:
         widths = set(windows) - {None, 0} if isinstance(windows, list) else set()

@@ -14,9 +14,9 @@ from weights.gguf.metadata import Metadata
 
 
 def _head(fields: Fields) -> LanguageModelHead:
-    """Logits with a table of their own, scaled if `tie_word_embeddings` is true. It is false in published checkpoints.
+    """A language model head with its own table. Logits are scaled if `tie_word_embeddings` is true.
 
-    transformers 5 reads false as true and always scales; see docs/decisions/0013.
+    Published checkpoints state false. transformers 5 reads false as true and always scales; see docs/decisions/0013.
     """
     tied = fields.flag("tie_word_embeddings", True)
     return LanguageModelHead(tied=False, scale=fields.integer("d_model") ** -0.5 if tied else 1.0)

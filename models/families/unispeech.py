@@ -1,4 +1,4 @@
-"""UniSpeech with a CTC head (Wang et al. 2021, arXiv:2101.07597): the encoder of wav2vec 2.0."""
+"""UniSpeech with a CTC head (Wang et al. 2021, arXiv:2101.07597): wav2vec 2.0, trained differently."""
 
 from __future__ import annotations
 

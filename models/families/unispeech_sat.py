@@ -1,4 +1,4 @@
-"""UniSpeech-SAT with a CTC head (Chen et al. 2021, arXiv:2110.05752): the encoder of wav2vec 2.0."""
+"""UniSpeech-SAT with a CTC head (Chen et al. 2021, arXiv:2110.05752): wav2vec 2.0, trained differently."""
 
 from __future__ import annotations
 

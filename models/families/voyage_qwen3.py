@@ -1,6 +1,6 @@
-"""Open embedding models of Voyage AI (voyage-4-nano, 2026): Qwen3 as an encoder, and a matrix that widens its vectors.
+"""Open embedding models of Voyage AI (voyage-4-nano, 2026): Qwen3 as an encoder with an output projection.
 
-`num_labels` is the width of the vectors.
+The setting `num_labels` is the width of the projected vectors.
 """
 
 from __future__ import annotations

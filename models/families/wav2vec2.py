@@ -1,4 +1,4 @@
-"""wav2vec 2.0 with a CTC head (Baevski et al. 2020, arXiv:2006.11477): speech to text by characters."""
+"""wav2vec 2.0 with a CTC head (Baevski et al. 2020, arXiv:2006.11477): speech to text, one character at a time."""
 
 from __future__ import annotations
 

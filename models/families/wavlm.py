@@ -1,4 +1,4 @@
-"""WavLM with a CTC head (Chen et al. 2021, arXiv:2110.13900): wav2vec 2.0 with a gated bias by distance."""
+"""WavLM with a CTC head (Chen et al. 2021, arXiv:2110.13900): wav2vec 2.0 with a gated relative position bias."""
 
 from __future__ import annotations
 

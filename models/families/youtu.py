@@ -1,4 +1,4 @@
-"""Youtu-LLM (Tencent 2025, arXiv:2512.24618): latent attention as in DeepSeek-V3, without experts."""
+"""Youtu-LLM (Tencent 2025, arXiv:2512.24618): DeepSeek-V3 with dense feed-forwards instead of experts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The demo models of the server, and the recipe (`train`) that trains them."""
+"""The demo models that ship with the server, and the recipe (`train`) that trains them."""

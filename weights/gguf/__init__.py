@@ -1,8 +1,8 @@
-"""GGUF files: one file with the tensors of a model, its settings and its tokenizer.
+"""Read GGUF files: one file, or several pieces, with the tensors of a model, its settings and its tokenizer.
 
 | file        | purpose                                                                              |
 |-------------|--------------------------------------------------------------------------------------|
-| `container` | read the header of a file: metadata, and where each tensor is                         |
+| `container` | read the header of a file: its metadata, and where each tensor is                     |
 | `types`     | block sizes of the tensor types                                                       |
 | `metadata`  | the metadata of one architecture, strictly read                                       |
 | `rope`      | scaling of rotary positions                                                           |

@@ -1,4 +1,4 @@
-"""Find the GGUF file of a path: a file, the first of several pieces, or a directory with exactly one model."""
+"""Find the files of a GGUF model: one file, several pieces, or the only model in a directory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ _MAX_LISTED = 4
 
 
 def is_gguf(checkpoint: Path) -> bool:
-    """Whether the checkpoint is a GGUF file, not a directory."""
+    """Whether the path of a checkpoint is that of a GGUF file, by its suffix. False for a directory."""
     return checkpoint.suffix == SUFFIX and not checkpoint.is_dir()
 
 
 def model_name(file: str) -> str:
-    """The name of a GGUF file without its suffix and the number of its piece. Other names do not change."""
+    """The name of a GGUF file without `.gguf` and without a piece number such as `-00001-of-00003`."""
     match = _PIECE.fullmatch(file)
     return file.removesuffix(SUFFIX) if match is None else match["model"]
 
 
 def models_in(directory: Path) -> list[Path]:
-    """The models of a directory: each GGUF file, and of a model in pieces the first one. Projectors are left out."""
+    """The GGUF models in a directory, sorted by name. A model in several pieces is listed as its first piece.
+
+    Projectors for pictures (`mmproj*`) are left out.
+    """
     found = []
     for path in sorted(directory.glob(f"*{SUFFIX}")):
         match = _PIECE.fullmatch(path.name)
@@ -35,9 +38,10 @@ def models_in(directory: Path) -> list[Path]:
 
 
 def choice(source: str, directory: Path) -> Path:
-    """The only model of a directory with GGUF files. Raises ResolveError for several, with their names.
+    """The only GGUF model in a directory. Raises ResolveError, which lists their names, for several models.
 
-    directory: has at least one of `models_in`.
+    source: the directory as the user wrote it.
+    directory: must have at least one model.
     """
     found = models_in(directory)
     if len(found) == 1:
@@ -48,7 +52,7 @@ def choice(source: str, directory: Path) -> Path:
 
 
 def pieces(path: Path) -> list[Path]:
-    """All files of the model that begins in this file. Raises GgufError for a later piece and for missing ones."""
+    """All files of the model whose first file is `path`. Raises GgufError for a later piece and for missing pieces."""
     match = _PIECE.fullmatch(path.name)
     if match is None:
         return [path]

@@ -1,7 +1,7 @@
-"""Read the header of a GGUF file: its metadata, and the type, shape and place of each tensor.
+"""Read the header of a GGUF file: its metadata, and the type, shape and offset of each tensor.
 
-The file is memory-mapped. Arrays of the metadata, such as the vocabulary, are decoded when they are needed.
-No length or offset of the file is used before it is compared with the size of the file.
+The file is memory-mapped. Arrays in the metadata, such as the vocabulary, are decoded when they are needed.
+No length or offset in the file is used before it is compared with the size of the file.
 """
 
 from __future__ import annotations
@@ -25,18 +25,23 @@ _VERSIONS = (2, 3)
 _MAX_DIMENSIONS = 4
 _MAX_KEY_BYTES = 65535
 _MAX_TENSORS, _MAX_KEYS, _MAX_ELEMENTS = 1 << 16, 1 << 12, 1 << 22
-"""Published files have 2,000 tensors, 100 keys and 1,500,000 elements of arrays. Each takes microseconds to read."""
+"""Largest number of tensors, of metadata keys, and of elements in all arrays together, because each takes time to read.
+
+Published files have up to 2,000 tensors, 100 keys and 1,500,000 elements."""
 _MAX_TEXT_BYTES = 1 << 28
-"""Most bytes of all texts of the metadata, and of those of an array. Vocabularies have 10 MB, templates 1 MB."""
+"""Largest size in bytes of all single texts in the metadata together, and of the texts in one array.
+
+Published vocabularies have up to 10 MB, chat templates up to 1 MB."""
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """Place of a tensor.
+    """Where a tensor is stored, and how.
 
-    shape: as in torch, outputs before inputs. offset, nbytes: its bytes in the file.
+    shape: as in torch, outputs before inputs (files have the reverse order).
+    offset: index of the tensor's first byte in the file. nbytes: number of its bytes.
     file: the file that contains it.
     """
 
@@ -47,13 +52,16 @@ class GgufTensor:
     file: GgufFile
 
     def data(self) -> memoryview:
-        """The bytes of the tensor, as a view of the mapped file."""
+        """The bytes of the tensor, as a view of the memory-mapped file."""
         return memoryview(self.file.mapped)[self.offset : self.offset + self.nbytes]
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array of the metadata that is not decoded yet. kind: type of its elements. start: its first byte."""
+    """An array in the metadata that is not decoded yet.
+
+    kind: GGUF type of its elements. start: offset of its first element in the file.
+    """
 
     kind: int
     length: int
@@ -61,11 +69,10 @@ class _Array:
 
 
 class GgufFile:
-    """The header of one file.
+    """The header of one GGUF file. Opening a damaged, unsupported or too large file raises GgufError.
 
     tensors: by their names in the file.
-    mapped: the whole file.
-    Raises GgufError.
+    mapped: the whole file, memory-mapped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +94,10 @@ class GgufFile:
         self._check_overlaps()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a metadata key. Arrays are lists. Raises GgufError for text that is not UTF-8."""
+        """The value of a metadata key, an array as a list; `default` without this key.
+
+        Raises GgufError for text that is not UTF-8.
+        """
         value = self._values.get(key, default)
         return self._decoded(key, value) if isinstance(value, _Array) else value
 
@@ -97,7 +107,10 @@ class GgufFile:
         return value.length if isinstance(value, _Array) else 0
 
     def texts(self, key: str, indices: Collection[int]) -> dict[int, str]:
-        """Elements of an array of texts, by their indices. Raises GgufError for text that is not UTF-8."""
+        """The elements at `indices` of an array of texts, by index.
+
+        Raises GgufError if the key has no such array, for an index beyond its end, and for text that is not UTF-8.
+        """
         array, wanted = self._values.get(key), sorted(set(indices))
         if not isinstance(array, _Array) or array.kind != _STRING or (wanted and wanted[-1] >= array.length):
             raise GgufError(f"{self.name!r} is damaged: {key!r} is not a list of texts, or too short")
@@ -167,7 +180,10 @@ class GgufFile:
         return GgufTensor(shape, block, start, nbytes, self)
 
     def _check_kind(self, key: str, kind: int, value: Any) -> None:
-        """Raise GgufError for a value of another type than the key has."""
+        """Raise GgufError if `value` does not have the type that `KEY_KINDS` states for the key.
+
+        kind: GGUF type of the value.
+        """
         expected = KEY_KINDS.get(key)
         if expected is None:
             return
@@ -176,7 +192,7 @@ class GgufFile:
             raise GgufError(f"{self.name!r} is damaged: {key!r} is not {expected.words}")
 
     def _check_overlaps(self) -> None:
-        """Raise GgufError for tensors that share bytes, with which a small file would describe a model of any size."""
+        """Raise GgufError for tensors that share bytes, because a small file could describe a model of any size."""
         end, before = 0, ""
         for start, name in sorted((tensor.offset, name) for name, tensor in self.tensors.items()):
             if start < end:
@@ -192,7 +208,7 @@ class GgufFile:
         return value
 
     def _skip(self, nbytes: int) -> int:
-        """Move behind the next bytes. Returns the place of the first of them."""
+        """Advance the read position by `nbytes`, and return the old one. Raises GgufError at the end of the file."""
         start = self._at
         if nbytes > len(self.mapped) - start:
             raise self._truncated()
@@ -275,9 +291,9 @@ class GgufFile:
 
 
 class Gguf:
-    """A model in one file or in several pieces, each of which has a part of the tensors.
+    """A model in one GGUF file or in several pieces, each with a part of the tensors.
 
-    tensors: by their names in the files.
+    tensors: the tensors of all files, by name. Raises GgufError for a tensor that is in two files.
     """
 
     def __init__(self, files: list[GgufFile]) -> None:
@@ -296,7 +312,7 @@ class Gguf:
         return self._first.name
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a metadata key of the first file. Arrays are lists."""
+        """The value of a metadata key in the first file, an array as a list; `default` without this key."""
         return self._first.get(key, default)
 
     def length(self, key: str) -> int:
@@ -304,11 +320,14 @@ class Gguf:
         return self._first.length(key)
 
     def texts(self, key: str, indices: Collection[int]) -> dict[int, str]:
-        """Elements of an array of texts, by their indices."""
+        """The elements at `indices` of an array of texts in the metadata, by index.
+
+        Raises GgufError if the key has no such array, for an index beyond its end, and for text that is not UTF-8.
+        """
         return self._first.texts(key, indices)
 
     def floats(self, name: str) -> tuple[float, ...]:
-        """Read a small float32 tensor, such as a table of rotary factors. Raises GgufError for another type."""
+        """Read a small float32 tensor, such as a table of rotary factors. Raises GgufError for another tensor type."""
         tensor = self.tensors[name]
         if tensor.type.name != "F32":
             raise GgufError(f"{self.name!r}: tensor {name!r} has type {tensor.type.name}, not F32")
@@ -316,7 +335,7 @@ class Gguf:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Read the header of a file, and of all pieces of the same model. Raises GgufError."""
+    """Read the headers of the model whose first file is `path`. Raises GgufError for damaged or missing files."""
     try:
         statuses = tuple((str(piece), piece.stat().st_size, piece.stat().st_mtime_ns) for piece in pieces(path))
     except OSError:
@@ -326,7 +345,10 @@ def read_gguf(path: Path) -> Gguf:
 
 @lru_cache(maxsize=2)
 def _read(statuses: tuple[tuple[str, int, int], ...]) -> Gguf:
-    """Read the files with these paths, sizes and times. The result is kept because several readers need the header."""
+    """Read the headers of files, given as (path, size, time of modification).
+
+    Results are cached by these three, because several callers need the same header.
+    """
     files = [GgufFile(Path(path)) for path, _, _ in statuses]
     stated = files[0].get("split.count", 1)
     if isinstance(stated, int) and stated > 1 and stated != len(files):

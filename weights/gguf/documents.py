@@ -1,6 +1,6 @@
-"""The JSON files of the checkpoint that a GGUF file was converted from, as far as its metadata has them.
+"""Rebuild, from the metadata of a GGUF file, the JSON files of the checkpoint that it was converted from.
 
-The rest of the server reads a GGUF file as if it were a directory with these files.
+The server reads a GGUF file as if it were a directory with these files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weights.gguf.container import Gguf
 from weights.gguf.metadata import Metadata, shortest
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Types of tokens. Source: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp."""
+"""Types of tokens in the metadata. Source: `gguf/constants.py` of https://github.com/ggml-org/llama.cpp."""
 _ROLES = {
     "bos": "bos",
     "eos": "eos",
@@ -23,7 +23,7 @@ _ROLES = {
     "cls": "cls",
     "mask": "mask",
 }
-"""Special tokens of a tokenizer, and their names in metadata keys (one is misspelt in the format itself)."""
+"""Roles of special tokens, and their names in metadata keys. `seperator` is misspelt in the format itself."""
 _ENDS = frozenset(
     (
         "</s>",
@@ -37,14 +37,14 @@ _ENDS = frozenset(
         "<|end|>",
     )
 )
-"""Control tokens that end a text in every model that has them. Files state only one or two of them by their ids."""
+"""Control tokens that end a text in every model that has them. Metadata states the ids of only one or two of them."""
 _BEGINS = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken", "lfm2", "pixtral"))
-"""Pre-tokenizers whose models put the start token before a text, which older files do not state."""
+"""Pre-tokenizers of models that put the start token before a text. Older files do not state this."""
 _STRIPS_AFTER = "phi3"
-"""Architecture whose control tokens remove the white space after them. The metadata lacks this."""
+"""Architecture whose tokenizer removes the white space after control tokens. The metadata does not state this."""
 _KEEPS_AFTER = frozenset(("<unk>", "<s>", "<|endoftext|>"))
 _POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
-"""How a model makes one vector of a text, by its number in the metadata."""
+"""Pooling mode, in the names of sentence-transformers, by its number in the metadata."""
 _POOLING_NONE = 0
 _SAMPLING = {
     "temperature": "temp",
@@ -53,24 +53,27 @@ _SAMPLING = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-"""Sampling defaults, and their names in metadata keys."""
+"""Supported sampling defaults: their names in `generation_config.json`, and in metadata keys."""
 _UNSUPPORTED_SAMPLING = {"sequence": None, "xtc_probability": 0.0, "mirostat": 0, "penalty_last_n": -1}
-"""Further sampling defaults, and their values without effect."""
+"""Sampling defaults that are not supported, each with the value at which it has no effect."""
 
 
 def document(gguf: Gguf, name: str) -> dict[str, Any] | list[dict[str, Any]] | None:
-    """The contents of a JSON file of the original checkpoint; None for a file that has no counterpart.
+    """The contents of a JSON file of the original checkpoint; None for a file that the metadata does not replace.
 
-    name: path of the file inside the directory, such as `tokenizer_config.json`. The family of the model builds
-        `config.json` (`models.checkpoint.gguf_config`).
-    Raises GgufError.
+    name: path of the file inside the checkpoint, such as `tokenizer_config.json`. `config.json` is not built here, but
+        by the model's family (`models.checkpoint.gguf_config`).
+    Raises GgufError for invalid metadata.
     """
     build = _DOCUMENTS.get(name)
     return None if build is None else build(gguf)
 
 
 def token_types(gguf: Gguf) -> list[int]:
-    """Type of each token. All tokens of a file without types are normal."""
+    """Type of each token, such as `CONTROL`. In a file without types all tokens are `NORMAL`.
+
+    Raises GgufError for a file without tokens, or with another number of types than tokens.
+    """
     count = gguf.length("tokenizer.ggml.tokens")
     types = gguf.get("tokenizer.ggml.token_type") or [NORMAL] * count
     if count == 0 or len(types) != count:
@@ -79,7 +82,7 @@ def token_types(gguf: Gguf) -> list[int]:
 
 
 def role_ids(gguf: Gguf) -> dict[str, int]:
-    """Token ids of the special tokens by role (`bos`, `eos`...)."""
+    """Token ids of the special tokens by role, such as `bos`. Raises GgufError for an id that is no token."""
     count, found = gguf.length("tokenizer.ggml.tokens"), {}
     for role, name in _ROLES.items():
         index = gguf.get(f"tokenizer.ggml.{name}_token_id")
@@ -124,7 +127,7 @@ def _tokenizer_config(gguf: Gguf) -> dict[str, Any]:
 
 
 def _chat_templates(gguf: Gguf) -> list[dict[str, str]]:
-    """The chat templates: a default one, and further ones by name."""
+    """The chat templates as `tokenizer_config.json` lists them: the one named `default`, and further ones."""
     names = gguf.get("tokenizer.chat_templates") or []
     keys = {"default": "tokenizer.chat_template", **{name: f"tokenizer.chat_template.{name}" for name in names}}
     found = {name: gguf.get(key) for name, key in keys.items()}
@@ -132,7 +135,10 @@ def _chat_templates(gguf: Gguf) -> list[dict[str, str]]:
 
 
 def _generation_config(gguf: Gguf) -> dict[str, Any]:
-    """Special tokens of generation. `eos_token_id` has all tokens that end a text or a turn of a chat."""
+    """The contents of `generation_config.json`; empty for a file without tokens.
+
+    `eos_token_id` has all tokens that end a text or a message of a chat.
+    """
     if gguf.length("tokenizer.ggml.tokens") == 0:
         return {}
     types, roles = token_types(gguf), role_ids(gguf)
@@ -146,9 +152,10 @@ def _generation_config(gguf: Gguf) -> dict[str, Any]:
 
 
 def _sampling(gguf: Gguf) -> dict[str, Any]:
-    """Defaults of sampling, with the names of `generation_config.json`. Raises GgufError for an unsupported one.
+    """Sampling defaults, with the names of `generation_config.json`. Raises GgufError for an unsupported default.
 
-    The file lacks `do_sample`: stated defaults mean sampling, unless the temperature is zero.
+    The metadata lacks `do_sample`. It is true if the file states a default other than the repetition penalty, unless
+    the temperature is zero.
     """
     for name, neutral in _UNSUPPORTED_SAMPLING.items():
         value = gguf.get(f"general.sampling.{name}", neutral)
@@ -165,9 +172,9 @@ def _sampling(gguf: Gguf) -> dict[str, Any]:
 
 
 def _pooling_mode(gguf: Gguf) -> str | None:
-    """How the model makes one vector of a text, with the names of sentence-transformers. None for none.
+    """Pooling mode of the model, in the names of sentence-transformers; None for a model without pooling.
 
-    Raises GgufError for a model that ranks texts.
+    Raises GgufError for another pooling type than mean, cls and last, such as that of a reranker.
     """
     of = Metadata(gguf)
     kind = of.integer("pooling_type", _POOLING_NONE)

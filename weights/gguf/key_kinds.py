@@ -1,4 +1,4 @@
-"""Types of the metadata keys that Triptych reads as texts or lists. Another type is refused before it is used."""
+"""Types of the metadata keys that Triptych reads as texts or lists. A value of another type is refused at reading."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KeyKind:
-    """Type of the value of a key.
+    """Type that the value of a metadata key must have.
 
-    words: the type, for messages.
-    elements: numbers of the types of GGUF that the value, or each element of a list, may have.
-    is_list: whether the value is a list.
+    words: the type in words, for messages.
+    elements: numbers of the GGUF types that are allowed for the value or, if it is a list, for its elements.
+    is_list: whether the value must be a list.
     """
 
     words: str

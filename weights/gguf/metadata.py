@@ -1,4 +1,8 @@
-"""The metadata of a GGUF file. Keys are given without the name of the architecture, which the file puts before them."""
+"""The settings of a model in the metadata of a GGUF file.
+
+Keys are given without the architecture's name, with which they start in the file: `block_count`, not
+`llama.block_count`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,14 @@ from weights.gguf.container import Gguf
 
 MAX_LAYERS = 4096
 _LARGEST = 3e38
-"""Numbers up to this size fit into a float32."""
+"""Numbers up to this magnitude can be packed as a float32."""
 
 
 class Metadata:
-    """The metadata of one architecture, strictly read. Every method raises GgufError with the key."""
+    """Strict reading of a model's settings in GGUF metadata.
+
+    Methods raise GgufError, with the key, for a value that is missing or has a wrong type.
+    """
 
     def __init__(self, gguf: Gguf) -> None:
         self.gguf = gguf
@@ -23,7 +30,10 @@ class Metadata:
             raise GgufError(f"{gguf.name!r} does not state 'general.architecture'")
 
     def optional(self, key: str) -> Any:
-        """A value, or None without the key. An array of equal values, one for each layer, counts as one value."""
+        """The value of a key, unchecked, or None without the key. An array of equal values counts as one value.
+
+        Raises GgufError for an array of different values.
+        """
         value = self.gguf.get(f"{self.architecture}.{key}")
         if isinstance(value, list):
             if len(set(value)) != 1:
@@ -32,14 +42,20 @@ class Metadata:
         return value
 
     def by_layer(self, key: str) -> list[Any]:
-        """The value of each layer. One value stands for all layers."""
+        """The value of a key for each layer, unchecked. A single value, or None without the key, is repeated.
+
+        Raises GgufError for an array that is shorter than the number of layers.
+        """
         value = self.gguf.get(f"{self.architecture}.{key}")
         if isinstance(value, list) and len(value) < self.layers:
             raise self.error(key, f"has {len(value)} values for {self.layers} layers")
         return value[: self.layers] if isinstance(value, list) else [value] * self.layers
 
     def largest(self, key: str, default: int | None = None) -> int:
-        """The largest value of a key with integers for each layer. Layers without attention have zero heads."""
+        """The largest value of a key with one integer per layer, such as the number of heads.
+
+        default: value without the key. None: the key is required.
+        """
         values = [number for number in self.by_layer(key) if isinstance(number, int) and not isinstance(number, bool)]
         return max(values) if len(values) == self.layers > 0 else self.integer(key, default)
 
@@ -62,24 +78,24 @@ class Metadata:
 
     @property
     def layers(self) -> int:
-        """Number of layers, without those that only predict further tokens (multi-token prediction)."""
+        """Number of layers, without those for multi-token prediction."""
         count = self.integer("block_count") - self.integer("nextn_predict_layers", 0)
         if not 0 <= count <= MAX_LAYERS:  # lists of this length are made
             raise self.error("block_count", f"must be at most {MAX_LAYERS:,}, not {count:,}")
         return count
 
     def layers_with(self, tensor: str) -> list[int]:
-        """Numbers of the layers that have a tensor. tensor: its name without the prefix of the layer."""
+        """Indices of the layers that have a tensor. tensor: its name inside a layer, such as `attn_q.bias`."""
         return [layer for layer in range(self.layers) if self.has(f"blk.{layer}.{tensor}")]
 
     def rows(self, tensor: str) -> int:
-        """Number of rows of a table."""
+        """Number of rows (first dimension) of a tensor. Raises GgufError without this tensor."""
         if tensor not in self.gguf.tensors:
             raise GgufError(f"{self.gguf.name!r} has no tensor {tensor!r}")
         return self.gguf.tensors[tensor].shape[0]
 
     def is_matrix(self, tensor: str) -> bool:
-        """Whether a tensor has two dimensions. The converter drops the first one of a table with one row."""
+        """Whether a tensor exists and has two dimensions. The converter writes a table with one row as a vector."""
         return len(self.gguf.tensors[tensor].shape) == 2 if self.has(tensor) else False
 
     def has(self, tensor: str) -> bool:
@@ -87,7 +103,7 @@ class Metadata:
 
     @property
     def head_dim(self) -> int:
-        """Width of one head."""
+        """Width of one attention head: that of a key, else the hidden size divided by the number of heads."""
         heads = self.integer("attention.head_count")
         if heads < 1:
             raise self.error("attention.head_count", "is below one")
@@ -95,7 +111,10 @@ class Metadata:
 
 
 def shortest(value: float) -> float:
-    """The decimal number with the fewest digits that rounds to this float32: the number in the original settings."""
+    """The decimal number with the fewest digits that rounds to the same float32 as `value`.
+
+    This recovers a number of the original settings, such as 1e-06, which files store as float32.
+    """
     if abs(value) > _LARGEST:
         return float(value)
     for digits in range(1, 9):

@@ -1,4 +1,4 @@
-"""Scaling of rotary positions in GGUF files: from metadata keys, or from a tensor of divisors of the frequencies."""
+"""Read the scaling of rotary positions from a GGUF file: from metadata keys, or from tensors of frequency factors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from weights.gguf.container import Gguf
 from weights.gguf.metadata import Metadata
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""Settings of all published LLaMA 3.1 to 3.3 models, of which the file has only the resulting divisors."""
+"""Settings of all published LLaMA 3.1 to 3.3 models. Files have only the frequency divisors that follow from them."""
 _TOLERANCE = 1e-4
 
 
 def rope_scaling(of: Metadata) -> dict[str, Any] | None:
-    """`rope_scaling` from the keys `rope.scaling.*`; None without scaling. Raises GgufError for an unknown type."""
+    """The setting `rope_scaling` from the keys `rope.scaling.*`; None without scaling, and for `longrope`.
+
+    Raises GgufError for another type than `linear` or `yarn`.
+    """
     kind = of.optional("rope.scaling.type")
     if kind in (None, "none", "longrope") or not of.number("rope.scaling.factor", 0.0):
         return None
@@ -40,9 +43,10 @@ def rope_scaling(of: Metadata) -> dict[str, Any] | None:
 
 
 def llama3_scaling(gguf: Gguf, theta: float, head_dim: int) -> dict[str, Any] | None:
-    """`rope_scaling` from the tensor `rope_freqs`; None without it.
+    """The setting `rope_scaling` from the frequency divisors in the tensor `rope_freqs`; None without this tensor.
 
-    Raises GgufError for other divisors than those of LLaMA 3.
+    theta: rotary base. head_dim: number of dimensions of a head that have rotary positions.
+    Raises GgufError for divisors that do not follow from the settings of LLaMA 3.
     """
     if "rope_freqs.weight" not in gguf.tensors:
         return None
@@ -60,7 +64,10 @@ def _close(one: float, other: float) -> bool:
 
 
 def _llama3_divisors(theta: float, head_dim: int, factor: float) -> Sequence[float]:
-    """Divisors of the frequencies (Grattafiori et al. 2024, arXiv:2407.21783, and the published code)."""
+    """Divisor of each rotary frequency: 1 for short wavelengths, `factor` for long ones, and a value between them.
+
+    Source: Grattafiori et al. 2024, arXiv:2407.21783, and the published code.
+    """
     low, high, original = (_LLAMA3[name] for name in _LLAMA3)
     divisors = []
     for index in range(0, head_dim, 2):
@@ -72,7 +79,11 @@ def _llama3_divisors(theta: float, head_dim: int, factor: float) -> Sequence[flo
 
 
 def longrope(of: Metadata, original: int) -> dict[str, Any] | None:
-    """`rope_scaling` from the tensors `rope_factors_long` and `rope_factors_short` of Phi-3; None without them."""
+    """The setting `rope_scaling` from the tensors `rope_factors_long` and `rope_factors_short`; None without both.
+
+    original: longest text in tokens before scaling.
+    Raises GgufError if only one of the two tensors exists.
+    """
     names = [f"rope_factors_{which}.weight" for which in ("short", "long")]
     if not any(map(of.has, names)):
         return None

@@ -1,4 +1,4 @@
-"""Tensor types of GGUF: how many weights a block has, and how many bytes.
+"""Tensor types of GGUF: how many weights and how many bytes a block has.
 
 Source: `ggml.h` and `ggml-common.h` of https://github.com/ggml-org/ggml.
 """
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BlockType:
-    """A tensor type.
+    """A tensor type, which stores weights in blocks.
 
-    name: its name in ggml.
-    weights: weights of a block, which are neighbours along the inputs.
-    nbytes: bytes of a block.
+    name: name of the type in ggml.
+    weights: number of weights in a block. They are neighbours along the inputs.
+    nbytes: size of a block in bytes.
     """
 
     name: str
@@ -51,7 +51,7 @@ TYPES: Mapping[int, BlockType] = {
     39: BlockType("MXFP4", 32, 17),
     40: BlockType("NVFP4", 64, 36),
 }
-"""Supported types by their number in the file."""
+"""Supported tensor types, by their number in GGUF files."""
 
 OTHER_NAMES: Mapping[int, str] = {
     9: "Q8_1",
@@ -64,4 +64,4 @@ OTHER_NAMES: Mapping[int, str] = {
     41: "Q1_0",
     42: "Q2_0",
 }
-"""Names of types that are not supported, for error messages."""
+"""Names of tensor types that are not supported, by their number in GGUF files, for error messages."""

@@ -1,1 +1,1 @@
-"""The Hugging Face hub: which files of a repository are needed, fetching them, and the cache they are kept in."""
+"""The Hugging Face hub: choose the files of a repository that a model needs, fetch them, and manage their cache."""

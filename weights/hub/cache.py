@@ -1,4 +1,4 @@
-"""The hub cache of this machine: find a model in it, list the models, remove one."""
+"""The local cache of the Hugging Face hub: find a model in it, list its models, remove models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class CachedModel:
     """A model in the cache.
 
     name: hub id. bytes: size on disk.
-    revisions: its branches and tags in the cache; the start of the commit for a revision without a name.
-    used: when a file of it was read last, seconds since 1970.
-    commits: all its revisions in the cache.
+    revisions: for each cached revision its branches and tags, or the first 12 digits of its commit if it has none.
+    used: time at which one of its files was last read, in seconds since 1970.
+    commits: commit of each cached revision.
     """
 
     name: str
@@ -27,7 +27,10 @@ class CachedModel:
 
 
 def snapshot(repository: str, revision: str | None) -> Path | None:
-    """The directory of a revision, or None if it is not in the cache. It need not be complete."""
+    """The cache directory of a revision, which may be incomplete; None if the cache does not have the revision.
+
+    repository: hub id. revision: branch, tag or commit; None for `main`.
+    """
     from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.file_download import repo_folder_name
@@ -46,7 +49,7 @@ def snapshot(repository: str, revision: str | None) -> Path | None:
 
 
 def cached_models() -> list[CachedModel]:
-    """The models in the cache, by name."""
+    """The models in the cache, sorted by name; empty without a cache."""
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
@@ -72,7 +75,7 @@ def cached_models() -> list[CachedModel]:
 
 
 def remove(commits: tuple[str, ...]) -> int:
-    """Remove revisions from the cache, and the files that no other revision has. Returns the number of freed bytes."""
+    """Remove revisions, given by their commits, and the files that no other revision has. Returns the freed bytes."""
     from huggingface_hub import scan_cache_dir
 
     strategy = scan_cache_dir().delete_revisions(*commits)

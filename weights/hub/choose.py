@@ -11,27 +11,28 @@ from weights.gguf.choose import SUFFIX, model_name
 
 TEXT_FILE_PATTERNS = ("*.json", "*.txt", "*.model", "*.spm", "*.jinja", "SHA256SUMS", "artifact.metadata")
 SMALL_WEIGHTS = ("colbert_linear.pt", "sparse_linear.pt")
-"""Matrices of BGE-M3, which are published as pickles alone."""
+"""Files with additional matrices of BGE-M3, which are published only as pickles."""
 _PICKLED_WEIGHTS = "pytorch_model*.bin"
 _MODULE_FOLDER = re.compile(r"(\w+_)?\d+(_\w+)?/")
-"""Folder of a module of sentence-transformers, as `2_Dense`, or `query_0_Transformer` of a router."""
+"""Folder of a module of sentence-transformers, such as `2_Dense`, or `query_0_Transformer` in a router."""
 _ADAPTER = re.compile(r"adapters/[\w.-]+/adapter_model\.safetensors")
-"""Weights of an adapter inside the checkpoint of a model (Jina Embeddings 5)."""
+"""Weights of an adapter that is part of a model's checkpoint (Jina Embeddings 5)."""
 _IGNORED_FILES = ("*.safetensors", "*.bin", "*.txt", "*.model", "*.spm", "*.jinja", "tokenizer*.json")
-"""Files that are not fetched from folders that are not those of a module."""
+"""Files that are fetched from the top level and from folders of modules, but not from other folders."""
 _MODEL_FILE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _MAX_LISTED = 20
 
 
 def needed_files(names: Sequence[str], weights: Sequence[str], gguf: str | None) -> list[str]:
-    """The names of the files to fetch, from all names of a repository.
+    """The names of the files to fetch for a model.
 
     Weights are safetensors, else pickles, else the only GGUF model. Copies of the weights in other formats or under
     other names are left out.
 
-    weights: file names of the weights, such as `model.safetensors`.
+    names: names of all files in the repository.
+    weights: file names that the weights may have, such as `model.safetensors`.
     gguf: quantization of the GGUF model to fetch, such as Q4_K_M; None for the weights in the order above.
-    Raises ResolveError for a repository without such weights, and for several GGUF models to choose from.
+    Raises ResolveError for a repository without such weights, and if several GGUF models fit.
     """
     if gguf is not None:
         return gguf_files(names, gguf)
@@ -52,7 +53,12 @@ def needed_files(names: Sequence[str], weights: Sequence[str], gguf: str | None)
 
 
 def gguf_files(names: Sequence[str], quantization: str | None) -> list[str]:
-    """The file of a GGUF model, or all its pieces. quantization: None takes the only model of the repository."""
+    """The names of a GGUF model's file, or of all its pieces.
+
+    names: names of all files in the repository.
+    quantization: end of the model's name, such as Q4_K_M; None for the only model.
+    Raises ResolveError, which lists the choices, if no model or several models fit.
+    """
     models: dict[str, list[str]] = {}
     for name in sorted(names):
         if name.endswith(SUFFIX) and not name.rpartition("/")[2].startswith("mmproj"):
@@ -72,13 +78,19 @@ def gguf_files(names: Sequence[str], quantization: str | None) -> list[str]:
 
 
 def quantization_of(model: str) -> str:
-    """The end of a GGUF model's name that says how it is quantized: `Q4_K_M` of `llama-3-Q4_K_M`; else its name."""
+    """The end of a GGUF model's name that states its quantization, such as `Q4_K_M` for `llama-3-Q4_K_M`.
+
+    The whole name if it does not end with a quantization.
+    """
     match = re.search(r"[-._/]((?:UD-)?(?:I?Q\d\w*|BF16|F16|F32|MXFP4\w*|TQ\d\w*))$", model, re.IGNORECASE)
     return match[1] if match else model
 
 
 def _of_one_kind(files: Sequence[str], weights: Sequence[str]) -> list[str]:
-    """The safetensors files of a model: `model.safetensors`, else its shards, else all files. Copies are left out."""
+    """The safetensors files of a model: `model.safetensors`, else its shards, else all files except an adapter.
+
+    If `weights` does not name `model.safetensors`, as for an adapter: the files that `weights` names.
+    """
     if "model.safetensors" not in weights:
         return [name for name in files if name in weights]
     if "model.safetensors" in files:

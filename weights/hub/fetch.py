@@ -1,8 +1,10 @@
-"""Fetch the files of a model from the hub into its cache: one revision, continued after a break, hashes checked.
+"""Fetch the files of a model from the Hugging Face hub into the local cache.
+
+All files are of one revision, interrupted downloads are continued, and hashes are checked.
 
 huggingface_hub reads the environment (HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE), asks the hub and lays out the
-cache, which other programs share. Its own downloads begin again after a break and compare sizes only, so the bytes are
-received here. See docs/decisions/0155-models-from-the-hub.md.
+cache, which other programs share. Its own downloads start again after an interruption and compare sizes only, so this
+module receives the bytes. Reasons: docs/decisions/0155-models-from-the-hub.md.
 """
 
 from __future__ import annotations
@@ -25,17 +27,22 @@ from weights.hub.choose import needed_files
 
 Result = TypeVar("Result")
 ATTEMPTS = 5
-"""Attempts without any new byte, after which a download fails. A further command continues it."""
+"""Number of successive attempts without any new byte after which a download fails. The next download continues it."""
 _CONNECTIONS = 4
 _SILENCE_SECONDS = 30.0
-"""Time without a byte after which an attempt fails."""
+"""Time without any received byte after which an attempt fails."""
 _SPARE_BYTES = 64 << 20
-"""Room on the disk that stays free."""
+"""Space that a download must leave free on the disk."""
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a repository. sha256: of a large file; git_hash: of a small one, as Git computes it."""
+    """A file of a repository.
+
+    size: in bytes.
+    sha256: SHA-256 digest of a large file, None for a small file.
+    git_hash: hash of a small file, as Git computes it; empty if the hub does not state it.
+    """
 
     name: str
     size: int
@@ -44,17 +51,20 @@ class HubFile:
 
     @property
     def blob(self) -> str:
-        """Name of the file with these bytes in the cache."""
+        """Name under which the cache stores the file's bytes: its hash."""
         return self.sha256 or self.git_hash
 
 
 @dataclass
 class Download:
-    """What is fetched for one model.
+    """The download of one model.
 
-    source: the model as the user wrote it. revision: branch or tag that was asked for. commit: what it stands for.
-    directory: the snapshot in the cache. missing: files that are not in the cache yet.
-    complete: names of the missing files that have arrived as a whole.
+    source: the model as the user wrote it. repository: its hub id.
+    revision: branch, tag or commit that was requested. commit: the commit that `revision` denotes.
+    files: all files that the model needs.
+    directory: the snapshot in the cache that the files are linked into.
+    missing: those of `files` that were not in the cache at the start.
+    complete: names of those of `missing` that are completely received.
     """
 
     source: str
@@ -72,21 +82,26 @@ class Download:
 
     @property
     def total_bytes(self) -> int:
-        """Sizes of the missing files. Bytes that an earlier attempt received are included."""
+        """Total size of the missing files, including bytes that an earlier attempt received."""
         return sum(file.size for file in self.missing)
 
     @property
     def done_bytes(self) -> int:
-        """Bytes of these files that have arrived."""
+        """Number of bytes of the missing files that are received so far."""
         return sum(file.size if file.name in self.complete else _size(self.partial(file)) for file in self.missing)
 
     def partial(self, file: HubFile) -> Path:
-        """The file that receives the bytes. A later attempt continues it."""
+        """Path of the incomplete file that the bytes are appended to. A later attempt continues it."""
         return self.blobs / f"{file.blob}.triptych.incomplete"
 
 
 def plan(source: str, repository: str, revision: str | None, weights: Sequence[str], gguf: str | None) -> Download:
-    """Ask the hub which files of a repository a model needs, and how large they are. Raises ResolveError."""
+    """Ask the hub which files of a repository a model needs, and how large they are. Fetches no file.
+
+    source: the model as the user wrote it. repository: its hub id. revision: branch, tag or commit, None for `main`.
+    weights: file names that the weights may have. gguf: quantization of the GGUF model to fetch, None for none.
+    Raises ResolveError if the hub cannot be reached or has no such model.
+    """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -106,12 +121,15 @@ def plan(source: str, repository: str, revision: str | None, weights: Sequence[s
 
 
 def _hash(text: str | None) -> str | None:
-    """A hash that may become the name of a file."""
+    """The hash if it consists of 40 to 64 hexadecimal digits, so that it is safe as a file name; else None."""
     return text if text is not None and re.fullmatch("[0-9a-f]{40,64}", text) else None
 
 
 def fetch(download: Download) -> None:
-    """Fetch the missing files. The cache knows the revision when all of them have arrived. Raises ResolveError."""
+    """Fetch the missing files, several at once. The cache lists the revision only after all files are complete.
+
+    Raises ResolveError if the disk has too little space, or a file cannot be fetched.
+    """
     _check_room(download)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings contain signed addresses
     download.blobs.mkdir(parents=True, exist_ok=True)
@@ -148,7 +166,7 @@ def _check_room(download: Download) -> None:
 
 
 def _fetch(download: Download, file: HubFile) -> None:
-    """Fetch one file, and link it into the snapshot."""
+    """Fetch one file into the cache, and link it into the snapshot. Raises ResolveError if it cannot be fetched."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.utils._fixes import WeakFileLock
 
@@ -166,7 +184,10 @@ def _fetch(download: Download, file: HubFile) -> None:
 
 
 def _receive(download: Download, file: HubFile) -> None:
-    """Receive the bytes of a file, after those of an earlier attempt. Bytes with a wrong hash are fetched once more."""
+    """Receive a file, continuing an earlier attempt, and check its hash. After a wrong hash it is fetched again once.
+
+    Raises ResolveError if the second hash is wrong too.
+    """
     for attempt in range(2):
         _asked(lambda: _continue(download, file), file.name)
         if _size(download.partial(file)) == file.size and _has_right_hash(download.partial(file), file):
@@ -181,7 +202,10 @@ def _receive(download: Download, file: HubFile) -> None:
 
 
 def _continue(download: Download, file: HubFile) -> None:
-    """Receive the rest of a file. Breaks are continued as long as an attempt brings new bytes."""
+    """Receive the rest of a file. A lost connection is retried until `ATTEMPTS` attempts bring no new byte.
+
+    Raises the last attempt's error.
+    """
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.utils._headers import build_hf_headers
 
@@ -214,9 +238,11 @@ def _is_break(error: Exception) -> bool:
 
 
 def _append(address: str, headers: Mapping[str, str], partial: Path, begin: int, size: int) -> None:
-    """Append the bytes of an address from `begin` on to a file. A server without ranges sends it from its start.
+    """Download the bytes of `address` from index `begin` on, and append them to the file `partial`.
 
-    size: number of bytes of the whole file. An answer with more is not read to its end: its hash is wrong anyway.
+    If the server ignores the range and sends the whole file, `partial` is overwritten.
+
+    size: number of bytes of the whole file. Reading stops beyond it, because the hash is wrong anyway.
     """
     import httpx
 
@@ -243,7 +269,7 @@ def _has_right_hash(path: Path, file: HubFile) -> bool:
 
 
 def _no_bar() -> Any:
-    """The class of progress bars for huggingface_hub, which draw nothing."""
+    """A class of progress bars that draw nothing, for huggingface_hub."""
     from tqdm import tqdm
 
     class NoBar(tqdm):  # type: ignore[type-arg]
@@ -262,9 +288,11 @@ def _size(path: Path) -> int:
 
 
 def _asked(ask: Callable[[], Result], file: str = "") -> Result:
-    """Ask the hub. Raises ResolveError, which says what is wrong and what may help.
+    """Call `ask`, which sends a request to the hub, and return its result.
 
-    file: name of the file that is asked for, for messages.
+    Turns every exception into a ResolveError that says what is wrong and what may help.
+
+    file: name of the requested file, for messages.
     """
     from huggingface_hub import constants
     from huggingface_hub.errors import (

@@ -1,1 +1,1 @@
-"""Readers of quantised checkpoints, one file per format."""
+"""Read and write quantised checkpoints, one file per format."""

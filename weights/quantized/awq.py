@@ -1,7 +1,7 @@
 """AWQ checkpoints of AutoAWQ, version `gemm`, with 4 bits (Lin et al. 2023, arXiv:2306.00978).
 
 A matrix is stored transposed, as `qweight` [in, out / 8], `qzeros` [groups, out / 8] and `scales` [groups, out].
-A word has the codes of eight neighbouring output features, in the order 0, 2, 4, 6, 1, 3, 5, 7.
+A 32-bit word has the codes of eight neighbouring output features, in the order 0, 2, 4, 6, 1, 3, 5, 7.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from weights.stored import Stored, StoredTensor
 _PARTS = ("qweight", "qzeros", "scales")
 _BITS = 4
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Eight output features share a word. Item i is the place of feature i in it."""
+"""Index in a word of the code of each of its eight output features, in the order of the features."""
 
 
 class Awq:
-    """Reads the matrices of an AWQ checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
+    """Reads the matrices of an AWQ checkpoint. Implements `QuantizedFormat`.
+
+    settings: the object `quantization_config`. Raises WeightsError for an unsupported setting.
+    """
 
     def __init__(self, settings: QuantizationSettings) -> None:
         for name in ("bits", "w_bit"):
@@ -66,6 +69,6 @@ def _role(name: str, tensor: StoredTensor) -> tuple[str, str] | None:
 
 
 def _in_order(words: Tensor) -> Tensor:
-    """The codes of words in the order of the output features: [rows, words] -> [rows, 8 * words]."""
+    """Unpack codes in the order of the output features: [rows, words] to [rows, 8 * words]."""
     codes = unpack(words, _BITS, words.shape[1] * 8)
     return codes.view(len(words), -1, 8)[:, :, _PLACES].flatten(1)

@@ -2,9 +2,9 @@
 
 Names and layouts are those of the package bitsandbytes 0.50 (https://github.com/bitsandbytes-foundation/bitsandbytes).
 
-- 4 bits: `weight` has the codes of the flattened matrix, two a byte, the first in the high bits. `weight.absmax` has a
-  scale for each block of codes, `weight.quant_map` the value of each code. The scales may be codes themselves, with
-  `weight.nested_absmax`, `weight.nested_quant_map` and an offset. `weight.quant_state.*` is JSON as bytes.
+- 4 bits: `weight` has the codes of the flattened matrix, two per byte, the first in the high bits. `weight.absmax` has
+  a scale for each block of codes, `weight.quant_map` the value of each code. The scales may themselves be quantised,
+  with `weight.nested_absmax`, `weight.nested_quant_map` and an offset. `weight.quant_state.*` is JSON as bytes.
 - 8 bits: `weight` [out, in], int8, and `SCB` [out], the largest magnitude of each row.
 """
 
@@ -30,7 +30,10 @@ _LARGEST = 127
 
 
 class BitsAndBytes:
-    """Reads the matrices of a bitsandbytes checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
+    """Reads the matrices of a bitsandbytes checkpoint. Implements `QuantizedFormat`.
+
+    settings: the object `quantization_config`. Raises WeightsError for an unsupported setting.
+    """
 
     def __init__(self, settings: QuantizationSettings) -> None:
         four = settings.flag("load_in_4bit", False) or settings.flag("_load_in_4bit", False)
@@ -89,9 +92,9 @@ def _four_bits(parts: Parts) -> Description:
 
 
 def _state(parts: Parts) -> dict[str, Any]:
-    """The JSON object that describes a matrix of 4 bits: `shape`, `blocksize`, and those of the nested scales.
+    """The JSON object that describes a matrix of 4 bits: `shape` and `blocksize`, and how its scales are quantised.
 
-    Raises ValueError for a setting that is missing or impossible.
+    Raises ValueError for a value that is missing or impossible.
     """
     ending = next((ending for ending in _STATES if ending in parts), _STATES[0])
     (size,) = parts.shape(ending, 1)

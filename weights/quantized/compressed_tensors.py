@@ -1,7 +1,7 @@
 """Checkpoints of compressed-tensors, as llm-compressor writes them: packed integers, int8, fp8 and NVFP4.
 
-The names of the tensors, `weight_packed` or `weight` with `weight_scale` and others, are those of the package
-compressed-tensors (https://github.com/vllm-project/compressed-tensors), as are the settings.
+Tensor names (`weight_packed` or `weight`, `weight_scale` and others) and settings are those of the package
+compressed-tensors (https://github.com/vllm-project/compressed-tensors).
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _UNUSED = tuple(
 class _Scheme:
     """How the matrices of some modules are quantised.
 
-    targets: names of modules, regular expressions after `re:`, or names of classes such as `Linear`.
-    bits: bits of a code. is_float: codes are floating-point numbers: fp8, or NVFP4 with 4 bits.
+    targets: the modules: their names, regular expressions after `re:`, or names of classes such as `Linear`.
+    bits: bits per code. is_float: whether codes are floating-point numbers: fp8 with 8 bits, NVFP4 with 4.
     symmetric: whether there are no zero points.
-    group: inputs that share a scale, or None for whole rows.
-    block: output features and inputs that share a scale, or None.
-    static_inputs: whether activations have scales in the checkpoint.
+    group: number of neighbouring inputs that share a scale, or None for all inputs of a row.
+    block: numbers of output features and of inputs that share a scale, or None if rows do not share scales.
+    static_inputs: whether the checkpoint has scales for activations.
     """
 
     targets: tuple[str, ...]
@@ -82,9 +82,10 @@ class _Scheme:
 
 
 class CompressedTensors:
-    """Reads the matrices of a compressed-tensors checkpoint. Implements `MatrixFormat`.
+    """Reads the matrices of a compressed-tensors checkpoint. Implements `QuantizedFormat`.
 
-    settings: `quantization_config`, or `compression_config` in older files.
+    settings: the object `quantization_config`, or `compression_config` in older files. Raises WeightsError for an
+        unsupported setting.
     """
 
     def __init__(self, settings: QuantizationSettings) -> None:
@@ -123,7 +124,10 @@ class CompressedTensors:
         return _plain(parts, scheme)
 
     def _scheme_of(self, module: str) -> _Scheme:
-        """The scheme of a module: by its name, by a regular expression, or by the name of a class."""
+        """The scheme whose target matches a module: first its name, then a regular expression, then any class name.
+
+        Raises ValueError if no target matches.
+        """
 
         def rank(target: str) -> int | None:
             if target.startswith("re:"):
@@ -140,7 +144,10 @@ class CompressedTensors:
 
 
 def _scheme(group: QuantizationSettings) -> _Scheme | None:
-    """Read one group of `config_groups`; None if it quantises no weights."""
+    """Read one group of `config_groups`; None if it quantises no weights.
+
+    Raises WeightsError for an unsupported setting.
+    """
     weights = group.part("weights")
     if weights is None:
         return None
@@ -179,9 +186,10 @@ def _strategy(group_size: object) -> str:
 
 
 def _packed(parts: Parts, scheme: _Scheme) -> Description:
-    """A matrix packed into words of 32 bits: [out, in * bits / 32].
+    """Describe a matrix of integers that are packed into 32-bit words: [out, in * bits / 32].
 
-    Zero points are packed along the output features.
+    Zero points are packed along the output features, or stored as int8 numbers.
+    Raises ValueError for tensors whose shapes or dtypes do not fit together.
     """
     bits, middle = scheme.bits, 1 << (scheme.bits - 1)
     rows, words = parts.shape("weight_packed", 2)
@@ -219,7 +227,10 @@ def _packed(parts: Parts, scheme: _Scheme) -> Description:
 
 
 def _plain(parts: Parts, scheme: _Scheme) -> Description:
-    """A matrix of int8 numbers, one for each weight. Its zero points have the shape of its scales."""
+    """Describe a matrix of int8 numbers, one per weight, with zero points of the same shape as the scales.
+
+    Raises ValueError for tensors whose shapes or dtypes do not fit together.
+    """
     shape = parts.shape("weight", 2)
     parts.check("weight", (torch.int8,))
     rows, group = _check_scales(parts, shape, scheme), (scheme.block or (0, scheme.group or shape[1]))[1]
@@ -239,7 +250,7 @@ def _plain(parts: Parts, scheme: _Scheme) -> Description:
 
 
 def _check_scales(parts: Parts, shape: tuple[int, ...], scheme: _Scheme) -> int:
-    """Check the shape of the scales. Returns the output features that share one."""
+    """Number of output features that share a scale. Raises ValueError for scales of another shape than the scheme's."""
     if scheme.group is not None:
         parts.check_floats("weight_scale", (shape[0], -(-shape[1] // scheme.group)))
         return 1

@@ -1,4 +1,4 @@
-"""The formats of quantised checkpoints that are read, by the `quant_method` of `config.json`."""
+"""Choose the reader of a quantised checkpoint by `quant_method` in `config.json`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from weights.stored import MatrixFormat
 
 
 class QuantizedFormat(MatrixFormat, Protocol):
-    """A format of quantised checkpoints.
+    """A format of quantised checkpoints, with its settings.
 
-    description: name, bits and groups, for users.
-    unused: parts of the checkpoint that the server does not use, for users; empty if there are none.
+    description: text for users with the format's name, bits and group size.
+    unused: text for users that names the parts of the checkpoint that the server does not use; empty if it uses all.
     """
 
     description: str
@@ -41,7 +41,7 @@ FORMATS: Mapping[str, Callable[[QuantizationSettings], QuantizedFormat]] = {
 
 
 def quantized_format(hf: Mapping[str, Any]) -> QuantizedFormat | None:
-    """The format of the quantised matrices of a checkpoint; None if it has none.
+    """The format of a checkpoint's quantised matrices; None for a checkpoint without quantised matrices.
 
     hf: contents of `config.json`.
     Raises WeightsError for a format or a setting that is not supported.
@@ -56,7 +56,10 @@ def is_quantized(hf: Mapping[str, Any]) -> bool:
 
 
 def _settings(hf: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """The settings of quantised matrices and their name, or None."""
+    """The value of `quantization_config` or `compression_config` and its name; None if `config.json` has neither.
+
+    Both are also looked up in `text_config`.
+    """
     text = hf.get("text_config")
     for values in (hf, text if isinstance(text, Mapping) else {}):
         for name in ("quantization_config", "compression_config"):

@@ -1,7 +1,7 @@
 """Checkpoints with weights in 8-bit floating point, E4M3 (Micikevicius et al. 2022, arXiv:2209.05433).
 
-A matrix is `weight` [out, in] with `weight_scale_inv` or `weight_scale`: one number, one per output feature, or one
-per block of both dimensions. Despite the name the weight is the product of number and scale.
+A matrix is `weight` [out, in] with `weight_scale_inv` or `weight_scale`: one scale for the matrix, one per output
+feature, or one per block of both dimensions. Despite `inv` in the name, a weight is its number times the scale.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from weights.stored import Stored, StoredTensor
 
 DTYPE = torch.float8_e4m3fn
 TABLE = torch.arange(256, dtype=torch.uint8).view(DTYPE).float()
-"""Value of each byte. Two of them are NaN."""
+"""Value of each byte as an E4M3 number. Two of them are NaN."""
 _SCALES = ("_scale_inv", "_scale")
 _UNUSED = (".input_scale", ".activation_scale", ".input_scale_ub")
 
 
 class Fp8:
-    """Reads the matrices of an fp8 checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
+    """Reads the matrices of an fp8 checkpoint. Implements `QuantizedFormat`.
+
+    settings: the object `quantization_config`. Raises WeightsError for an unsupported setting.
+    """
 
     def __init__(self, settings: QuantizationSettings) -> None:
         self._block = settings.pair("weight_block_size", (128, 128))
@@ -42,10 +45,11 @@ class Fp8:
 
 
 def fp8_matrix(parts: Parts, codes: str, scale: str, block: Sequence[int] | None) -> Description:
-    """Describe a matrix of fp8 numbers.
+    """Describe a matrix of fp8 numbers, or one matrix per expert.
 
-    codes, scale: endings of the parts.
-    block: output features and inputs that share a scale, if there is one for each block; or None.
+    codes, scale: endings of the names of the tensors with the numbers and the scales.
+    block: numbers of output features and of inputs that share a scale, if the scales are per block; or None.
+    Raises ValueError for tensors of another shape or dtype.
     """
     shape = parts.shape(codes)
     if len(shape) not in (2, 3):
@@ -60,11 +64,13 @@ def fp8_matrix(parts: Parts, codes: str, scale: str, block: Sequence[int] | None
 
 
 def block_of(parts: Parts, scale: str, shape: Sequence[int], block: Sequence[int] | None) -> tuple[int, int]:
-    """Output features and inputs that share a scale, from the shape of the scales.
+    """Numbers of output features and of inputs that share a scale, from the shape of the scales.
+
+    Scales may be one for the matrix, one per output feature, or one per block.
 
     scale: ending of the scales' tensor name.
-    shape: shape of the matrix.
-    block: size of a block, or None for whole rows.
+    shape: shape of the matrix, [..., out, in].
+    block: numbers of output features and of inputs in a block, or None if scales per block are not allowed.
     Raises ValueError for scales of another shape.
     """
     *experts, out, width = shape

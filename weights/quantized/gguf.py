@@ -1,7 +1,7 @@
-"""Tensors of GGUF files: floats, and quantised matrices of the block types of ggml.
+"""Read the tensors of GGUF files: floats, and quantised matrices of the block types of ggml.
 
-Each block of a row becomes codes, scales and minimums, in the arithmetic of ggml's reference: float32, from scales in
-float16. Source: `dequantize_row_*` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
+Each block of a row is decoded to codes, scales and minimums. Scales are stored as float16, and all arithmetic is in
+float32, as in ggml's reference code. Source: `dequantize_row_*` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _IQ4_VALUES = torch.tensor(
 )
 
 _HALF_POWERS = torch.tensor([math.ldexp(0.5, exponent - 127) for exponent in range(256)])
-"""Half of the scale of each exponent (E8M0)."""
+"""Half of the scale that each exponent byte (E8M0) stands for. The table of codes has twice the values."""
 _HALF_E4M3 = torch.tensor(
     [math.ldexp(code % 8 + (8 if code & 120 else 0), max(code >> 3 & 15, 1) - 11) for code in range(256)]
 )
-"""Half of each scale of 8 bits (E4M3 without its sign). Twice the numbers of four bits are in the table of codes."""
+"""Half of the scale that each byte (E4M3 without its sign) stands for. The table of codes has twice the values."""
 _HALF_E4M3[127] = 0.0  # NaN in other formats
 
 
 class GgufFormat:
-    """The quantised matrices of a GGUF file. Implements `QuantizedFormat`.
+    """The format of a GGUF file's quantised matrices. Implements `QuantizedFormat`.
 
-    description: the block types of the file.
+    description: text for users with the tensor types in the file.
     """
 
     unused = ""
@@ -48,18 +48,18 @@ class GgufFormat:
         self.description = f"GGUF {', '.join(sorted(kinds))}"
 
     def matrices(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, Stored]:
-        """The unchanged tensors: each is a matrix already."""
+        """Return `stored` unchanged, because each quantised matrix is one tensor in the file."""
         return stored
 
 
 def stored_tensors(gguf: Gguf) -> Mapping[str, Stored]:
-    """The tensors of a model by their names in the file."""
+    """The tensors and quantised matrices of a model, by their names in the file."""
     tensors = {name: _stored(tensor) for name, tensor in gguf.tensors.items()}
     return {**tensors, **_numbers_of_activations(gguf)}
 
 
 def _numbers_of_activations(gguf: Gguf) -> Mapping[str, Stored]:
-    """The learned numbers of the activation xIELU, which the metadata has for each layer (Apertus)."""
+    """The learned parameters of the activation xIELU (Apertus) as tensors; the file has them in the metadata."""
     return {
         f"blk.{layer}.{key}": _number(gguf.name, value)
         for key in ("xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps")
@@ -85,7 +85,10 @@ def _stored(tensor: GgufTensor) -> Stored:
 
 
 def _layout(tensor: GgufTensor) -> QuantizedMatrix:
-    """The matrix on the meta device, with the shapes and dtypes that decoding gives. One block of zeros shows them."""
+    """The matrix on the meta device, with the shapes and dtypes that decoding would give.
+
+    They are derived from one decoded block of zeros.
+    """
     one = decode_blocks(tensor.type, torch.zeros(tensor.type.nbytes, dtype=torch.uint8), (1, tensor.type.weights))
     rows, blocks = tensor.shape[:-1], tensor.shape[-1] // tensor.type.weights
 
@@ -106,8 +109,8 @@ def _bytes(tensor: GgufTensor) -> Tensor:
 def decode_blocks(block: BlockType, content: Tensor, shape: Sequence[int]) -> QuantizedMatrix:
     """Decode the bytes of a quantised tensor.
 
-    content: all blocks, uint8. shape: shape of the weights. Further dimensions before the inputs, such as experts, are
-        kept.
+    content: the bytes of all blocks, uint8.
+    shape: shape of the weights, [..., in]. All dimensions before the inputs, such as experts, are kept.
     """
     blocks = content.reshape(*shape[:-1], shape[-1] // block.weights, block.nbytes)
     return _DECODERS[block.name](blocks)
@@ -158,7 +161,7 @@ def _q3_k(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _six_bit_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight scales and eight minimums of six bits in twelve bytes: [..., 12] -> two [..., 8], uint8."""
+    """Unpack eight scales and eight minimums of six bits each from twelve bytes: [..., 12] to two [..., 8], uint8."""
     first, second, third = torch.split(packed, 4, dim=-1)
     scales = torch.cat([first & 63, third & 15 | first >> 2 & 48], dim=-1)
     return scales, torch.cat([second & 63, third >> 4 | second >> 2 & 48], dim=-1)
@@ -196,7 +199,11 @@ def _iq4_xs(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _tq1_0(blocks: Tensor) -> QuantizedMatrix:
-    """Digits of base three, five a byte as a fraction of 256; the last four bytes have four each."""
+    """Decode TQ1_0 blocks, whose weights are -1, 0 or 1.
+
+    A byte stores five weights, and each of the last four bytes of a block four. The byte, divided by 256, is a fraction
+    whose digits in base three are the weights plus 1.
+    """
     powers = torch.tensor((1, 3, 9, 27, 81), dtype=torch.uint8)
     parts = (blocks[..., :32], 5), (blocks[..., 32:48], 5), (blocks[..., 48:52], 4)
     digits = [(part[..., None, :] * powers[:count, None]).flatten(-2) for part, count in parts]
@@ -209,7 +216,7 @@ def _tq2_0(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _ternary(codes: Tensor, unit: Tensor) -> QuantizedMatrix:
-    """A matrix of -1, 0 and 1 with a scale per block. codes: one more than their value."""
+    """A matrix of -1, 0 and 1 with the scale `unit` per block. codes: the values plus 1."""
     return two_levels(signed(codes, 1), 2, 256, unit, torch.ones_like(unit))
 
 

@@ -1,6 +1,6 @@
-"""Decode what the block types of GGUF share: float16 scales, packed codes, and scales that are codes themselves.
+"""Decode the common parts of GGUF's block types: float16 scales, packed codes, and quantised scales.
 
-Functions take blocks of bytes [..., blocks, bytes], where the blocks lie along the inputs.
+Functions take blocks of bytes [..., blocks, bytes], in the order of the inputs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from weights.quantized_matrix import QuantizedMatrix
 
 
 def half(blocks: Tensor, start: int) -> Tensor:
-    """A float16 in each block, as float32: [..., blocks, 1]."""
+    """Read a float16 number at byte `start` of each block. Returns [..., blocks, 1], float32."""
     return blocks[..., start : start + 2].contiguous().view(torch.float16).float()
 
 
 def shifted(packed: Tensor, bits: int, run: int) -> Tensor:
-    """Unpack codes that lie in runs: each run of bytes has the low bits of the first codes, then the next bits.
+    """Unpack codes that are stored in runs of bytes.
 
-    packed: [..., bytes]. bits: bits of a code. run: bytes of a run.
+    The lowest bits of a run's bytes are the first codes, one per byte; the next bits are the codes after these.
+
+    packed: [..., bytes]. bits: bits per code. run: number of bytes in a run.
     Returns [..., 8 / bits * bytes], uint8.
     """
     runs = packed.reshape(*packed.shape[:-1], -1, run)
@@ -28,18 +30,18 @@ def shifted(packed: Tensor, bits: int, run: int) -> Tensor:
 
 
 def bit_of_each(packed: Tensor) -> Tensor:
-    """The 32 bits of four bytes, lowest first: [..., 4] -> [..., 32], uint8."""
+    """Unpack the bits of each byte, lowest first: [..., bytes] to [..., 8 * bytes], uint8."""
     shifts = torch.arange(8, dtype=torch.uint8)
     return (packed[..., None] >> shifts & 1).flatten(-2)
 
 
 def joined(of_blocks: Tensor) -> Tensor:
-    """Join the last two dimensions, blocks and numbers per block, to one along the inputs."""
+    """Join the last two dimensions: [..., blocks, numbers per block] to [..., blocks * numbers per block]."""
     return of_blocks.flatten(-2)
 
 
 def signed(codes: Tensor, zero: int) -> Tensor:
-    """Codes whose value is their difference to `zero`, as int8."""
+    """Subtract `zero` from codes. codes: uint8. Returns int8."""
     return codes.view(torch.int8) - zero
 
 
@@ -53,9 +55,12 @@ def two_levels(
     minimums: Tensor | None = None,
     table: Tensor | None = None,
 ) -> QuantizedMatrix:
-    """A matrix whose scales and minimums are integers times a unit per block.
+    """A matrix whose scales and minimums are integers times one unit per block.
 
-    All tensors but the table: [..., blocks, n].
+    codes, scales, minimums: [..., blocks, number per block]. Without `minimums`, they are zero.
+    unit, minimum_unit: [..., blocks, 1], units of the scales and of the minimums.
+    bits: bits per code. group: number of inputs that share a scale.
+    table: value of each code, None if a code is its value.
     """
     units = unit if minimum_unit is None else torch.cat([unit, minimum_unit], dim=-1)
     products = None if minimums is None or minimum_unit is None else joined(minimum_unit * minimums)

@@ -1,7 +1,7 @@
-"""Block types IQ1, IQ2 and IQ3 of GGUF: a code stands for a group of four or eight weights, see `gguf_grids`.
+"""Decode the block types IQ1, IQ2 and IQ3 of GGUF, in which a code stands for a group of four or eight weights.
 
-Each weight becomes a code of its own. Groups of 32 get codes of four bits with a table, which the kernels have;
-groups of 16 get integers, because the kernels have no table for them.
+Decoding gives one code per weight. If 32 inputs share a scale, these are codes of four bits with a table of values; if
+16 share one, they are integers, because kernels have no tables for such groups. `gguf_grids` has the codebooks.
 Source: `dequantize_row_iq*` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
 """
 
@@ -23,9 +23,9 @@ _MAGNITUDES = {
     "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
 }
 _SIGNS_OF_GROUPS = torch.tensor([index | (index.bit_count() & 1) << 7 for index in range(128)], dtype=torch.uint8)
-"""Signs of eight weights in seven bits: the number of negative ones is even."""
+"""Signs of eight weights, one bit each, by a code of seven bits. The number of negative weights is always even."""
 _EIGHTHS = torch.tensor((-9.0, -7.0, -1.0, 1.0, 7.0, 9.0, *[0.0] * 10))
-"""Values of the codes of `_eighths`, in eighths."""
+"""Eight times the value of each code that `_eighths` returns."""
 _SEVENTHS = torch.tensor((0, 7, 14, 21), dtype=torch.int64)
 _ONE_BIT = torch.arange(8, dtype=torch.uint8)
 
@@ -37,23 +37,30 @@ def _grid(name: str) -> Tensor:
 
 @cache
 def _table(name: str) -> Tensor:
-    """Values of codes of four bits: magnitudes from the first code on, their negatives from the last one back."""
+    """Values of the 16 codes: the magnitudes in ascending order, then zeros, then the negatives of the magnitudes.
+
+    The negative of code i is code 15 - i.
+    """
     sizes = _MAGNITUDES[name]
     gap = [0.0] * (16 - 2 * len(sizes))
     return torch.tensor([*map(float, sizes), *gap, *(-float(size) for size in reversed(sizes))])
 
 
 def _numbers(blocks: Tensor, start: int, end: int, dtype: torch.dtype) -> Tensor:
-    """Little-endian numbers of several bytes, as int64: [..., blocks, numbers]."""
+    """Read the bytes `start` to `end` of each block as unsigned little-endian numbers: [..., blocks, numbers], int64.
+
+    dtype: integer dtype with the width of a number.
+    """
     numbers = blocks[..., start:end].contiguous().view(dtype).long()
     return numbers & (1 << 8 * dtype.itemsize) - 1
 
 
 def _with_signs(name: str, groups: Tensor, signs: Tensor) -> Tensor:
-    """Codes of the weights: [..., weights], uint8.
+    """Codes of the weights in the order of the inputs: [..., weights], uint8.
 
-    groups: numbers of the groups of magnitudes, [..., groups]. signs: a byte for eight weights, bits set for negative
-        ones.
+    name: block type.
+    groups: index of each group of magnitudes in the codebook, [..., groups].
+    signs: a byte for each eight weights, [..., weights / 8]. Bits are set for negative weights.
     """
     magnitudes = _grid(name)[groups].flatten(-2)
     negative = (signs[..., None] >> _ONE_BIT & 1).flatten(-2)
@@ -61,7 +68,7 @@ def _with_signs(name: str, groups: Tensor, signs: Tensor) -> Tensor:
 
 
 def _odd(scales: Tensor) -> Tensor:
-    """Integer scales are odd: twice the stored number plus one."""
+    """Integer scales from the stored numbers: twice the number plus 1."""
     return 2 * scales + 1
 
 
@@ -102,7 +109,11 @@ def _iq2_s(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _integers(name: str, blocks: Tensor, groups: Tensor, signs: Tensor, scales: Tensor) -> QuantizedMatrix:
-    """A matrix of integer codes in groups of 16. scales: two of four bits a byte."""
+    """A matrix of integer codes in which 16 inputs share a scale.
+
+    name: block type. groups: index of each group of magnitudes in the codebook. signs: a byte for each eight weights.
+    scales: two scales of four bits per byte.
+    """
     values = _table(name).to(torch.int8)[_with_signs(name, groups, signs).int()]
     return two_levels(values, 7, 16, half(blocks, 0) / 8, _odd(_nibbles(scales)))
 
@@ -124,7 +135,11 @@ def _iq1_m(blocks: Tensor) -> QuantizedMatrix:
 
 
 def _eighths(name: str, groups: Tensor, below: Tensor) -> Tensor:
-    """Codes for -1, 0 or 1, plus or minus an eighth. below: one for minus, for each group of eight weights."""
+    """Codes for the values -1, 0 and 1, each plus or minus an eighth, as `_EIGHTHS` lists them: [..., weights], uint8.
+
+    groups: index of each group of eight weights in the codebook. below: 1 for each group in which the eighth is
+        subtracted, 0 where it is added.
+    """
     return (2 * _grid(name)[groups] + (1 - below.to(torch.uint8))[..., None]).flatten(-2)
 
 
@@ -137,4 +152,4 @@ CODEBOOK_DECODERS: Mapping[str, Callable[[Tensor], QuantizedMatrix]] = {
     "IQ1_S": _iq1_s,
     "IQ1_M": _iq1_m,
 }
-"""Decoders by the name of the block type: from blocks of bytes to a matrix."""
+"""Function that decodes blocks of bytes to a matrix, by the name of the block type."""

@@ -1,6 +1,6 @@
-"""Codebooks of the block types IQ1, IQ2 and IQ3 of GGUF: the groups of four or eight magnitudes that a code stands for.
+"""Codebooks of the block types IQ1, IQ2 and IQ3 of GGUF: the groups of four or eight magnitudes that codes stand for.
 
-Each text has the numbers of the magnitudes, two or four bits each, the first in the low bits of a byte, in base 64.
+Each text has the indices of the magnitudes in base 64, two or four bits each, the first in the low bits of a byte.
 Source: `ggml-common.h` of https://github.com/ggml-org/ggml (MIT licence).
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def grid(name: str) -> Tensor:
-    """Number of each magnitude in the groups of a block type: [groups, 4 or 8], uint8."""
+    """Index of each magnitude in the groups of a block type's codebook: [groups, 4 or 8], uint8."""
     text, width, bits = _GRIDS[name]
     packed = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
@@ -155,4 +155,4 @@ _GRIDS = {
     "IQ1_S": (_IQ1_S, 8, 2),
     "IQ1_M": (_IQ1_S, 8, 2),
 }
-"""Text, magnitudes per group, and bits of a magnitude."""
+"""Codebook of each block type: text in base 64, number of magnitudes per group, and bits per magnitude's index."""

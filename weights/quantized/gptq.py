@@ -1,7 +1,7 @@
 """GPTQ checkpoints of AutoGPTQ and GPTQModel, with 2, 3, 4 or 8 bits (Frantar et al. 2022, arXiv:2210.17323).
 
 A matrix is stored transposed, as `qweight` [in * bits / 32, out], `qzeros` [groups, out * bits / 32], `scales`
-[groups, out] and `g_idx` [in], the group of each input. Version 1 stores each zero point minus one.
+[groups, out] and `g_idx` [in], the group of each input. Version 1 of the format stores zero points minus 1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _BITS = (2, 3, 4, 8)
 
 
 class Gptq:
-    """Reads the matrices of a GPTQ checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
+    """Reads the matrices of a GPTQ checkpoint. Implements `QuantizedFormat`.
+
+    settings: the object `quantization_config`. Raises WeightsError for an unsupported setting.
+    """
 
     def __init__(self, settings: QuantizationSettings) -> None:
         self._settings = settings
@@ -81,7 +84,7 @@ class Gptq:
         return layout((out, width), bits, shared, signed=symmetric, minimums=not symmetric), read
 
     def _of_module(self, module: str) -> tuple[int, int]:
-        """Bits and group size of a module. `dynamic` may override them for names that match a regular expression."""
+        """Bits and group size (-1 for all inputs) of a module. `dynamic` may override them by regular expression."""
         for pattern, values in self._overrides.items():
             try:
                 matched = re.match(pattern.removeprefix("+:"), module)
@@ -97,5 +100,8 @@ def _role(name: str, tensor: StoredTensor) -> tuple[str, str] | None:
 
 
 def _with_unused_bias(tensor: Stored) -> Stored:
-    """AutoGPTQ gives every quantised layer a bias, which is zero where the model has none."""
+    """Mark a bias as ignored if it is zero and the model has no bias.
+
+    AutoGPTQ gives every quantised layer a bias, which is zero where the model has none.
+    """
     return replace(tensor, unused_if_zero=True) if isinstance(tensor, StoredTensor) else tensor

@@ -1,11 +1,11 @@
 """Checkpoints with experts in 4-bit floating point, MXFP4 (Open Compute Project 2023, OCP Microscaling Formats 1.0).
 
-The matrices of all experts of a layer are two tensors: `<name>_blocks` [experts, out, groups, 16], two numbers a byte,
-the first in the low bits, and `<name>_scales` [experts, out, groups], the exponents of groups of 32 inputs.
+Two tensors have the matrices of all experts of a layer: `<name>_blocks` [experts, out, groups, 16], with two numbers
+per byte, the first in the low bits, and `<name>_scales` [experts, out, groups], with the exponent for 32 inputs.
 
-The numbers of the format, doubled, are integers, which kernels multiply with. A matrix is therefore read with a table
-of these integers and half the scale, without rounding. The matrix keeps the name `<name>_blocks`, because an
-unquantised checkpoint stores the transposed matrix as `<name>`.
+Twice a number of this format is an integer, which kernels can multiply. A matrix is therefore read with a table of
+these integers and with halved scales, which is exact. The matrix keeps the name `<name>_blocks`, because an unquantised
+checkpoint stores the transposed matrix as `<name>`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DOUBLED = torch.tensor([*_MAGNITUDES, *(-size for size in _MAGNITUDES)], dtype=t
 """Twice the value of each 4-bit number (E2M1)."""
 
 _HALF_SCALES = torch.tensor([*(math.ldexp(0.5, exponent - 127) for exponent in range(255)), math.nan])
-"""Half of the scale of each exponent (E8M0). The last one is NaN."""
+"""Half of the scale that each exponent byte (E8M0) stands for. The last one is NaN."""
 
 
 class Mxfp4:
-    """Reads the matrices of an MXFP4 checkpoint. Implements `MatrixFormat`. settings: `quantization_config`."""
+    """Reads the matrices of an MXFP4 checkpoint. Implements `QuantizedFormat`. settings: not used."""
 
     def __init__(self, settings: QuantizationSettings) -> None:
         self.description, self.unused = "MXFP4, groups of 32", ""

@@ -1,7 +1,7 @@
 """Matrices in 4-bit floating point with 8-bit scales (NVFP4), of NVIDIA's Model Optimizer and compressed-tensors.
 
-Codes are numbers of E2M1, two a byte, the first in the low bits: [out, in / 2]. Groups of 16 inputs share a scale in
-E4M3: [out, in / 16]. All scales of a matrix have one float32 factor, which compressed-tensors stores as its inverse.
+Codes are E2M1 numbers, two per byte, the first in the low bits: [out, in / 2]. 16 inputs share a scale in E4M3:
+[out, in / 16]. All scales of a matrix share one float32 factor, whose inverse compressed-tensors stores.
 Source: https://github.com/NVIDIA/Model-Optimizer, `qtensor/nvfp4_tensor.py`.
 """
 
@@ -26,10 +26,12 @@ _UNUSED = (".input_scale", ".k_scale", ".v_scale", ".k_proj.output_scale", ".v_p
 
 
 class ModelOpt:
-    """Reads the matrices of a Model Optimizer checkpoint: NVFP4 or fp8. Implements `MatrixFormat`.
+    """Reads the matrices of a Model Optimizer checkpoint: NVFP4 or fp8. Implements `QuantizedFormat`.
 
-    settings: `quantization_config`, or `quantization` of `hf_quant_config.json`.
-    Scales of inputs before a product (`pre_quant_scale`) are reported as unexpected, because they change the result.
+    Loading reports tensors that scale a layer's inputs (`pre_quant_scale`) as unexpected, because they are not applied.
+
+    settings: the object `quantization_config`, or `quantization` in `hf_quant_config.json`. Raises WeightsError for an
+        unsupported setting.
     """
 
     def __init__(self, settings: QuantizationSettings) -> None:
@@ -45,10 +47,11 @@ class ModelOpt:
 
 
 def nvfp4_matrix(parts: Parts, codes: str, scale: str, factor: str, *, divides: bool) -> Description:
-    """Describe a matrix of NVFP4.
+    """Describe a matrix in NVFP4, or one matrix per expert.
 
-    codes, scale, factor: endings of the parts.
-    divides: whether scales are divided by the factor, instead of multiplied.
+    codes, scale, factor: endings of the names of the tensors with the codes, the scales and their factor.
+    divides: whether scales are divided by the factor, not multiplied.
+    Raises ValueError for tensors of another shape or dtype.
     """
     *experts, out, half = parts.shape(codes)
     groups = 2 * half // GROUP

@@ -1,4 +1,4 @@
-"""The tensors of one quantised matrix in a checkpoint, and the layouts that several formats share."""
+"""Join the tensors that store one quantised matrix, and unpack layouts that several formats use."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Parts:
-    """The tensors of one matrix, by the ending of their names. Every method raises ValueError with that ending.
+    """The tensors that store one quantised matrix, by the ending of their names.
 
-    name: name of the matrix, as an unquantised checkpoint has it.
+    Methods raise ValueError, with the ending, for a tensor that is missing or not as required.
+
+    name: name of the matrix in an unquantised checkpoint.
     """
 
     def __init__(self, name: str, tensors: Mapping[str, StoredTensor]) -> None:
@@ -28,7 +30,7 @@ class Parts:
         return ending in self._tensors
 
     def shape(self, ending: str, dimensions: int | None = None) -> tuple[int, ...]:
-        """Shape of a tensor. dimensions: number of dimensions that it must have, or None."""
+        """Shape of a tensor. dimensions: required number of dimensions, None for any."""
         if ending not in self._tensors:
             raise ValueError(f"{ending} is missing")
         shape = self._tensors[ending].shape
@@ -37,7 +39,7 @@ class Parts:
         return shape
 
     def check(self, ending: str, dtypes: Sequence[torch.dtype], *shapes: Sequence[int]) -> None:
-        """Require one of several dtypes and, if any are given, one of several shapes."""
+        """Raise ValueError unless the tensor has one of `dtypes` and one of `shapes`; without `shapes`, any shape."""
         found = self.shape(ending)
         dtype = self._tensors[ending].dtype
         if shapes and found not in {tuple(shape) for shape in shapes}:
@@ -46,7 +48,7 @@ class Parts:
             raise ValueError(f"{ending} has dtype {_name(dtype)}, not {' or '.join(map(_name, dtypes))}")
 
     def check_floats(self, ending: str, *shapes: Sequence[int]) -> None:
-        """Require a tensor of floating-point numbers and, if any are given, one of several shapes."""
+        """Raise ValueError unless the tensor is float32, float16 or bfloat16, in one of `shapes` if any are given."""
         self.check(ending, _FLOATS, *shapes)
 
     def nbytes(self, ending: str) -> int:
@@ -59,12 +61,12 @@ class Parts:
         return self._tensors[ending].dtype
 
     def read(self, ending: str) -> Tensor:
-        """Read a tensor, as a view of the mapped file."""
+        """Read a tensor, as a view of the memory-mapped file."""
         return self._tensors[ending].read()
 
 
 Description = tuple[QuantizedMatrix, Callable[[], QuantizedMatrix]]
-"""A matrix on the meta device, and a function that reads it."""
+"""A matrix on the meta device (shapes without contents), and a function that reads the matrix."""
 
 
 def combine(
@@ -76,12 +78,12 @@ def combine(
 ) -> dict[str, Stored]:
     """Replace the tensors of each quantised matrix by the matrix, in the order of the file.
 
-    role: returns the name of the matrix that a tensor belongs to, and the ending that names its part in the matrix;
-        None for a tensor that is no part of a matrix.
-    main: endings of the main part. Every matrix has a tensor with one of them. The other parts of a matrix whose main
-        part is missing are returned as plain tensors, and loading reports them as unexpected.
-    describe: describes a matrix. Raises ValueError for parts that are no matrix.
-    unused: endings of names of tensors that are left out.
+    role: returns, for a tensor, the name of the matrix that it belongs to and the ending that identifies its part;
+        None for a tensor that belongs to no matrix.
+    main: endings of the main part, of which every matrix must have one. If it is missing, the other parts are returned
+        as plain tensors, and loading reports them as unexpected.
+    describe: returns the description of a matrix. Raises ValueError if the parts do not fit together.
+    unused: endings of the names of tensors that are left out.
     """
     roles = {name: role(name, tensor) for name, tensor in stored.items()}
     found: dict[str, dict[str, StoredTensor]] = {}
@@ -103,13 +105,16 @@ def combine(
 
 
 def part_of_module(name: str, endings: Sequence[str]) -> tuple[str, str] | None:
-    """The matrix that a tensor belongs to, `<module>.weight`, and the ending of its name; None for another ending."""
+    """Name of the matrix that a tensor belongs to, `<module>.weight`, and the last component of the tensor's name.
+
+    None if this component is not one of `endings`.
+    """
     module, _, ending = name.rpartition(".")
     return (f"{module}.weight", ending) if ending in endings else None
 
 
 def groups_text(group: int) -> str:
-    """Size of the groups, for users. group: inputs that share a scale; -1 for all inputs."""
+    """Text for users about the size of groups. group: number of inputs that share a scale, -1 for all inputs."""
     return "one group a row" if group == -1 else f"groups of {group}"
 
 
@@ -122,7 +127,11 @@ def layout(
     minimums: bool = False,
     table: Tensor | None = None,
 ) -> QuantizedMatrix:
-    """A matrix on the meta device. See `QuantizedMatrix`. signed: int8 codes."""
+    """A quantised matrix on the meta device: shapes and dtypes without contents.
+
+    shape: [..., out, in]. bits: bits per code. group: number of inputs that share a scale.
+    signed: whether codes are int8, not uint8. minimums: whether it has minimums. table: value of each code, or None.
+    """
     groups = (*shape[:-1], -(-shape[-1] // group))
     scales = torch.empty(groups, dtype=torch.float32, device="meta")
     codes = torch.empty(tuple(shape), dtype=torch.int8 if signed else torch.uint8, device="meta")
@@ -130,10 +139,12 @@ def layout(
 
 
 def unpack(words: Tensor, bits: int, count: int) -> Tensor:
-    """Read numbers of a few bits that lie one after the other, from the lowest bit of each word.
+    """Unpack numbers of `bits` bits that are stored one after the other, starting at the lowest bit of each word.
+
+    A number may continue in the next word.
 
     words: [..., words], int32.
-    Returns [..., count], uint8.
+    Returns the first `count` numbers, [..., count], uint8.
     """
     per_period, words_per_period = 32 // gcd(32, bits), bits // gcd(32, bits)
     periods = -(-count // per_period)
@@ -152,7 +163,7 @@ def unpack(words: Tensor, bits: int, count: int) -> Tensor:
 
 
 def pack(numbers: Tensor, bits: int) -> Tensor:
-    """Write numbers of a few bits one after the other, from the lowest bit of each word: the reverse of `unpack`.
+    """Pack numbers of `bits` bits one after the other, from the lowest bit of each word: the reverse of `unpack`.
 
     numbers: [rows, count], uint8, below `2 ** bits`; may be on the meta device.
     Returns [rows, words], int32.
@@ -175,16 +186,17 @@ def pack(numbers: Tensor, bits: int) -> Tensor:
 
 
 def signed(codes: Tensor, bits: int) -> Tensor:
-    """Subtract the middle of the range from codes. codes: uint8. Returns int8."""
+    """Subtract `2 ** (bits - 1)` from codes, so that they are symmetric to zero. codes: uint8. Returns int8."""
     middle = 1 << (bits - 1)
     return (codes ^ middle).view(torch.int8) if bits == 8 else codes.view(torch.int8) - middle
 
 
 def groups_of_inputs(parts: Parts, ending: str, width: int, group: int) -> Tensor | None:
-    """The group of each input, [width], where inputs were quantised in the order of their activations.
+    """The group of each input, [width], int64, if inputs were assigned to groups in another order than their own.
 
-    Returns None if the part is absent, or has the groups of consecutive inputs. Raises ValueError for a group that
-    does not exist.
+    ending: ending of the name of the tensor with the groups. width: number of inputs. group: inputs per group.
+    Returns None if the tensor is absent, or assigns consecutive inputs to each group.
+    Raises ValueError for a group that does not exist.
     """
     if ending not in parts:
         return None
@@ -198,18 +210,19 @@ def groups_of_inputs(parts: Parts, ending: str, width: int, group: int) -> Tenso
 
 
 def by_output(of_groups: Tensor, order: Tensor | None) -> Tensor:
-    """Transpose numbers of groups: [groups, out] -> [out, groups].
+    """Transpose the numbers of groups: [groups, out] to [out, groups].
 
-    order: the group of each input; the result then has a number for each input, [out, in]. None for consecutive inputs.
+    order: the group of each input, [in]; the result then has one number per input, [out, in]. None if groups consist of
+        consecutive inputs.
     """
     return (of_groups if order is None else of_groups[order]).T.contiguous()
 
 
 def scales_of_blocks(scales: Tensor, shape: Sequence[int], rows: int) -> Tensor:
-    """Repeat scales that several output features share, so that each output feature has its own.
+    """Repeat scales that several output features share, so that each output feature has its own scales.
 
     scales: [..., blocks, groups], where a block is `rows` output features; or [..., blocks] for one group per row; or
-        one number for the whole matrix.
+        one scale for the whole matrix.
     shape: shape of the matrix, [..., out, in].
     Returns [..., out, groups], float32.
     """

@@ -11,7 +11,9 @@ _MAX_GROUP = 1 << 20
 
 
 class QuantizationSettings:
-    """The settings of a quantised checkpoint. Every method raises WeightsError with the setting's name.
+    """Strict reading of a quantised checkpoint's settings.
+
+    Methods raise WeightsError, with the setting's name, for a value that is not supported; `get` does not check.
 
     where: name of the object in `config.json`, for errors.
     """
@@ -20,7 +22,7 @@ class QuantizationSettings:
         self._values, self._where = values, where
 
     def choice(self, name: str, allowed: Sequence[Any], default: Any = None) -> Any:
-        """A setting that has one of several values; `default` if it is absent or null."""
+        """The value of a setting, which must be one of `allowed`; `default` if it is absent or null."""
         value = self._values.get(name)
         value = default if value is None else value
         if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
@@ -28,7 +30,7 @@ class QuantizationSettings:
         return value
 
     def group_size(self, name: str = "group_size", default: int = 128) -> int:
-        """Inputs that share a scale; -1 for all inputs."""
+        """Number of neighbouring inputs that share a scale; -1 for all inputs. `default` if it is absent or null."""
         value = self._values.get(name)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or (value != -1 and not 1 <= value <= _MAX_GROUP):
@@ -40,7 +42,7 @@ class QuantizationSettings:
         return value
 
     def pair(self, name: str, absent: tuple[int, int] | None = None) -> tuple[int, int] | None:
-        """Two positive integers. None if the setting is null, `absent` if the file does not have it."""
+        """A setting of two positive integers. None if it is null, `absent` if the file does not have it."""
         if name not in self._values:
             return absent
         value = self._values[name]
@@ -51,7 +53,7 @@ class QuantizationSettings:
         return value[0], value[1]
 
     def part(self, name: str) -> QuantizationSettings | None:
-        """The settings in an object, or None if it is absent or null."""
+        """The settings in a nested object, or None if it is absent or null."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -60,7 +62,7 @@ class QuantizationSettings:
         return QuantizationSettings(value, f"{self._where}.{name}")
 
     def parts(self, name: str) -> dict[str, QuantizationSettings]:
-        """The members of a setting whose value is an object of objects; empty if the setting is absent or null."""
+        """The settings in each member of a nested object of objects, by key; empty if it is absent or null."""
         value = self._values.get(name)
         if value is None:
             return {}
@@ -69,7 +71,7 @@ class QuantizationSettings:
         return {key: QuantizationSettings(settings, f"{self._where}.{name}.{key}") for key, settings in value.items()}
 
     def names(self, name: str) -> list[str]:
-        """A list of names; empty if it is absent or null."""
+        """A setting that is a list of names; empty if it is absent or null."""
         value = self._values.get(name)
         value = [] if value is None else value
         if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
@@ -77,7 +79,7 @@ class QuantizationSettings:
         return list(value)
 
     def refuse_unless(self, name: str, *allowed: Any) -> None:
-        """Refuse a setting that is neither absent, null nor one of `allowed`."""
+        """Raise WeightsError unless the setting is absent, null or one of `allowed`."""
         value = self._values.get(name)
         if value is not None and value not in allowed:
             only = f"only {', '.join(map(repr, allowed))}" if allowed else "it must be null or absent"
@@ -87,7 +89,7 @@ class QuantizationSettings:
         raise WeightsError(f"'{self._where}.{name}': {reason}")
 
     def get(self, name: str) -> Any:
-        """The value as the file has it; None if it is absent."""
+        """The value in the file, unchecked; None if it is absent."""
         return self._values.get(name)
 
 

@@ -16,16 +16,17 @@ from weights.quantized.parts import layout, pack
 from weights.quantized_matrix import QuantizedMatrix
 
 _INT8_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
-"""Activations of int8 weights with a scale per output feature are rounded at run time, each row with its own scale."""
+"""Settings for int8 weights with a scale per output feature: activations are rounded to int8 at run time, per token."""
 
 
 @dataclass(frozen=True)
 class Scheme:
     """How a matrix is written.
 
-    bits: bits of a code, 4, 6 or 8.
-    group: inputs that share a scale, a divisor of the width; None for one scale per output feature, with 8 bits only.
-    is_float: the codes are fp8 numbers.
+    bits: bits per code, 4, 6 or 8.
+    group: number of inputs that share a scale, a divisor of the number of inputs. None for one scale per output
+        feature, which needs 8 bits.
+    is_float: whether the codes are fp8 numbers, not integers.
     """
 
     bits: int
@@ -34,21 +35,22 @@ class Scheme:
 
     @property
     def format(self) -> str:
-        """Name of the format in `config.json`."""
+        """Name of the format in `quantization_config`, such as `pack-quantized`."""
         if self.group is not None:
             return "pack-quantized"
         return "float-quantized" if self.is_float else "int-quantized"
 
     def layout(self, shape: Sequence[int]) -> QuantizedMatrix:
-        """A matrix of this scheme on the meta device. shape: [out, in]."""
+        """A matrix of this scheme on the meta device (shapes without contents). shape: [out, in]."""
         table = TABLE if self.is_float else None
         return layout(shape, self.bits, self.group or shape[1], signed=table is None, table=table)
 
 
 def parts_of(matrix: QuantizedMatrix, scheme: Scheme) -> dict[str, Tensor]:
-    """The tensors of a matrix, by the ending of their names.
+    """The tensors that store a matrix, by the ending of their names.
 
-    matrix: [out, in], with the layout of the scheme; may be on the meta device. Scales of groups are float16 numbers.
+    matrix: [out, in], with the layout of the scheme; may be on the meta device. Scales of groups must be numbers that
+        float16 can store.
     """
     assert matrix.codes.dim() == 2 and (matrix.bits, matrix.group) == (scheme.bits, scheme.group or matrix.shape[1])
     if scheme.group is None:
@@ -66,8 +68,8 @@ def parts_of(matrix: QuantizedMatrix, scheme: Scheme) -> dict[str, Tensor]:
 def quantization_config(schemes: Mapping[str, Scheme], others: Collection[str]) -> dict[str, Any]:
     """The value of `quantization_config` in `config.json`.
 
-    schemes: by the name of the module.
-    others: names of the other modules with a matrix.
+    schemes: scheme of each quantised module, by the module's name.
+    others: names of the modules whose matrices are not quantised.
     """
     groups: dict[str, Any] = {}
     found = sorted(set(schemes.values()), key=lambda scheme: (scheme.bits, -(scheme.group or 0)))
@@ -99,10 +101,10 @@ def quantization_config(schemes: Mapping[str, Scheme], others: Collection[str]) 
 
 
 def module_patterns(modules: Collection[str], others: Collection[str]) -> Sequence[str]:
-    """Regular expressions for names of modules, which match none of the others; else the names themselves.
+    """Regular expressions, after `re:`, that match all `modules` and none of `others`.
 
-    A number between dots stands for any number. Any prefix may precede a name, because the names of a model depend on
-    the class that loads it.
+    A number in a name is replaced by any number, and any prefix may precede a name, because the names depend on the
+    class that loads the model. Where such an expression would match one of `others`, the names are listed instead.
     """
     by_pattern: dict[str, list[str]] = {}
     for module in modules:

@@ -1,1 +1,1 @@
-"""Parts of several families: reading `config.json`, building configurations, tables of tensor names."""
+"""Code that several families use: reading `config.json`, building configurations, and rules for tensor names."""

@@ -1,6 +1,6 @@
-"""Slopes of ALiBi (Press et al. 2022, arXiv:2108.12409), in the two variants that checkpoints use.
+"""Slopes of ALiBi (Press et al. 2022, arXiv:2108.12409), one per head, in the two variants that checkpoints use.
 
-The variants agree if the number of heads is a power of two.
+The variants have the same slopes if the number of heads is a power of two.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import math
 
 
 def bloom_slopes(heads: int) -> tuple[float, ...]:
-    """Slopes of BLOOM and of the paper's code.
+    """Slopes for `heads` heads as in BLOOM and in the paper's code.
 
-    They are the slopes for the largest power of two up to `heads`, then every other slope for the next power of two.
+    First come all slopes for the largest power of two that does not exceed `heads`. The remaining heads get the slopes
+    for the next power of two at the indices 0, 2, 4 and so on.
     """
     below: int = 2 ** math.floor(math.log2(heads))
     between = _geometric(2 * below)[::2]
@@ -19,14 +20,15 @@ def bloom_slopes(heads: int) -> tuple[float, ...]:
 
 
 def mpt_slopes(heads: int) -> tuple[float, ...]:
-    """Slopes of MPT: of the slopes for the next power of two, first the ones at indices 1, 3..., then at 0, 2...
+    """Slopes for `heads` heads as in MPT.
 
-    If `heads` is a power of two, all its slopes in their own order.
+    They are taken from the slopes for the next power of two: first those at the indices 1, 3, 5 and so on, then those
+    at 0, 2, 4. If `heads` is a power of two, they are the slopes for `heads` in ascending order of their indices.
     """
     above = _geometric(2 ** math.ceil(math.log2(heads)))
     return above if len(above) == heads else (*above[1::2], *above[::2])[:heads]
 
 
 def _geometric(heads: int) -> tuple[float, ...]:
-    """The powers 1 to `heads` of 2^(-8 / heads)."""
+    """Slopes for a number of heads that is a power of two: the powers 1 to `heads` of 2^(-8 / heads)."""
     return tuple(2 ** (-8 * (index + 1) / heads) for index in range(heads))

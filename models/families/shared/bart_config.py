@@ -1,7 +1,7 @@
-"""Configurations of BART and related encoder-decoders: two stacks, their embeddings, and the heads of transformers.
+"""Configurations of BART and related encoder-decoders: their stacks, embeddings and heads.
 
-Lewis et al. 2019, arXiv:1910.13461; the layers are those of Vaswani et al. 2017, arXiv:1706.03762. BART and Marian are
-post-norm; mBART, M2M100, Pegasus, Blenderbot and Whisper are pre-norm, with a norm after the last layer.
+BART and Marian are post-norm. mBART, M2M100, Pegasus, Blenderbot and Whisper are pre-norm, with a norm after the last
+layer. Sources: Lewis et al. 2019, arXiv:1910.13461; for the layers, Vaswani et al. 2017, arXiv:1706.03762.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _STACK_DEFAULTS: Mapping[str, Any] = {"layers": 12, "attention_heads": 16, "ffn_
 
 
 def bart_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
-    """The settings of a `config.json`.
+    """Typed access to the settings of a `config.json`.
 
-    defaults: defaults of the family, where they differ from those of BART. `layers`, `attention_heads` and `ffn_dim`
-        set the defaults of both stacks.
+    defaults: the family's defaults, where they differ from those of BART. `layers`, `attention_heads` and `ffn_dim`
+        are defaults for the encoder and the decoder.
     """
     sizes = {name: defaults.pop(name, default) for name, default in _STACK_DEFAULTS.items()}
     both = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sizes.items()}
@@ -54,11 +54,11 @@ def bart_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
 def refuse_variants(
     fields: Fields, *, pre_norm: bool, embedding_norm: bool, sinusoidal_positions: bool | None = None
 ) -> None:
-    """Raise ConfigError for a setting of the first releases that contradicts the family's published checkpoints.
+    """Raise ConfigError for a setting of old checkpoints with another value than this family supports.
 
-    pre_norm: sublayers have input norms, and a norm follows the last layer.
-    embedding_norm: a norm follows the embeddings.
-    sinusoidal_positions: None if no checkpoint has this setting.
+    pre_norm: whether sublayers have input norms, and a norm follows the last layer.
+    embedding_norm: whether a norm follows the embeddings.
+    sinusoidal_positions: whether positions are sinusoidal. None: `static_position_embeddings` is not checked.
     """
     fields.refuse_unless("normalize_before", pre_norm)
     fields.refuse_unless("add_final_layer_norm", pre_norm)
@@ -74,8 +74,11 @@ def bart_embedding(
     norm: NormConfig | None = None,
     vocab_size: int | None = None,
 ) -> EmbeddingConfig:
-    """Token embeddings, scaled if `scale_embedding` is true, with positions.
+    """Configuration of token embeddings with positions.
 
+    Token embeddings are multiplied by the square root of `d_model` if `scale_embedding` is true.
+
+    norm: norm after the sum of both, None for no norm.
     vocab_size: None for the value in the file.
     """
     scale = float(fields.integer("d_model") ** 0.5) if fields.flag("scale_embedding") else 1.0
@@ -85,7 +88,12 @@ def bart_embedding(
 def bart_attention(
     fields: Fields, side: str, *, causal: bool, key_bias: bool = True, bias: bool = True
 ) -> AttentionConfig:
-    """Full attention. side: `encoder` or `decoder`. bias: whether the four projections have biases."""
+    """Full attention of one stack.
+
+    side: `encoder` or `decoder`, the prefix of the settings.
+    bias: whether the projections of queries, keys, values and outputs have biases.
+    key_bias: whether the projection of keys has a bias too, if `bias` is true.
+    """
     heads = fields.integer(f"{side}_attention_heads")
     head_dim = head_width(fields.integer("d_model"), heads)
     return AttentionConfig(heads, heads, head_dim, head_dim**-0.5, causal, bias, bias and key_bias, bias, bias)
@@ -101,10 +109,11 @@ def bart_stack(
     bias: bool = True,
     attentions: Sequence[AttentionConfig] | None = None,
 ) -> StackConfig:
-    """One of the two stacks.
+    """Configuration of the encoder or the decoder. Decoder layers have cross-attention.
 
     side: `encoder` or `decoder`, the prefix of its settings.
-    pre_norm, key_bias, bias: see `refuse_variants` and `bart_attention`.
+    pre_norm: sublayers have input norms, and a norm follows the last layer. If false, norms follow the residual sums.
+    bias: whether the projections of attention have biases. key_bias: whether that of keys has one, if `bias` is true.
     attentions: self-attention of each layer, None for full attention.
     """
     norms = NormSlots(input=NORM) if pre_norm else NormSlots(residual=NORM)
@@ -130,7 +139,7 @@ def bart_stack(
 def both_stacks(
     fields: Fields, embedding: EmbeddingConfig, *, pre_norm: bool = False
 ) -> tuple[StackConfig, StackConfig]:
-    """An encoder and a decoder with equal embeddings."""
+    """Configurations of an encoder and a decoder, both with the embeddings `embedding`."""
     encoder, decoder = (bart_stack(fields, side, embedding, pre_norm=pre_norm) for side in ("encoder", "decoder"))
     return encoder, decoder
 
@@ -143,12 +152,14 @@ def bart_head(
     default_labels: int = 2,
     default_end_token_id: int | None = None,
 ) -> HeadConfig:
-    """The head of an architecture. Classification and question answering run the text through both stacks.
+    """Configuration of the head of an architecture. For classification and question answering, the text is the input
+    of both the encoder and the decoder.
 
-    start_token_id: see `ClassificationHead`.
+    start_token_id: token that precedes the text in the decoder's input for these two heads; None for the text's last
+        token.
     default_labels: number of labels if the file has none.
-    default_end_token_id: classification reads the decoder state at the last `eos_token_id`, which has this default.
-        None: it reads the state of the last token.
+    default_end_token_id: default of `eos_token_id`; classification reads the decoder's hidden state at the last token
+        with this id. None: it reads the hidden state at the last token of the text.
     """
     match architecture.partition("For")[2]:
         case "QuestionAnswering":
@@ -172,10 +183,10 @@ def bart_model(
     shared: bool = True,
     max_source_positions: int | None = None,
 ) -> ModelConfig:
-    """An encoder-decoder with a head. The positions of the decoder limit the length of a text.
+    """Configuration of an encoder-decoder with a head. The decoder's positions limit the length of a text.
 
-    shared: whether both stacks use one table of token embeddings.
-    max_source_positions: longest source text, None for the decoder's limit.
+    shared: whether encoder and decoder use one table of token embeddings.
+    max_source_positions: longest source text in tokens, None for the decoder's limit.
     """
     embedding = decoder.embedding
     assert isinstance(embedding, EmbeddingConfig) and embedding.positions is not None

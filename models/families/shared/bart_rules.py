@@ -1,4 +1,4 @@
-"""Tensor names of BART and related encoder-decoders."""
+"""Rules for the tensor names of BART and related encoder-decoders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from weights.rules import Drop, Rename, Rule, Slice
 
 TOKENS = "encoder.embedding.tokens.weight"
 PREFIX = r"(?:model\.)?"
-"""Prefix of all names except those of heads. Checkpoints without a head do not have it."""
+"""Regular expression for the prefix of all tensor names outside the head. Checkpoints without a head have no prefix."""
 _LINEAR = r"\.(weight|bias)"
 
 
 def layer_rules(prefix: str = PREFIX, norms: Literal["input", "residual"] = "residual") -> tuple[Rule, ...]:
-    """Rules for the layers of both stacks. norms: slot of the norms."""
+    """Rules for the layers of encoder and decoder.
+
+    prefix: regular expression for the prefix of tensor names.
+    norms: slot of `NormSlots` with the norms: `input` for pre-norm, `residual` for post-norm.
+    """
     layer, ours = prefix + r"(encoder|decoder)\.layers\.(\d+)\.", r"\1.layers.\2."
     return (
         *(
@@ -32,12 +36,12 @@ def layer_rules(prefix: str = PREFIX, norms: Literal["input", "residual"] = "res
 
 
 def final_norm_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
-    """Rules for the norms after the last layers."""
+    """Rules for the norms after the last layer of encoder and decoder."""
     return (Rename(prefix + r"(encoder|decoder)\.layer_norm" + _LINEAR, r"\1.final_norm.\2"),)
 
 
 def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
-    """Rules for the table of token embeddings, to which the logits are tied."""
+    """Rules for the one table of token embeddings, which encoder, decoder and logits share."""
     return (
         Rename(rf"{prefix}shared\.weight", TOKENS),
         Rename(rf"{prefix}(?:encoder|decoder)\.embed_tokens\.weight", TOKENS),
@@ -46,7 +50,10 @@ def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
 
 
 def head_rules() -> tuple[Rule, ...]:
-    """Rules for the bias of the logits and for the other heads. They drop tensors that are not used."""
+    """Rules for the bias of the logits, the classification head and the question answering head.
+
+    Unused version numbers are dropped.
+    """
     return (
         Rule("final_logits_bias", ("head.bias",), (_flatten,)),
         Rename(r"classification_head\.dense" + _LINEAR, r"head.dense.\1"),
@@ -56,7 +63,7 @@ def head_rules() -> tuple[Rule, ...]:
 
 
 def post_norm_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    """Rules for all tensors of a checkpoint with the layout of BART: post-norm, with learned positions from row 2."""
+    """Rules for all tensors of a checkpoint like BART: post-norm, with learned positions that start at row 2."""
     stack = rf"{PREFIX}(encoder|decoder)\."
     return (
         *token_rules(),
@@ -73,5 +80,5 @@ def pre_norm_rules() -> tuple[Rule, ...]:
 
 
 def _flatten(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Reshape [1, vocab] to [vocab]."""
+    """Reshape the bias of the logits from [1, vocab] to [vocab]."""
     return [tensor.flatten() for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Configurations of BERT and related encoders: post-norm layers, learned positions, and the heads of transformers.
+"""Configurations of BERT and related encoders: layers, embeddings with learned positions, and heads.
 
 Sources: Devlin et al. 2019, arXiv:1810.04805; for the layer, Vaswani et al. 2017, arXiv:1706.03762.
 """
@@ -46,9 +46,10 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 def encoder_fields(hf: Mapping[str, Any], **defaults: Any) -> Fields:
-    """The settings of an encoder. defaults: defaults of the family, where they differ from those of BERT.
+    """Typed access to the settings of an encoder.
 
-    Raises ConfigError if the settings ask for a decoder or for relative positions.
+    defaults: the family's defaults, where they differ from those of BERT.
+    Raises ConfigError if the settings describe a decoder or relative positions.
     """
     fields = Fields(hf, defaults={**_DEFAULTS, **defaults})
     fields.refuse_unless("position_embedding_type", "absolute")
@@ -71,11 +72,11 @@ def bert_embedding(
     scale: float = 1.0,
     norm: bool = True,
 ) -> EmbeddingConfig:
-    """Token, position and token type embeddings.
+    """Configuration of the sum of token, position and token type embeddings.
 
     first_position: number of leading rows of the position table that are never used.
     token_types: whether there are token types.
-    width: width of the tables, if a linear layer projects them to the hidden size.
+    width: width of the tables if a linear layer projects their sum to the hidden size, None for the hidden size.
     scale: factor of the token embeddings.
     norm: whether a norm follows the sum.
     """
@@ -98,13 +99,13 @@ def bert_attention(fields: Fields, *, qkv_bias: bool = True) -> AttentionConfig:
 
 
 def bert_layers(fields: Fields, attention: AttentionConfig | None = None) -> tuple[LayerConfig, ...]:
-    """All layers of an encoder with equal layers. attention: None for `bert_attention`."""
+    """Post-norm layers of an encoder, all equal. attention: attention of every layer, None for full attention."""
     layer = bert_layer(fields, attention or bert_attention(fields))
     return (layer,) * fields.integer("num_hidden_layers")
 
 
 def pre_norm_layers(fields: Fields) -> tuple[LayerConfig, ...]:
-    """All layers of an encoder with a norm before each sublayer."""
+    """Pre-norm layers of an encoder, all equal: a norm precedes each sublayer, and attention is full."""
     norms = NormSlots(input=bert_norm(fields))
     layer = LayerConfig(bert_attention(fields), norms, bert_feed_forward(fields), norms)
     return (layer,) * fields.integer("num_hidden_layers")
@@ -147,7 +148,12 @@ def bert_model(
     sharing: Sequence[int] = (),
     final_norm: NormConfig | None = None,
 ) -> ModelConfig:
-    """An encoder with a head. score_bias, sharing, final_norm: see `StackConfig`."""
+    """Configuration of an encoder with a head. Its longest text has as many tokens as there are learned positions.
+
+    score_bias: relative position bias of the attention scores, None for none.
+    sharing: for each layer, the index of the layer whose weights it uses; empty if every layer has weights of its own.
+    final_norm: norm after the last layer, None for none.
+    """
     assert isinstance(embedding.positions, LearnedPositions)
     return ModelConfig(
         fields.integer("hidden_size"),
@@ -161,9 +167,9 @@ def bert_model(
 
 
 def architectures(name: str) -> dict[str, tuple[CheckpointTask, ...]]:
-    """Tasks of each model class of a family, by the name of the class in transformers.
+    """Names of a family's model classes in transformers, each with the tasks that the class can do.
 
-    name: start of the class names, for example `Bert` of `BertForMaskedLM`.
+    name: start of the class names, for example `Bert` for `BertForMaskedLM`.
     """
     return {
         f"{name}Model": ("embed",),
@@ -177,10 +183,13 @@ def architectures(name: str) -> dict[str, tuple[CheckpointTask, ...]]:
 def bert_head(
     fields: Fields, architecture: str, *, masked: Activation | None = None, dense: Activation = "tanh"
 ) -> HeadConfig:
-    """The head of an architecture.
+    """Configuration of the head of an architecture, for the usual masked language model head of BERT.
 
-    masked: activation of the masked language model head, None for `hidden_act`.
-    dense: activation of the classification head.
+    architecture: class name in transformers.
+    masked: activation of the masked language model head, None for the setting `hidden_act`.
+    dense: activation of the dense layer of the classification head.
+    Raises ConfigError for a masked language model with untied logits, and for question answering with another number of
+    labels than two.
     """
     masked_head = MaskedLanguageModelHead(masked or fields.activation("hidden_act"), bert_norm(fields))
     return encoder_head(fields, architecture, masked_head, dense)
@@ -194,14 +203,14 @@ def encoder_head(
     *,
     token_dense: Mapping[str, Any] = MappingProxyType({}),
 ) -> HeadConfig:
-    """The head of an architecture, by its name.
+    """Configuration of the head of an architecture.
 
-    masked: the head of `...ForMaskedLM`.
+    architecture: class name in transformers.
+    masked: the head if the name ends with `ForMaskedLM` or `ForPreTraining`.
     dense: activation of the dense layer of the classification head.
     token_dense: settings of the dense layer in heads that classify each token; empty for no dense layer.
-    Raises ConfigError for a masked language model whose logits are tied to the token embeddings although `masked` has
-    its own table, or the other way round, and for question answering with a number of labels other than two (start and
-    end).
+    Raises ConfigError if `tie_word_embeddings` contradicts `masked`, which has its own table or none, and for question
+    answering with another number of labels than two (start and end).
     """
     match "" if architecture.endswith("Model") else architecture.rpartition("For")[2]:
         case "":

@@ -1,4 +1,4 @@
-"""Tensor names of BERT and related encoders."""
+"""Rules for the tensor names of BERT and related encoders."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ TOKENS = "encoder.embedding.tokens.weight"
 
 
 def linear(pattern: str, name: str) -> Rule:
-    """Weight and bias of a linear layer. pattern: regular expression, its name in the checkpoint."""
+    """Rule for the weight and the bias of a linear layer.
+
+    pattern: regular expression for the layer's name in the checkpoint. name: its name in the model.
+    """
     groups = re.compile(pattern).groups
     return Rename(rf"{pattern}\.(weight|bias)", rf"{name}.\{groups + 1}")
 
 
 def norm(pattern: str, name: str) -> tuple[Rule, Rule]:
-    """Weight and bias of a norm, which are `gamma` and `beta` in the first checkpoints."""
+    """Rules for the weight and the bias of a norm, which are called `gamma` and `beta` in the first checkpoints.
+
+    pattern: regular expression for the norm's name in the checkpoint. name: its name in the model.
+    """
     return (
         Rename(rf"{pattern}\.(?:weight|gamma)", f"{name}.weight"),
         Rename(rf"{pattern}\.(?:bias|beta)", f"{name}.bias"),
@@ -36,7 +42,7 @@ def norm(pattern: str, name: str) -> tuple[Rule, Rule]:
 def embedding_rules(embeddings: str, first_position: int = 0) -> tuple[Rule, ...]:
     """Rules for the embeddings of BERT.
 
-    embeddings: regular expression, their prefix in the checkpoint.
+    embeddings: regular expression for the prefix of their names in the checkpoint.
     first_position: number of leading rows of the position table that are never used and not loaded.
     """
     positions = rf"{embeddings}\.position_embeddings\.weight", "encoder.embedding.positions.weight"
@@ -50,11 +56,11 @@ def embedding_rules(embeddings: str, first_position: int = 0) -> tuple[Rule, ...
 
 
 def layer_rules(names: Mapping[str, str], norms: Literal["input", "residual"] = "residual") -> tuple[Rule, ...]:
-    """Rules for the tensors of the layers.
+    """Rules for the tensors of an encoder's layers.
 
     names: regular expressions for `query`, `key`, `value`, `output`, `attention_norm`, `up`, `down` and
         `feed_forward_norm`. Each has one group, the index of the layer.
-    norms: slot of the norms.
+    norms: slot of `NormSlots` with the norms: `input` for pre-norm, `residual` for post-norm.
     """
     layer = r"encoder.layers.\1"
     return (
@@ -66,7 +72,10 @@ def layer_rules(names: Mapping[str, str], norms: Literal["input", "residual"] = 
 
 
 def bert_layer_names(prefix: str) -> dict[str, str]:
-    """Layer names of BERT and RoBERTa, for `layer_rules`."""
+    """Regular expressions for the names of a layer's parts in BERT and RoBERTa, as `layer_rules` expects them.
+
+    prefix: regular expression for the start of the encoder's tensor names.
+    """
     layer = rf"{prefix}encoder\.layer\.(\d+)"
     return {
         **{part: rf"{layer}\.attention\.self\.{part}" for part in ("query", "key", "value")},
@@ -79,7 +88,10 @@ def bert_layer_names(prefix: str) -> dict[str, str]:
 
 
 def masked_rules(dense: str, dense_norm: str, logits: str) -> tuple[Rule, ...]:
-    """Rules for a masked language model head. Arguments: names of its dense layer, its norm and its tied logits."""
+    """Rules for a masked language model head whose logits are tied to the token embeddings.
+
+    dense, dense_norm, logits: regular expressions for the names of its dense layer, its norm and its output layer.
+    """
     return (
         linear(dense, "head.dense"),
         *norm(dense_norm, "head.norm"),
@@ -100,7 +112,10 @@ def output_rules(head: HeadConfig) -> tuple[Rule, ...]:
 
 
 def bert_head_rules(head: HeadConfig, prefix: str) -> tuple[Rule, ...]:
-    """Rules for all heads of BERT, including its pooler. prefix: start of the encoder's tensor names."""
+    """Rules for the head of a BERT checkpoint and for its pooler. Tensors that `head` does not use are dropped.
+
+    prefix: regular expression for the start of the encoder's tensor names.
+    """
     pooler, words = rf"{prefix}pooler\.dense", r"cls\.predictions"
     match head:
         case ClassificationHead():
@@ -120,7 +135,7 @@ def roberta_class_rules() -> tuple[Rule, ...]:
 
 
 def roberta_head_rules(head: HeadConfig) -> tuple[Rule, ...]:
-    """Rules for all heads of RoBERTa."""
+    """Rules for the head of a RoBERTa checkpoint. A model without a head drops the masked language model head."""
     match head:
         case ClassificationHead():
             return roberta_class_rules()

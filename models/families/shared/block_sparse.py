@@ -10,7 +10,7 @@ from models.families.shared.fields import Fields
 def block_sparse(fields: Fields, full: AttentionConfig) -> AttentionConfig:
     """The attention that `attention_type` names: block sparse (the default) or full.
 
-    full: the full attention, whose sizes and biases block sparse attention takes over.
+    full: the full attention; block sparse attention has the same heads, widths and biases.
     Raises ConfigError for another `attention_type`.
     """
     fields.refuse_unless("attention_type", "block_sparse", "original_full")

@@ -1,10 +1,10 @@
 """Build families of decoders: the language model, and the heads for embeddings, classification and question answering.
 
-In transformers these other heads are the same in every family: one matrix after the layers. Sequence classification
-applies `score` to the last token that is not padding. The others apply `score`, `classifier` or `qa_outputs` to every
-token.
+In transformers the heads other than the language model are the same in every family: one matrix after the layers.
+Sequence classification applies the matrix `score` to the last token that is not padding. Token classification and
+question answering apply `score`, `classifier` or `qa_outputs` to every token.
 
-A model whose attention is not causal is an encoder. It has no next token, and therefore only these other heads.
+A model whose attention is not causal is an encoder. It cannot generate, so it has no language model head.
 """
 
 from __future__ import annotations
@@ -54,18 +54,19 @@ def decoder_family(
     """Build a family of decoders with all heads that transformers has for it.
 
     name: name of the family.
-    stem: start of its class names in transformers.
-    config, rules: functions for the model with the language model head; see `Family`.
-    model_types: values of `model_type`, if they are not the name.
-    generating: class names with the language model head, if they are not `<stem>ForCausalLM`.
-    texts: whether transformers has a text classification head for it.
-    tokens: whether transformers has a token classification head for it.
-    answers: whether transformers has a question answering head for it.
-    prefix: regular expression, prefix of the layers in `rules`. Checkpoints without a head do not have it.
-    body: class name of the model without a head, if it is not `<stem>Model`.
-    pad_token_id: default of the family's configuration class. The classification head reads the last token that is not
-        padding.
-    refused_dtypes, gguf: see `Family`.
+    stem: start of the family's class names in transformers.
+    config, rules: build configuration and tensor rules of the model with a language model head, as in `Family`.
+    model_types: values of `model_type`; empty if the only value is `name`.
+    generating: class names of models with a language model head; empty if the only one is `<stem>ForCausalLM`.
+    texts: whether transformers has a text classification head for the family.
+    tokens: whether transformers has a token classification head for the family.
+    answers: whether transformers has a question answering head for the family.
+    prefix: regular expression with which the layers' names in `rules` start. Checkpoints without a head do not have it.
+    body: class name of the model without a head, None for `<stem>Model`.
+    pad_token_id: id of the padding token if the file states none. The classification head reads the last token that is
+        not padding; if this is None too, the last token.
+    refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
+    gguf: how GGUF files of the family are read, None if they are not supported.
     """
     body = body or f"{stem}Model"
     classes, labels, spans = (

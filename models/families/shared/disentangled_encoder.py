@@ -33,7 +33,10 @@ OURS = r"encoder.layers.\1."
 
 
 def position_kinds(hf: Mapping[str, Any]) -> tuple[str, ...]:
-    """Terms of the scores besides the contents: `c2p` (content to position), `p2c`, both or neither."""
+    """Terms that relative positions add to the attention scores, from `pos_att_type`.
+
+    `c2p` is content to position, `p2c` position to content. Raises ConfigError for other or repeated terms.
+    """
     kinds = hf.get("pos_att_type") or []
     if isinstance(kinds, str):
         kinds = [kind.strip() for kind in kinds.lower().split("|")]
@@ -56,12 +59,15 @@ def config(
     distance_norm: bool = False,
     convolution: bool = False,
 ) -> ModelConfig:
-    """The model of a `config.json`.
+    """Model configuration from the contents of a `config.json`.
 
     default_vocab: default of `vocab_size`.
     default_sizes: default hidden size, number of layers, number of heads, and intermediate size.
+    key_bias, position_key_bias: whether the projections of keys, and of the keys of distances, have biases.
+    own_projections: whether distances have projections of their own, not those of the tokens.
+    num_buckets: number of buckets of distances in each direction, None for one vector per distance.
+    distance_norm: whether the vectors of distances are normed.
     convolution: whether the first layer has a convolution in parallel.
-    The other arguments: see `DisentangledConfig` and `DistanceConfig`.
     """
     fields = Fields(hf)
     hidden, num_layers, heads, inner = (
@@ -121,7 +127,10 @@ def config(
 
 
 def rules(model: ModelConfig, hf: Mapping[str, Any], attention: Sequence[Rule]) -> Sequence[Rule]:
-    """Rules for the whole model. attention: rules for the projections of queries, keys, values and distances."""
+    """Rules for all tensors of the model.
+
+    attention: rules for the projections of queries, keys, values and distances, which differ between the versions.
+    """
     encoder = model.encoder
     assert encoder is not None and isinstance(encoder.embedding, EmbeddingConfig)
     unused = [r"mask_predictions\..*"]

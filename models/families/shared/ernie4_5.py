@@ -1,4 +1,4 @@
-"""ERNIE 4.5: LLaMA with biases everywhere or nowhere, and heads in which neighbouring dimensions rotate together."""
+"""ERNIE 4.5: LLaMA with biases everywhere or nowhere. Rotary positions rotate pairs of neighbouring dimensions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def ernie4_5_decoder(
 ) -> ModelConfig:
     """The configuration of an ERNIE 4.5 decoder.
 
-    feed_forward_of: returns the feed-forward of a layer for the layer's index.
+    feed_forward_of: returns the feed-forward of the layer with a given index.
     default_head_dim: width of a head if the file does not state it; None for `hidden_size / num_attention_heads`.
+    logit_bias: whether the logits have a bias.
     """
     head_dim, norm, bias = head_dim_of(fields, default_head_dim), rms_norm(fields), fields.flag("use_bias", False)
     rope = rope_config(fields, head_dim, pairing="interleaved")

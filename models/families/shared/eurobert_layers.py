@@ -1,4 +1,4 @@
-"""The layers of EuroBERT: LLaMA as an encoder (Boizard et al. 2025, arXiv:2503.05500)."""
+"""Configuration of EuroBERT's encoder: LLaMA with bidirectional attention (Boizard et al. 2025, arXiv:2503.05500)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ DEFAULTS = {
 
 
 def eurobert_encoder(fields: Fields) -> ModelConfig:
-    """The encoder, with the head that predicts a masked token.
+    """Configuration of the encoder with a masked language model head.
 
-    fields: has `is_causal` false, and the defaults above.
+    fields: settings in which `is_causal` is false, with `DEFAULTS` as defaults.
     """
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope, inner = rope_config(fields, head_dim), fields.integer("intermediate_size")

@@ -1,4 +1,4 @@
-"""Layers of decoders that were trained with fairseq: OPT, XGLM, BioGPT."""
+"""Configuration and rules of the layers of decoders that were trained with fairseq: OPT, XGLM, BioGPT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.families.shared.fields import Fields, head_width
 from weights.rules import Rename, Rule
 
 _NORM = NormConfig("layer", 1e-5)
-"""The published code ignores `layer_norm_eps`."""
+"""Norm of all layers. Its epsilon is fixed, because the published code ignores `layer_norm_eps`."""
 
 
 def fairseq_decoder(
@@ -32,7 +32,10 @@ def fairseq_decoder(
     vocab_size: int,
     positions: LearnedPositions | FairseqSinusoidalPositions,
 ) -> StackConfig:
-    """A pre-norm decoder, whose token embeddings are scaled unless `scale_embedding` is false."""
+    """Configuration of a pre-norm decoder with equal layers.
+
+    Token embeddings are multiplied by the square root of `hidden_size` unless the setting `scale_embedding` is false.
+    """
     head_dim, norms = head_width(hidden_size, num_heads), NormSlots(input=_NORM)
     attention = AttentionConfig(num_heads, num_heads, head_dim, head_dim**-0.5, causal=True)
     scale = hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0
@@ -44,10 +47,10 @@ def fairseq_decoder(
 
 
 def fairseq_layer_rules(decoder: str, norms: Literal["input", "residual"] = "input") -> Sequence[Rule]:
-    """Rules for the layer tensors of a decoder in the layout of fairseq.
+    """Rules for the layer tensors of a decoder with the names of fairseq.
 
     decoder: regular expression for the prefix of the decoder's tensor names. It must not contain groups.
-    norms: the slot of `NormSlots` that has the norm of each sublayer.
+    norms: slot of `NormSlots` with the norms: `input` for pre-norm, `residual` for post-norm.
     """
     layer, ours = decoder + r"layers\.(\d+)\.", r"decoder.layers.\1."
     return (

@@ -24,7 +24,7 @@ CheckpointTask = Literal[
     "embed_sparse",
     "late_interaction",
 ]
-"""A task that an architecture can do. `Task` of the messages has the same names: they know nothing of models."""
+"""A task that an architecture can do. `server.ipc.wire` repeats these names, because it must not import `models`."""
 
 DecoderStart = Literal["token", "language"]
 
@@ -36,18 +36,18 @@ class Family:
     name: the family's name for users, for example `llama`.
     model_types: values of `model_type` in `config.json`.
     architectures: supported values of `architectures` in `config.json`, each with its tasks. The default comes first.
-    config: builds the model configuration from (`config.json`, architecture). Raises ConfigError with the name of a
-        setting that is not supported.
-    rules: returns the tensor rules for (model, `config.json`, architecture).
-    decoder_start: start of the decoder of an encoder-decoder. `token`: a fixed token. `language`: the target language,
-        which a request must name if the checkpoint does not.
-    zero_if_absent: names of our parameters that are zero if a checkpoint does not have them.
-    tied_if_absent: names of our parameters that are tied to another one if a checkpoint does not have them.
-    refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
+    config: builds the model configuration from the contents of `config.json` and the architecture. Raises ConfigError
+        with the name of a setting that is not supported.
+    rules: returns the tensor rules for a model configuration, the contents of `config.json` and the architecture.
+    decoder_start: what the decoder of an encoder-decoder starts with. `token`: a fixed token. `language`: the token of
+        the target language, which a request must name if the checkpoint does not.
+    zero_if_absent: names of model parameters that are zero if a checkpoint does not have them.
+    tied_if_absent: model parameters that a checkpoint may lack, each with the parameter that is used in its place.
+    refused_dtypes: dtypes that give wrong numbers in this family, each with the reason.
     body: architecture without a head. A sentence-transformers checkpoint is loaded as this architecture. None if every
         architecture can be loaded as it is.
-    published_as: published code of the family whose checkpoints have another `model_type`, by that `model_type`.
-    gguf: how the GGUF files of the family are read, None if they are not supported.
+    published_as: code of the family's first checkpoints, by the foreign `model_type` that these checkpoints have.
+    gguf: how GGUF files of the family are read, None if they are not supported.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The FastConformer encoder (Rekesh et al. 2023, arXiv:2305.05084) of several speech models."""
+"""The FastConformer encoder (Rekesh et al. 2023, arXiv:2305.05084), which several speech models have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _NORMS = (
 
 
 def encoder_fields(hf: Mapping[str, Any], defaults: Mapping[str, Any]) -> Fields:
-    """The settings in `encoder_config`. Raises ConfigError for a value that is no object."""
+    """Typed access to the settings in `encoder_config`, with `defaults` for absent settings.
+
+    Raises ConfigError if `encoder_config` is no object.
+    """
     inner = hf.get("encoder_config") or {}
     if not isinstance(inner, dict):
         raise ConfigError("'encoder_config' must be an object")
@@ -41,7 +44,11 @@ def encoder_fields(hf: Mapping[str, Any], defaults: Mapping[str, Any]) -> Fields
 
 
 def embedding_config(encoder: Fields, dither: float = 0.0) -> LogMelSubsamplingConfig:
-    """The embedding of samples. dither: see `LogMelSubsamplingConfig`."""
+    """Configuration of the layers that turn audio samples into the encoder's input.
+
+    dither: standard deviation of the noise that is added to the samples, 0 for none.
+    Raises ConfigError unless `subsampling_factor` is a power of two from 2 to 64.
+    """
     factor = encoder.integer("subsampling_factor")
     if factor.bit_count() != 1 or not 2 <= factor <= 64:
         raise ConfigError(f"'subsampling_factor' must be a power of two from 2 to 64, not {factor}")
@@ -56,7 +63,7 @@ def embedding_config(encoder: Fields, dither: float = 0.0) -> LogMelSubsamplingC
 
 
 def layer_configs(encoder: Fields) -> tuple[ConformerLayerConfig, ...]:
-    """The layers of the encoder, which are all equal."""
+    """Configurations of the encoder's layers, which are all equal. Raises ConfigError for unsupported settings."""
     heads, bias = encoder.integer("num_attention_heads"), encoder.flag("attention_bias")
     encoder.refuse_unless("num_key_value_heads", heads)
     encoder.refuse_unless("subsampling_conv_stride", 2)
@@ -78,9 +85,9 @@ def layer_configs(encoder: Fields) -> tuple[ConformerLayerConfig, ...]:
 
 
 def encoder_rules(stack: StackConfig | None, prefix: str = "") -> tuple[Rule, ...]:
-    """Rules for an encoder, by the names of transformers and by those of NVIDIA NeMo.
+    """Rules for the encoder's tensors, with the names of transformers and with those of NVIDIA NeMo.
 
-    prefix: regular expression before `encoder`, without groups that capture.
+    prefix: regular expression for what precedes `encoder` in the names, without capturing groups.
     """
     assert stack is not None and isinstance(stack.embedding, LogMelSubsamplingConfig)
     theirs, ours = rf"{prefix}encoder\.layers\.(\d+)\.", r"encoder.layers.\1."
@@ -114,7 +121,11 @@ def encoder_rules(stack: StackConfig | None, prefix: str = "") -> tuple[Rule, ..
 
 
 def pointwise_rules(theirs: str, ours: str, group: int) -> tuple[Rule, Rule]:
-    """Rules for a convolution of size 1, which is a matrix here. group: number of the group after those of `theirs`."""
+    """Rules for a convolution with kernel size 1, which is loaded as a matrix.
+
+    theirs, ours: the convolution's name in the checkpoint (a regular expression) and in the model.
+    group: number of the first group after those of `theirs`.
+    """
     return (
         Rule(theirs + r"\.weight", (ours + ".weight",), (block_diagonal(1),)),
         Rename(theirs + r"\.(bias)", ours + rf".\{group}"),
@@ -122,7 +133,10 @@ def pointwise_rules(theirs: str, ours: str, group: int) -> tuple[Rule, Rule]:
 
 
 def _subsampling_rules(num_halvings: int, prefix: str) -> list[Rule]:
-    """Rules for the convolutions, which the published code numbers together with their activations."""
+    """Rules for the convolutions that shorten the input. Checkpoints number convolutions and activations in one list.
+
+    num_halvings: number of convolutions that halve the number of frames.
+    """
     numbers = [0, *(number for pair in range(num_halvings - 1) for number in (3 * pair + 2, 3 * pair + 3))]
     theirs, ours = rf"{prefix}encoder\.", "encoder.embedding."
     convolutions = r"subsampling\.layers|pre_encode\.conv"

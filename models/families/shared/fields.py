@@ -21,10 +21,12 @@ _MOST: Mapping[re.Pattern[str], int] = {
     re.compile(r"(^|_)layers?$|^block_count$|^full_attn_idxs$"): MAX_LAYERS,
     re.compile(r"(^|_)heads?$"): MAX_HEADS,
 }
-"""Largest value of settings by their names, where an object is made for each. Published models have at most 200 layers
-and 256 heads. Widths and numbers of experts are compared with the weights (`models.checkpoint.stored_size`)."""
+"""Largest allowed value of settings that count layers or heads, by a pattern for the setting's name.
+
+The limit bounds how many objects a `config.json` can create. Published models have at most 200 layers and 256 heads.
+Widths and numbers of experts are compared with the weights instead (`models.checkpoint.stored_size`)."""
 MAX_NUMBER, LEAST_POSITIVE = 1e15, 1e-20
-"""Range of the numbers of a configuration: their products stay finite in float32."""
+"""Largest magnitude of any number, and smallest value of a positive one. Products of two stay finite in float32."""
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -42,10 +44,14 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 
 
 class Fields:
-    """Typed access to the settings of one `config.json`. Every method raises ConfigError with the setting's name.
+    """Typed access to the settings of one `config.json`.
+
+    Methods that read a setting raise ConfigError, with the setting's name, for a value of the wrong type or range;
+    `raw` does not check. A method without a default raises ConfigError if the setting is absent or null.
 
     hf: contents of the file, with the setting names of Hugging Face transformers.
-    published_code: code of the family's first checkpoints; an `auto_map` that names only this code is accepted.
+    published_code: code of the family's first checkpoints. An `auto_map` that names only this code is accepted; any
+        other `auto_map` raises ConfigError.
     defaults: values for settings that are absent or null. They take precedence over the defaults of a method call.
     """
 
@@ -64,7 +70,7 @@ class Fields:
             rope_type(name, hf.get(name))
 
     def raw(self, name: str, absent: Any = None) -> Any:
-        """The value as the file has it, unchecked; `absent` if the file does not have the setting."""
+        """The value in the file or in `defaults`, unchecked and None for null; `absent` if neither has the setting."""
         return self._hf.get(name, absent)
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
@@ -136,7 +142,7 @@ class Fields:
             raise ConfigError(f"{name!r}: {short(value)} is not supported, {supported}")
 
     def labels(self, default: int = 2) -> int:
-        """Number of classes of a classification head."""
+        """Number of classes of a classification head: entries of `id2label`, else `num_labels`, else `default`."""
         names = self._hf.get("id2label")
         return len(names) if isinstance(names, dict) and names else self.integer("num_labels", default)
 
@@ -149,10 +155,11 @@ class Fields:
 
 
 def rope_type(name: str, settings: Any) -> str:
-    """The type of scaling of rotary positions; `default` for none.
+    """How rotary positions are scaled for long texts, one of `ROPE_TYPES`; `default` for no scaling.
 
     name: name of the setting, for error messages.
-    settings: its value, of any type.
+    settings: value of the setting, of any type.
+    Raises ConfigError for an unknown type.
     """
     described = settings if isinstance(settings, dict) else {}
     kind = described.get("rope_type", described.get("type", "default"))
@@ -163,14 +170,20 @@ def rope_type(name: str, settings: Any) -> str:
 
 
 def activation(value: Any, name: str) -> Activation:
-    """Our name of an activation function of transformers. name: the setting, for error messages."""
+    """Translate an activation's name in transformers to the name in `models`. Raises ConfigError for an unknown one.
+
+    name: name of the setting, for error messages.
+    """
     if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise ConfigError(f"{name!r}: activation {short(value)} is not supported, only {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[value]
 
 
 def head_width(hidden_size: int, num_heads: int) -> int:
-    """Width of one head if all heads together are as wide as the hidden state."""
+    """Width of one head if all heads together are as wide as the hidden state.
+
+    Raises ConfigError if `hidden_size` is not a multiple of `num_heads`.
+    """
     if hidden_size % num_heads:
         raise ConfigError(f"hidden size {hidden_size} is not a multiple of the number of heads {num_heads}")
     return hidden_size // num_heads

@@ -31,7 +31,11 @@ OURS = r"decoder.layers.\1."
 def gated_delta_decoder(
     fields: Fields, feed_forwards: Sequence[FeedForwardConfig | MixtureOfExpertsConfig]
 ) -> ModelConfig:
-    """A decoder with these feed-forwards, one per layer."""
+    """Configuration of a decoder whose layers have a gated delta rule or gated attention, by `layer_types`.
+
+    feed_forwards: one per layer.
+    Raises ConfigError for another activation than SiLU.
+    """
     # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
     head_dim, norm = head_dim_of(fields), rms_norm(fields, "rms_from_one")
@@ -60,7 +64,7 @@ def gated_delta_decoder(
 
 
 def gated_delta_config(fields: Fields, eps: float) -> GatedDeltaConfig:
-    """The gated delta rule of a layer. eps: of its norm."""
+    """Configuration of a layer's gated delta rule. eps: epsilon of its output norm."""
     return GatedDeltaConfig(
         num_key_heads=fields.integer("linear_num_key_heads"),
         key_head_dim=fields.integer("linear_key_head_dim"),
@@ -78,7 +82,7 @@ def _kinds(fields: Fields, layers: int) -> list[str]:
 
 
 def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    """Rules for all tensors but the input projections of the gated delta rule."""
+    """Rules for all tensors except the input projections of the gated delta rule."""
     return (
         _gated_queries(model, LAYER + r"self_attn\.q_proj"),
         *delta_rules(),
@@ -89,7 +93,7 @@ def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: s
 
 
 def delta_rules() -> Sequence[Rule]:
-    """Rules for the tensors of the gated delta rule but its input projections."""
+    """Rules for the tensors of the gated delta rule, except its input projections."""
     theirs, ours = LAYER + r"linear_attn\.", OURS + "mixer."
     return (
         Rename(theirs + r"conv1d\.weight", ours + "convolution.weight"),
@@ -101,7 +105,10 @@ def delta_rules() -> Sequence[Rule]:
 
 
 def _gated_queries(model: ModelConfig, theirs: str) -> Rule:
-    """Rule for a matrix in which each head of queries is followed by the head of its gate. theirs: its name."""
+    """Rule for a matrix with the rows of queries and output gates: each query head is followed by its gate.
+
+    theirs: regular expression for the matrix's name in the file, without `.weight`.
+    """
     assert model.decoder is not None
     heads = [layer.attention.num_heads for layer in model.decoder.layers if layer.attention is not None]
     names = (OURS + r"attention.query.\2", OURS + r"attention.gate.\2")
@@ -109,10 +116,11 @@ def _gated_queries(model: ModelConfig, theirs: str) -> Rule:
 
 
 def gated_delta_gguf(architecture: str, settings: Callable[[Metadata], Settings], *, reordered: bool) -> GgufFamily:
-    """How to read the GGUF files of a family with the gated delta rule.
+    """Describe how to read the GGUF files of a family with the gated delta rule.
 
     architecture: name of the family in these files.
-    settings: returns the settings that only this family has. reordered: see `gguf_gated_delta_rules`.
+    settings: returns the settings that only this family has.
+    reordered: whether the files interleave the value heads of different key heads, as those of Qwen3.5 do.
     """
 
     def rules(model: ModelConfig) -> Sequence[Rule]:
@@ -156,7 +164,11 @@ def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for the input projections of Qwen3-Next. The fused matrices interleave these parts by key head."""
+    """Rules for the input projections of Qwen3-Next.
+
+    Each fused matrix has the rows of one key head after another: for each its query, key, values and gates, or its beta
+    and decay.
+    """
     mixer, theirs, ours = delta_mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
     value_width = mixer.value_width // mixer.num_key_heads
     return (
@@ -175,7 +187,10 @@ def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def delta_mixer(model: ModelConfig) -> GatedDeltaConfig:
-    """The gated delta rule that all such layers have."""
+    """Configuration of the gated delta rule, which is the same in all layers that have one.
+
+    Raises ConfigError if no layer has one.
+    """
     assert model.decoder is not None
     mixers = [layer.mixer for layer in model.decoder.layers if isinstance(layer.mixer, GatedDeltaConfig)]
     require(len(mixers) > 0, "'layer_types' names no layer of type linear_attention")

@@ -1,4 +1,4 @@
-"""Decoders with the layers of Gemma 2: every other layer has a sliding window, and scores and logits are capped."""
+"""Decoders with the layers of Gemma 2: sliding windows in every other layer, soft caps of scores and logits."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def gemma2_decoder(
     activation: str,
     norm_slots: Sequence[Literal["input", "output"]],
 ) -> ModelConfig:
-    """A decoder, or an encoder if it is not causal.
+    """Configuration of a decoder, or of an encoder if `is_causal` is false.
 
-    hf: content of `config.json`. defaults: every size of the model that it may leave out.
-    score_cap, logit_cap: caps if the file does not have the settings. Null means no cap.
-    window: width of the windows if the file has no `sliding_window`.
+    hf: contents of `config.json`.
+    defaults: values of settings that the file may leave out.
+    score_cap, logit_cap: soft caps of scores and logits if the file lacks the settings. Null in the file means no cap.
+    window: width of the sliding windows in tokens if the file has no `sliding_window`.
     activation: activation if the file has no `hidden_activation`.
-    norm_slots: the slots of `NormSlots` that have a norm in each sublayer.
+    norm_slots: places of the norms in each sublayer: `input`, `output`.
     """
     fields = Fields({**hf, "hidden_act": hf.get("hidden_activation") or activation}, defaults=defaults)
     fields.refuse_unless("use_bidirectional_attention", False)
@@ -71,7 +72,7 @@ def gemma2_decoder(
 
 
 def _cap(hf: Mapping[str, Any], name: str, default: float) -> float | None:
-    """The bound of logits or scores that a setting states. Null is no bound; an absent setting is the default."""
+    """The soft cap of logits or scores that a setting states: None if it is null, `default` if it is absent."""
     return None if hf.get(name, default) is None else Fields(hf).positive(name, default)
 
 

@@ -1,7 +1,8 @@
 """The text part of Gemma 4, which two families of checkpoints share.
 
-Gemma 3 with a factor of each layer's result, normed values, and, in some checkpoints: layers that read the keys and
-values of earlier ones, keys that serve as values before their norms, and a vector per token for each layer.
+It is Gemma 3 with a learned factor on each layer's output and with normed attention values. Some checkpoints also have
+layers that reuse the keys and values of an earlier layer, layers whose values are their keys before the norm, and an
+additional embedding vector per token for each layer.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ _FULL_ROPE = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
 def gemma4_config(
     hf: Mapping[str, Any], multimodal: bool, *, default_max_positions: int, window: int, default_input_width: int = 0
 ) -> ModelConfig:
-    """The text part of a checkpoint.
+    """Configuration of the text part of a checkpoint.
 
     multimodal: whether `hf` describes a checkpoint with other parts besides the text part.
-    default_max_positions, window, default_input_width: defaults of `max_position_embeddings`, `sliding_window` and
-        `hidden_size_per_layer_input`; 0 for no vectors per layer.
+    default_max_positions: default of `max_position_embeddings`.
+    window: default of `sliding_window`.
+    default_input_width: default of `hidden_size_per_layer_input`, the width of the additional embedding vector of each
+        layer; 0 for none.
     """
     text = {**_DEFAULTS, **(text_settings(hf) if multimodal else hf)}
     text["hidden_act"] = text.get("hidden_activation") or "gelu_pytorch_tanh"
@@ -113,7 +116,7 @@ def gemma4_config(
 
 
 def _mixture(fields: Fields, norm: NormConfig) -> MixtureOfExpertsConfig:
-    """The experts that run in parallel to the dense feed-forward of a layer."""
+    """The mixture of experts that runs in parallel to the dense feed-forward of a layer."""
     return MixtureOfExpertsConfig(
         gated_feed_forward(fields, fields.integer("moe_intermediate_size")),
         num_experts=fields.integer("num_experts"),
@@ -123,7 +126,10 @@ def _mixture(fields: Fields, norm: NormConfig) -> MixtureOfExpertsConfig:
 
 
 def _windows(fields: Fields, default: int) -> list[int | None]:
-    """Window of each layer, None for full attention. The last layer always has full attention."""
+    """Sliding window of each layer in tokens, None for full attention. The last layer always has full attention.
+
+    default: width of the windows if the file has no `sliding_window`.
+    """
     layers, kinds = fields.integer("num_hidden_layers"), fields.raw("layer_types")
     if kinds is None:
         kinds = ["sliding_attention" if (index + 1) % 6 else "full_attention" for index in range(layers)]
@@ -164,7 +170,7 @@ def _attentions(
 
 
 def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
-    """Rotary positions of one layer type."""
+    """Rotary positions of the layers with full attention (`is_full`) or of those with a sliding window."""
     kind, theta = ("full_attention", 1000000.0) if is_full else ("sliding_attention", 10000.0)
     stated = text.get("rope_parameters")
     settings = {
@@ -176,13 +182,14 @@ def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
 
 
 def head_shapes(fields: Fields, windows: Sequence[int | None], full_heads: int) -> list[tuple[int, int]]:
-    """Width and number of the key-value heads of each layer.
+    """Head width and number of key-value heads of each layer.
 
     Published files have separate settings for layers with full attention. transformers 5 writes `per_layer_config`
     instead: an object with the index of a layer as key and the settings in which this layer differs as value.
 
-    windows: window of each layer, None for full attention.
-    full_heads: key-value heads of layers with full attention in published files.
+    windows: sliding window of each layer, None for full attention.
+    full_heads: number of key-value heads of layers with full attention, for published files.
+    Raises ConfigError for a `per_layer_config` of another form.
     """
     head_dim, kv_heads = fields.integer("head_dim", 256), fields.integer("num_key_value_heads", 4)
     by_layer = fields.raw("per_layer_config")
@@ -204,7 +211,11 @@ def head_shapes(fields: Fields, windows: Sequence[int | None], full_heads: int) 
 def gemma4_rules(
     model: ModelConfig, hf: Mapping[str, Any], architecture: str, multimodal: bool, other_parts: str
 ) -> Sequence[Rule]:
-    """Rules for the text part. other_parts: regular expression, names of the parts that are not served."""
+    """Rules for the tensors of the text part.
+
+    multimodal: whether the checkpoint has other parts.
+    other_parts: regular expression for the names of these parts, whose tensors are dropped.
+    """
     text = (
         *layer_input_rules(model),
         *_mixture_rules(model),
@@ -215,7 +226,7 @@ def gemma4_rules(
 
 
 def _mixture_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for layers with a dense feed-forward and experts side by side."""
+    """Rules for layers in which a dense feed-forward and experts run in parallel; none for models without experts."""
     assert model.decoder is not None
     sums = [
         layer_config.feed_forward
@@ -255,7 +266,10 @@ def _mixture_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for vectors per layer, and for layers that read the keys and values of another one."""
+    """Rules for the additional embedding vectors, and for layers that reuse another layer's keys and values.
+
+    An additional embedding vector is one vector per token for each layer.
+    """
     assert model.decoder is not None
     layer, ours = r"model\.layers\.(\d+)\.", r"decoder.layers.\1."
     readers = [
@@ -276,15 +290,15 @@ def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def text_part_rules(text: Sequence[Rule], other_parts: str) -> Sequence[Rule]:
-    """Rules for a checkpoint with other parts besides the text part.
+    """Rules for a checkpoint with other parts besides the text part, from the rules `text` for the text part alone.
 
-    other_parts: regular expression, names of the parts that are not served.
+    other_parts: regular expression for the names of the other parts, whose tensors are dropped.
     """
     return (*renamed(text, r"model\.", r"model\.language_model\."), Drop(rf"(?:model\.)?(?:{other_parts})\..*"))
 
 
 def _numbers(layers: Sequence[int]) -> str:
-    """Regular expression that matches the numbers of these layers."""
+    """Regular expression that matches the indices of these layers; it matches no index for an empty list."""
     return "|".join(map(str, layers)) or "none"
 
 
@@ -292,7 +306,10 @@ def _numbers(layers: Sequence[int]) -> str:
 
 
 def layer_input_gguf_settings(of: Metadata) -> Settings:
-    """Settings in GGUF files of vectors per layer, windows, and layers that read earlier keys and values."""
+    """Settings for `config.json` about windows, shared keys and values, and additional vectors, from GGUF metadata.
+
+    The additional vectors are one embedding vector per token for each layer (`hidden_size_per_layer_input`).
+    """
     sliding, cap = of.by_layer("attention.sliding_window_pattern"), of.optional("final_logit_softcapping")
     width = of.integer("embedding_length_per_layer_input", 0)
     rows = {"vocab_size_per_layer_input": of.rows("per_layer_token_embd.weight")} if width else {}
@@ -309,7 +326,7 @@ def layer_input_gguf_settings(of: Metadata) -> Settings:
 
 
 def layer_input_gguf_rules() -> Sequence[Rule]:
-    """Rules for GGUF files with vectors per layer."""
+    """Rules for the additional embedding vectors of each layer in GGUF files."""
     layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
     return (
         Rename(layer + r"inp_gate\.weight", ours + "input_gate.weight"),
@@ -324,7 +341,7 @@ def layer_input_gguf_rules() -> Sequence[Rule]:
 def gemma4_gguf_settings(of: Metadata) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    Heads of layers with full attention can differ from those of layers with a window, in width and in number.
+    Layers with full attention can have another head width and another number of heads than layers with a window.
     """
     common, heads = layer_input_gguf_settings(of), of.by_layer("attention.head_count_kv")
     full = [layer for layer, kind in enumerate(common["layer_types"]) if kind == "full_attention"]
@@ -362,7 +379,7 @@ def gemma4_gguf_settings(of: Metadata) -> Settings:
 
 
 def gemma4_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules that give tensors of Gemma 4 in GGUF files the names of the parameters."""
+    """Rules for the tensors of Gemma 4 in GGUF files."""
     assert model.decoder is not None
     layer, ours = r"blk\.(\d+)\.", r"decoder.layers.\1."
     rules = (*layer_input_gguf_rules(), Rename(layer + r"layer_output_scale\.weight", ours + "output_scale"))

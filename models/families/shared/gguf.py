@@ -1,8 +1,8 @@
-"""How the GGUF files of a family are read: their settings, and tensors that are not stored as in the other families.
+"""How a family reads its GGUF files: their settings, and the tensors that are stored differently in this family.
 
 `Metadata` has the settings of a file under the names of GGUF; a family returns them under the names of Hugging Face
-transformers. Some settings are not in the metadata and are derived from the tensors: biases, a tied output matrix, the
-number of rows of a table. Imports no torch.
+transformers. Some settings are not in the metadata and are derived from the tensors: whether there are biases, whether
+the output matrix is tied, and the row count of a table. Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from weights.rules import Drop, LayoutChange, Rule, Split
 
 Settings = dict[str, Any]
 INPUT_NORM_AFTER_ATTENTION: Mapping[str, str] = {"post_attention_norm": "feed_forward_norms.input"}
-"""For families without an output norm of attention: the file's `post_attention_norm` is their norm before the
-feed-forward."""
+"""`GgufFamily.norms` of families whose attention has no output norm: the file's `post_attention_norm` is the norm
+before the feed-forward."""
 _MAX_PREDICTION_LAYERS = 8
 
 
 @dataclass(frozen=True)
 class GgufFamily:
-    """The GGUF files of one family.
+    """How the GGUF files of one family are read.
 
-    settings: builds the contents of `config.json` from the metadata, by `general.architecture`.
-    applies: whether a file of these architectures is of this family. Several families share the architecture `llama`.
-    rules: rules for the tensors whose names or layouts differ from those of `models.checkpoint.gguf_rules`.
-    norms: our name of a norm, by its name in the file, where the file's name means another norm than in most families.
-    fused_gate: whether one tensor has the gate and up matrices, in files that have no tensor of the gate.
+    settings: functions that build the contents of `config.json` from the metadata, by the value of
+        `general.architecture` in the file.
+    applies: whether a file with one of these values belongs to this family. Several families share the value `llama`.
+    rules: returns rules for the tensors whose names or layouts differ from those of `models.checkpoint.gguf_rules`.
+    norms: names of norms in the model by their names in the file, for names that mean another norm in most families.
+    fused_gate: whether one tensor has the gate and up matrices in files without a tensor for the gate.
     """
 
     settings: Mapping[str, Callable[[Metadata], Settings]]
@@ -43,7 +44,11 @@ class GgufFamily:
 
 
 def decoder_settings(of: Metadata, **more: Any) -> Settings:
-    """Settings for `config.json` that every decoder has, from GGUF metadata. more: further settings to add."""
+    """Settings for `config.json` that every decoder has, from GGUF metadata.
+
+    more: further settings to add.
+    Raises GgufError if values have another width than keys.
+    """
     heads = of.integer("attention.head_count")
     if of.integer("attention.value_length", of.head_dim) != of.head_dim:
         raise of.error("attention.value_length", "differs from the length of keys, which is not supported")
@@ -62,14 +67,18 @@ def decoder_settings(of: Metadata, **more: Any) -> Settings:
 
 
 def _dense_width(of: Metadata) -> Settings:
-    """Width of the dense feed-forwards, which a mixture of experts may not have."""
+    """The setting `intermediate_size`; empty for a mixture of experts whose file does not state a dense width."""
     if num_experts(of) and of.optional("feed_forward_length") is None:
         return {}
     return {"intermediate_size": of.integer("feed_forward_length")}
 
 
 def rotary_settings(of: Metadata, **more: Any) -> Settings:
-    """Settings for `config.json` of a decoder that rotates whole heads. more: further settings to add."""
+    """Settings for `config.json` of a decoder whose rotary positions apply to whole heads, from GGUF metadata.
+
+    more: further settings to add.
+    Raises GgufError if the file states that they apply to a part of each head.
+    """
     if of.integer("rope.dimension_count", of.head_dim) != of.head_dim:
         raise of.error("rope.dimension_count", "is not the width of a head, which is not supported")
     theta = of.number("rope.freq_base", 10000.0)
@@ -78,7 +87,10 @@ def rotary_settings(of: Metadata, **more: Any) -> Settings:
 
 
 def partly_rotary_settings(of: Metadata, **more: Any) -> Settings:
-    """Settings for `config.json` of a decoder that rotates a part of each head. more: further settings to add."""
+    """Settings for `config.json` of a decoder whose rotary positions apply to a part of each head, from GGUF metadata.
+
+    more: further settings to add.
+    """
     width = of.integer("rope.dimension_count", of.head_dim)
     theta = of.number("rope.freq_base", 10000.0)
     settings = decoder_settings(of, rope_theta=theta, partial_rotary_factor=width / of.head_dim, **more)
@@ -87,22 +99,25 @@ def partly_rotary_settings(of: Metadata, **more: Any) -> Settings:
 
 
 def rms_eps(of: Metadata) -> Settings:
-    """The setting of RMS norms."""
+    """The setting `rms_norm_eps` for `config.json`, from GGUF metadata."""
     return {"rms_norm_eps": of.number("attention.layer_norm_rms_epsilon")}
 
 
 def layer_eps(of: Metadata) -> float:
-    """The epsilon of layer norms, whose setting has several names."""
+    """The epsilon of layer norms, from GGUF metadata. Families call this setting differently in `config.json`."""
     return of.number("attention.layer_norm_epsilon")
 
 
 def sliding_window(of: Metadata) -> int | None:
-    """The sliding window, None for full attention, which some files write as zero."""
+    """Width of the sliding window in tokens. None for full attention, which some files write as 0."""
     return of.integer("attention.sliding_window", 0) or None
 
 
 def layer_types(of: Metadata, period: int = 4) -> list[str]:
-    """Attention of each layer. period: every such layer has full attention in files that do not state it."""
+    """Attention of each layer: `sliding_attention` or `full_attention`.
+
+    period: in a file without `sliding_window_pattern`, every `period`-th layer has full attention.
+    """
     pattern = of.by_layer("attention.sliding_window_pattern")
     if not all(isinstance(flag, bool) for flag in pattern):
         period = of.integer("attention.sliding_window_pattern", period)
@@ -111,9 +126,9 @@ def layer_types(of: Metadata, period: int = 4) -> list[str]:
 
 
 def with_ropes_by_type(of: Metadata, settings: Settings) -> Settings:
-    """Settings whose layers with a sliding window have a rotary base of their own, and no scaling.
+    """Give the layers with a sliding window a separate rotary base without scaling, from GGUF metadata.
 
-    settings: those of `rotary_settings`.
+    settings: settings that `rotary_settings` returned. In the result, `rope_parameters` has both bases by layer type.
     """
     others = {name: value for name, value in settings.items() if name not in ("rope_theta", "rope_scaling")}
     full = {"rope_theta": settings["rope_theta"], **settings.get("rope_scaling", {"rope_type": "default"})}
@@ -122,7 +137,7 @@ def with_ropes_by_type(of: Metadata, settings: Settings) -> Settings:
 
 
 def num_experts(of: Metadata) -> int:
-    """Number of experts, 0 for a dense model."""
+    """Number of experts per layer, 0 for a dense model."""
     return of.integer("expert_count", 0)
 
 
@@ -137,12 +152,12 @@ def qwen_experts(of: Metadata) -> Settings:
 
 
 def has_bias(of: Metadata, matrix: str) -> bool:
-    """Whether a matrix has a bias in any layer. matrix: its name without the prefix of the layer."""
+    """Whether a matrix has a bias in any layer. matrix: its name without the layer's prefix, such as `attn_q`."""
     return bool(of.layers_with(f"{matrix}.bias"))
 
 
 def prediction_layers(model: ModelConfig) -> Rule:
-    """Rule for the layers that only predict further tokens, which are not served."""
+    """Rule that drops the layers for multi-token prediction, which follow the decoder layers and are not used."""
     assert model.decoder is not None
     first = len(model.decoder.layers)
     numbers = "|".join(str(first + index) for index in range(_MAX_PREDICTION_LAYERS))
@@ -150,7 +165,7 @@ def prediction_layers(model: ModelConfig) -> Rule:
 
 
 def routed_experts(of: Metadata) -> Settings:
-    """Settings for `config.json` about experts behind DeepSeek's router, which several families have."""
+    """Settings for `config.json` about mixtures of experts with DeepSeek's router, from GGUF metadata."""
     return {
         "n_routed_experts": of.integer("expert_count"),
         "num_experts_per_tok": of.integer("expert_used_count"),
@@ -165,7 +180,10 @@ def routed_experts(of: Metadata) -> Settings:
 
 
 def _expert_width(of: Metadata) -> int:
-    """Intermediate size of an expert from the shape of its tensors, for older files whose metadata lacks it."""
+    """Intermediate size of an expert from the shape of its tensors, for older files whose metadata lacks it.
+
+    Raises GgufError if there is no such tensor.
+    """
     tensors = of.gguf.tensors.items()
     found = [tensor.shape for name, tensor in tensors if name.endswith(".ffn_gate_exps.weight")]
     if not found or len(found[0]) != 3:
@@ -183,7 +201,7 @@ def fused_gate_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def unstack(count: int) -> LayoutChange:
-    """Split [count, out, in] into matrices [out, in]."""
+    """Layout change that splits a tensor [count, out, in] into `count` matrices [out, in]."""
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
         results: list[Any] = []
@@ -197,9 +215,10 @@ def unstack(count: int) -> LayoutChange:
 
 
 def query_scalar(of: Metadata, largest: int) -> int:
-    """Divisor of the scores of Gemma, squared: the width of a head, except in the largest model of a generation.
+    """Gemma's setting `query_pre_attn_scalar`: attention scores are divided by its square root.
 
-    The metadata lacks it. Source: `llama-model.cpp` of https://github.com/ggml-org/llama.cpp.
+    It is missing in GGUF metadata. It is the head width, except in the largest model of a generation, where it is the
+    hidden size divided by the number of heads. Source: `llama-model.cpp` of https://github.com/ggml-org/llama.cpp.
 
     largest: number of layers of the largest model.
     """
@@ -209,9 +228,13 @@ def query_scalar(of: Metadata, largest: int) -> int:
 
 
 def encoder_settings(of: Metadata, model_type: str, architecture: str) -> Settings:
-    """Settings for `config.json` of BERT, or of NomicBERT, which rotates heads instead of adding learned positions.
+    """Settings for `config.json` of an encoder like BERT, from GGUF metadata.
 
-    RoBERTa and XLM-RoBERTa have the same layers as BERT. Their files leave out the unused rows of the position table.
+    Files without a table of learned positions have rotary positions (NomicBERT). Files of RoBERTa and XLM-RoBERTa leave
+    out the unused rows of the position table, so they are read like files of BERT.
+
+    model_type, architecture: values for `config.json`.
+    Raises GgufError for a file with a classification head.
     """
     if any(of.has(name) for name in ("cls.weight", "cls.output.weight")):
         raise GgufError(f"{of.gguf.name!r} has a classification head, which is not supported in GGUF files")
@@ -232,10 +255,10 @@ def encoder_settings(of: Metadata, model_type: str, architecture: str) -> Settin
 
 
 def paired_neighbours(model: ModelConfig) -> Sequence[Rule]:
-    """Rules that reorder the projections of queries and keys, which llama.cpp stores for another kind of rotation.
+    """Rules that reorder the projections of queries and keys for the pairing of rotary positions in the model.
 
-    In its files neighbouring dimensions of a head rotate together. Our models rotate dimension `i` with
-    `i + head_dim / 2`, as the original checkpoints do.
+    In files of llama.cpp rotary positions rotate pairs of neighbouring dimensions. In the model, as in the original
+    checkpoints, dimension `i` of a head forms a pair with dimension `i + head_dim / 2`.
     """
     stack, side = (model.encoder, "encoder") if model.decoder is None else (model.decoder, "decoder")
     assert stack is not None
@@ -248,7 +271,7 @@ def paired_neighbours(model: ModelConfig) -> Sequence[Rule]:
 
 
 def _halves(heads: int) -> LayoutChange:
-    """Reorder each head so that dimension `i` rotates with `i + head_dim / 2`, not with its neighbour."""
+    """Layout change that moves the pairs of neighbouring rows of each head to the rows `i` and `i + head_dim / 2`."""
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
         (tensor,) = tensors

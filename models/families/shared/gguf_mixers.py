@@ -1,6 +1,6 @@
-"""Rules for the tensors of mixers in GGUF files: state spaces, gated delta rule, short convolutions.
+"""Rules for the mixers of GGUF files, which replace attention: state spaces, gated delta rules, short convolutions.
 
-Layouts: the package `conversion` of https://github.com/ggml-org/llama.cpp.
+Source of the layouts: the package `conversion` of https://github.com/ggml-org/llama.cpp.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ LAYER, OURS = r"blk\.(\d+)\.", r"decoder.layers.\1.mixer."
 
 
 def as_log(tensors: Sequence[Any]) -> Sequence[Any]:
-    """The logarithm of decays, of which the files have the negative."""
+    """Turn the stored negative decays into the logarithms of the decays, as a vector."""
     return [(-tensor).log().flatten() for tensor in tensors]
 
 
 def flat(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Join all dimensions. The files have columns or matrices for some vectors."""
+    """Flatten tensors to vectors, because the files store some vectors as columns or matrices."""
     return [tensor.flatten() for tensor in tensors]
 
 
 def as_kernel(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Kernels of a convolution, one per channel: [channels, width] to [channels, 1, width]."""
+    """Reshape the kernels of a depthwise convolution from [channels, width] to [channels, 1, width]."""
     return [tensor.unflatten(0, (tensor.shape[0], 1)) for tensor in tensors]
 
 
 def convolution_rule(theirs: str) -> Rule:
     """Rule for the weight of a mixer's convolution.
 
-    theirs: regular expression for the tensor's name in the file, between the prefix of the layer and `.weight`.
+    theirs: regular expression for the part of the tensor's name between the layer's prefix and `.weight`.
     """
     return Rule(LAYER + rf"{theirs}\.weight", (OURS + "convolution.weight",), (as_kernel,))
 
 
 def gguf_state_space_rules() -> Sequence[Rule]:
-    """Rules for selective state spaces (Mamba-2)."""
+    """Rules for the tensors of selective state spaces (Mamba-2)."""
     return (
         Rename(LAYER + r"ssm_in\.(weight|bias)", OURS + r"input.\2"),
         convolution_rule("ssm_conv1d"),
@@ -52,7 +52,7 @@ def gguf_state_space_rules() -> Sequence[Rule]:
 
 
 def gguf_short_convolution_rules() -> Sequence[Rule]:
-    """Rules for gated short convolutions (LFM2)."""
+    """Rules for the tensors of gated short convolutions (LFM2)."""
     return (
         Rename(LAYER + r"shortconv\.in_proj\.(weight|bias)", OURS + r"input.\2"),
         convolution_rule(r"shortconv\.conv"),
@@ -62,11 +62,13 @@ def gguf_short_convolution_rules() -> Sequence[Rule]:
 
 
 def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Sequence[Rule]:
-    """Rules for the gated delta rule.
+    """Rules for the tensors of the gated delta rule.
 
-    reordered: whether the value heads of the file are in the order of Qwen3.5. Several value heads share one key head.
-        The checkpoint has the value heads of one key head next to each other. The file has the first value head of each
-        key head, then the second one of each, and so on.
+    Several value heads share one key head. In the model, the value heads of one key head are next to each other.
+
+    mixer: configuration of the gated delta rule.
+    reordered: whether the file has the first value head of every key head, then the second value head of every key
+        head, and so on (Qwen3.5). If false, its order is that of the model.
     """
     keys, values = mixer.num_key_heads, mixer.num_value_heads // mixer.num_key_heads
     width, qk = mixer.value_head_dim, 2 * mixer.key_width
@@ -110,9 +112,9 @@ def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Seque
 
 
 def _grouped_heads(keys: int, values: int, width: int) -> LayoutChange:
-    """Put the rows of the value heads of each key head together.
+    """Layout change that reorders rows so that the value heads of each key head are next to each other.
 
-    keys: number of key heads. values: value heads of each key head. width: width of a value head.
+    keys: number of key heads. values: number of value heads per key head. width: number of rows per value head.
     """
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -123,7 +125,10 @@ def _grouped_heads(keys: int, values: int, width: int) -> LayoutChange:
 
 
 def _grouped_columns(keys: int, values: int, width: int) -> LayoutChange:
-    """Put the columns of the value heads of each key head together. Arguments: see `_grouped_heads`."""
+    """Layout change that reorders columns so that the value heads of each key head are next to each other.
+
+    keys: number of key heads. values: number of value heads per key head. width: number of columns per value head.
+    """
     order = [value * keys + key for key in range(keys) for value in range(values)]
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:

@@ -1,6 +1,7 @@
-"""GLM-4: LLaMA with biases of queries, keys and values, and one matrix for gate and values.
+"""GLM-4: LLaMA with biases of queries, keys and values.
 
-Half of each head rotates.
+One tensor holds the gate and up matrices of the feed-forward. Rotary positions apply to half of each head, in pairs of
+neighbouring dimensions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PAD_TOKEN_ID = 151329
 
 
 def glm_decoder(fields: Fields, norm_slots: Sequence[Literal["input", "output"]]) -> ModelConfig:
-    """The configuration of a GLM-4 decoder. norm_slots: the slots of `NormSlots` that have a norm in each sublayer."""
+    """Configuration of a GLM-4 decoder. norm_slots: places of the norms in each sublayer: `input`, `output`."""
     return uniform_decoder(
         fields,
         gated_feed_forward(fields),

@@ -1,4 +1,7 @@
-"""Tensor names of the layers of GPT and GPT-2, with fused projections and matrices of shape [in, out]."""
+"""Rules for the layer tensors of GPT and GPT-2.
+
+One tensor holds the projections of queries, keys and values. Matrices have the shape [in, out].
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from weights.rules import Drop, Rename, Rule, Split, Transpose, split, transpose
 def layer_rules(norms: Literal["input", "residual"]) -> Sequence[Rule]:
     """Rules for the layer tensors of GPT and GPT-2.
 
-    norms: the slot of `NormSlots` that has the norm of each sublayer.
+    norms: slot of `NormSlots` with the norms: `input` for pre-norm (GPT-2), `residual` for post-norm (GPT).
     """
     layer, ours = r"(?:transformer\.)?h\.(\d+)\.", r"decoder.layers.\1."
     fused = [rf"{ours}attention.{part}" for part in ("query", "key", "value")]

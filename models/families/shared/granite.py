@@ -1,4 +1,4 @@
-"""Granite: LLaMA whose embeddings, scores, sublayer results and logits have factors of their own."""
+"""Granite: LLaMA that scales embeddings, attention scores, sublayer results and logits by factors in the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weights.gguf.metadata import Metadata
 
 
 def granite_decoder(fields: Fields, feed_forward: FeedForwardConfig | MixtureOfExpertsConfig) -> ModelConfig:
-    """A decoder whose layers all have this feed-forward."""
+    """Configuration of a Granite decoder. feed_forward: feed-forward of every layer."""
     bias = fields.flag("attention_bias", False)
     return uniform_decoder(
         fields,
@@ -25,7 +25,7 @@ def granite_decoder(fields: Fields, feed_forward: FeedForwardConfig | MixtureOfE
 
 
 def granite_gguf_settings(of: Metadata) -> Settings:
-    """The settings that GGUF files of all Granite models have."""
+    """Settings for `config.json` that all Granite models have, from GGUF metadata."""
     return {
         "attention_multiplier": of.number("attention.scale", 1.0),
         "embedding_multiplier": of.number("embedding_scale", 1.0),
@@ -37,5 +37,5 @@ def granite_gguf_settings(of: Metadata) -> Settings:
 
 
 def shared_width(of: Metadata) -> int:
-    """Width of the expert for every token in a GGUF file, 0 for none."""
+    """Width of the shared expert, which processes every token, from GGUF metadata; 0 without a shared expert."""
     return of.integer("expert_shared_feed_forward_length", 0)

@@ -1,4 +1,4 @@
-"""Mixtures of experts of Granite, with an optional expert for every token."""
+"""Mixtures of experts of Granite, with an optional shared expert, which processes every token."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from weights.rules import Rename, Rule, Split
 
 
 def granite_experts(fields: Fields) -> MixtureOfExpertsConfig:
-    """The experts of every layer. A `shared_intermediate_size` of 0 stands for no expert for every token.
+    """The mixture of experts of every layer. It has no shared expert if `shared_intermediate_size` is 0.
 
-    fields: has a default for every size that `config.json` may leave out.
+    fields: settings with defaults for all sizes that `config.json` may leave out.
     """
     shared = fields.integer("shared_intermediate_size", least=0)
     return MixtureOfExpertsConfig(

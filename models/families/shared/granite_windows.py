@@ -1,6 +1,7 @@
-"""Granite with sliding windows and attention sinks. Each layer may have a rotary base of its own.
+"""Granite with sliding windows and attention sinks.
 
-Three of four layers have a window. A base of 0 stands for a layer without positions.
+By default three of four layers have a window. Each layer may have a different rotary base; a base of 0 stands for a
+layer without positions.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ def windowed_granite_decoder(
     window: int,
     default_tied: bool,
 ) -> ModelConfig:
-    """A decoder whose layers all have this feed-forward.
+    """Configuration of a Granite decoder with sliding windows.
 
-    fields: has a default for every size of the model that `config.json` may leave out.
-    window: width of the windows if the file has no `sliding_window`.
-    default_tied: see `rotary_decoder`.
+    fields: settings with defaults for all sizes that `config.json` may leave out.
+    feed_forward: feed-forward of every layer.
+    window: width of the windows in tokens if the file has no `sliding_window`.
+    default_tied: whether logits use the token embeddings if the file has no `tie_word_embeddings`.
     """
     norm, head_dim, bias = rms_norm(fields), head_dim_of(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)
@@ -72,7 +74,8 @@ def _windows(fields: Fields, absent: int) -> list[int | None]:
 def _ropes(fields: Fields, rope: RopeConfig) -> list[RopeConfig | None]:
     """Rotary positions of each layer: `rope` with the layer's base from `layer_rope_theta`; None for a base of 0.
 
-    Raises ConfigError unless the setting is absent or a list with one number per layer.
+    Without this setting, all layers have `rope`. Raises ConfigError unless it is a list of one number of at least 0 per
+    layer.
     """
     layers, bases = fields.integer("num_hidden_layers"), fields.raw("layer_rope_theta")
     if bases is None:

@@ -1,4 +1,4 @@
-"""What the Hunyuan decoders share: the stretched base of their rotary positions, and the norms of their heads."""
+"""Common parts of the Hunyuan decoders: the rotary base for long texts, and the rules for norms of queries and keys."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ HEAD_NORM_RULES = (
 
 
 def with_stretched_base(fields: Fields, hf: Mapping[str, Any], head_dim: int) -> Fields:
-    """The settings with `alpha` in the base of the rotary positions.
+    """The settings with `alpha` included in the rotary base; `fields` unchanged for scaling without `alpha`.
 
-    Checkpoints call this scaling `dynamic`, but with `alpha` it does not depend on the length of the text.
+    Checkpoints call this scaling `dynamic`, but with `alpha` it does not depend on the length of the text. The base is
+    multiplied by `alpha ** (head_dim / (head_dim - 2))`.
     """
     where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
     settings = fields.raw(where)

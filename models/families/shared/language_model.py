@@ -1,4 +1,4 @@
-"""A decoder with a language model head: its configuration, and the tensors of tokens and head."""
+"""Decoders with a language model head: their configuration, and rules for the token embeddings and the head."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ def language_model(
     default_tied: bool,
     logit_bias: bool = False,
 ) -> ModelConfig:
-    """A model with one decoder and a language model head. The decoder's embedding determines the vocabulary size.
+    """Configuration of a decoder with a language model head. The decoder's embedding determines the vocabulary size.
 
+    max_positions: longest text in tokens, None for no limit.
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
+    logit_bias: whether the logits have a bias.
     """
     assert isinstance(decoder.embedding, EmbeddingConfig)
     return ModelConfig(
@@ -33,7 +35,7 @@ def language_model(
 def token_rules(model: ModelConfig, tokens: str, head: str = "lm_head") -> tuple[Rule, ...]:
     """Rules for the token embeddings and the head, which are one tensor if they are tied.
 
-    tokens, head: regular expressions, names in the checkpoint without `.weight`.
+    tokens, head: regular expressions for the names of both in the checkpoint, without `.weight`.
     """
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     ours = "decoder.embedding.tokens.weight"

@@ -27,10 +27,10 @@ from weights.gguf.rope import rope_scaling
 from weights.rules import Drop, LayoutChange, Rename, Rule
 
 _SIGMOID = 2
-"""Number of the sigmoid among the functions that weigh experts in GGUF files."""
+"""Value of `expert_gating_func` in GGUF files for routers with sigmoid scores."""
 _DIGITS_OF_SCALE = 6
 _LATENT_NORM = NormConfig("rms", 1e-6, bias=False)
-"""The published code gives the norms of the latent vectors this epsilon, and not `rms_norm_eps`."""
+"""Norm of the latent vectors. Its epsilon is fixed in the published code and does not follow `rms_norm_eps`."""
 
 
 def latent_layers(
@@ -42,11 +42,14 @@ def latent_layers(
     *,
     default_query_rank: int,
 ) -> list[LayerConfig]:
-    """All layers of a decoder.
+    """All layers of a decoder: the first `first_k_dense_replace` are dense, the others have mixtures of experts.
 
-    fields: has a default for every size of the model that `config.json` may leave out.
+    fields: settings with defaults for all sizes that `config.json` may leave out.
+    rope: rotary positions of the part of queries and keys that has positions.
     norm: norm before each sublayer.
-    rope, query_scale, default_query_rank: see `latent_attention`.
+    router: router of the experts.
+    query_scale: scale of queries by position, None for none.
+    default_query_rank: width of the latent vector of queries if the file has no `q_lora_rank`.
     """
     fields.refuse_unless("mlp_bias", False)
     dense_layers = fields.integer("first_k_dense_replace", least=0)
@@ -73,12 +76,13 @@ def latent_layers(
 def latent_attention(
     fields: Fields, rope: RopeConfig, query_scale: QueryScale | None = None, *, default_query_rank: int
 ) -> LatentAttentionConfig:
-    """The attention of every layer.
+    """Configuration of latent attention, the same in every layer.
 
-    fields: has a default for every size of the model that `config.json` may leave out.
-    rope: rotary positions of the rotating part of queries and keys.
-    query_scale: see `AttentionConfig`.
-    default_query_rank: `q_lora_rank` if the file has none. Null means queries without a latent vector.
+    fields: settings with defaults for all sizes that `config.json` may leave out.
+    rope: rotary positions of the part of queries and keys that has positions.
+    query_scale: scale of queries by position, None for none.
+    default_query_rank: width of the latent vector of queries if the file has no `q_lora_rank`. Null in the file means
+        that queries are projected without a latent vector.
     """
     heads = fields.integer("num_attention_heads")
     # The published code computes keys and values for each query head.
@@ -105,7 +109,10 @@ def latent_attention(
 
 
 def _score_factor(fields: Fields) -> float:
-    """Factor of the scores with scaled positions, from `mscale_all_dim` (published code of DeepSeek-V2)."""
+    """Factor of the attention scores, from `mscale_all_dim`; 1 without scaled positions or without this setting.
+
+    Source: published code of DeepSeek-V2.
+    """
     settings = fields.raw("rope_scaling") or fields.raw("rope_parameters") or {}
     if settings.get("rope_type", settings.get("type", "default")) == "default" or not settings.get("mscale_all_dim"):
         return 1.0
@@ -115,7 +122,7 @@ def _score_factor(fields: Fields) -> float:
 
 
 def latent_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Tensor names of latent attention and of the experts. Put these rules before those of `rotary_rules`."""
+    """Rules for latent attention and the experts. They must precede the rules of `rotary_rules` in a table."""
     assert model.decoder is not None
     attention = model.decoder.first_attention
     assert isinstance(attention, LatentAttentionConfig)
@@ -137,8 +144,12 @@ def latent_rules(model: ModelConfig) -> Sequence[Rule]:
 
 
 def _by_head(heads: int, plain: int, value: int) -> LayoutChange:
-    """Split [heads * (plain + value), latent] into the key matrices of all heads, [latent, plain], and the value
-    matrices, [value, latent]."""
+    """Layout change that splits [heads * (plain + value), latent] into one key and one value matrix per head.
+
+    First come the key matrices [latent, plain] of all heads, then the value matrices [value, latent].
+
+    plain: width of the part of a key that has no positions. value: width of a value.
+    """
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
         (tensor,) = tensors
@@ -150,9 +161,9 @@ def _by_head(heads: int, plain: int, value: int) -> LayoutChange:
 
 
 def later_layers(model: ModelConfig, count: int) -> Rule:
-    """Rule that ignores the layers for multi-token prediction, which a checkpoint stores after its decoder layers.
+    """Rule that drops the layers for multi-token prediction, which a checkpoint stores after its decoder layers.
 
-    count: number of these layers.
+    count: number of layers to drop.
     """
     assert model.decoder is not None
     first = len(model.decoder.layers)
@@ -164,10 +175,10 @@ def later_layers(model: ModelConfig, count: int) -> Rule:
 
 
 def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
-    """Settings for `config.json` from the metadata of a GGUF file. more: further settings to add.
+    """Settings for `config.json` of a decoder with latent attention, from GGUF metadata. more: further settings to add.
 
-    Newer files store the projections of keys and of values apart. Their metadata counts one key-value head, as wide as
-    the latent vector. The metadata keys that end with `_mla` then state the widths of the heads.
+    Newer files store the projections of keys and values in separate tensors. Their metadata describes one key-value
+    head, as wide as the latent vector; the width of a real head is in the keys that end with `_mla`.
     """
     rank, rotating = of.integer("attention.kv_lora_rank"), of.integer("rope.dimension_count")
     keys = of.integer("attention.key_length_mla", of.integer("attention.key_length"))
@@ -202,13 +213,16 @@ def latent_gguf_settings(of: Metadata, **more: Any) -> Settings:
 
 
 def is_corrected(of: Metadata) -> bool:
-    """Whether a file has the router of DeepSeek-V3: sigmoid scores, and a correction that only affects the choice."""
+    """Whether a GGUF file has the router of DeepSeek-V3.
+
+    This router has sigmoid scores, and a correction per expert that affects only which experts are chosen.
+    """
     sigmoid = of.optional("expert_gating_func") == _SIGMOID
     return num_experts(of) > 0 and (sigmoid or bool(of.layers_with("exp_probs_b.bias")))
 
 
 def latent_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules that give the latent attention's tensors in GGUF files the names of the model's parameters."""
+    """Rules for the tensors of latent attention in GGUF files."""
     assert model.decoder is not None
     attention = model.decoder.first_attention
     assert isinstance(attention, LatentAttentionConfig)

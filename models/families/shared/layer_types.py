@@ -1,4 +1,4 @@
-"""Read `layer_types`, for decoders whose layers are of several kinds."""
+"""Read the setting `layer_types`, and build layers that have a mixer instead of attention."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def mixer_layer(
     residual_scale: float = 1.0,
     norm_slots: Sequence[Literal["input", "output"]] = ("input",),
 ) -> LayerConfig:
-    """A layer with a mixer instead of attention.
+    """Configuration of a layer with a mixer, such as a state space, instead of attention.
 
-    residual_scale: the results of the mixer and of the feed-forward are multiplied by it before the residual is added.
-    norm_slots: the slots of `NormSlots` that have a norm in each sublayer.
+    norm: norm in each of `norm_slots`.
+    feed_forward: None for a layer without a feed-forward.
+    residual_scale: factor of the mixer's and the feed-forward's results before the residual is added.
+    norm_slots: places of the norms in each sublayer: `input`, `output`.
     """
     norms = NormSlots(**dict.fromkeys(norm_slots, norm), scale=residual_scale)
     return LayerConfig(None, norms, feed_forward, NormSlots() if feed_forward is None else norms, mixer=mixer)

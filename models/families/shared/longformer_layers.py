@@ -1,4 +1,7 @@
-"""Attention of Longformer and LED: a window per layer and global tokens (Beltagy et al. 2020, arXiv:2004.05150)."""
+"""Attention of Longformer and LED: sliding windows, and tokens that attend globally.
+
+Source: Beltagy et al. 2020, arXiv:2004.05150.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ def longformer_attentions(
 ) -> list[AttentionConfig]:
     """The attention of each layer, with the windows of `attention_window`.
 
-    full: full attention, whose sizes are taken over. global_tokens: None for no global tokens.
-    Raises ConfigError if `attention_window` is not an even number or one for each layer.
+    full: full attention, with the same heads, widths and biases.
+    global_tokens: rule that selects the tokens that attend to all others; None for no such tokens.
+    Raises ConfigError unless `attention_window` is an even number or a list of one even number per layer.
     """
     windows = fields.raw("attention_window", absent=512)
     windows = windows if isinstance(windows, list) else [windows] * num_layers
@@ -42,9 +46,10 @@ def longformer_attentions(
 
 
 def global_rules(attention: str, attention_config: AttentionConfig) -> tuple[Rule, ...]:
-    """Rules for the projections of global tokens. The tensors are dropped if no token is global.
+    """Rules for the separate projections of global tokens. The tensors are dropped if no token is global.
 
-    attention: regular expression, name of the self-attention, with the index of the layer as its group.
+    attention: regular expression for the self-attention's name in the checkpoint; its group is the layer's index.
+    attention_config: attention of the model, which tells whether there are global tokens.
     """
     if isinstance(attention_config, LongformerAttentionConfig):
         return (

@@ -1,4 +1,4 @@
-"""Tensors of the layers of decoders that were trained with Megatron: BLOOM, Falcon, GPT-NeoX, Persimmon, StarCoder."""
+"""Tensor names in decoders that were trained with Megatron: BLOOM, Falcon, GPT-NeoX, Persimmon, StarCoder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from weights.rules import Rename, Rule, Split
 
 
 def fused_projection_rules(fused: str, ours: str, attention: AttentionConfig) -> Sequence[Rule]:
-    """Rules for one tensor with the projections of queries, keys and values, key-value head by key-value head.
+    """Rules for one tensor that holds the projections of queries, keys and values.
 
-    fused: regular expression, name of the tensor without `.weight`. ours: our name of the attention module.
+    The tensor has one key-value head after another, each preceded by the query heads that use it.
+
+    fused: regular expression for the tensor's name, without `.weight`. ours: name of the attention in the model.
     """
     queries = attention.num_heads // attention.num_kv_heads * attention.head_dim
     return tuple(
@@ -26,11 +28,11 @@ def fused_projection_rules(fused: str, ours: str, attention: AttentionConfig) ->
 
 
 def megatron_layer_rules(layer: str, module: str, attention: AttentionConfig) -> Sequence[Rule]:
-    """Rules for the layer tensors of a decoder in the layout of Megatron.
+    """Rules for the layer tensors of a decoder with the names of Megatron.
 
     layer: regular expression for the prefix of a layer's tensor names. Its only group is the index of the layer.
-    module: name of the attention module in the checkpoint.
-    attention: configuration of attention, for the layout of the fused projections.
+    module: name of the attention in the checkpoint.
+    attention: configuration of attention. Its numbers of heads tell how to split the fused projection.
     """
     ours = r"decoder.layers.\1."
     return (

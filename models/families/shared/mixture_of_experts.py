@@ -1,4 +1,7 @@
-"""Mixtures of experts: which layers have one, and the two ways checkpoints store the experts."""
+"""Mixtures of experts: which layers have one, and rules for the two ways in which checkpoints store the experts.
+
+A checkpoint has either three matrices per expert, or two tensors per layer that stack the matrices of all experts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from weights.rules import LayoutChange, Rename, Rule
 def sparse_layers(fields: Fields) -> list[bool]:
     """Whether each layer of a Qwen model has experts.
 
-    Every `decoder_sparse_step`-th layer has them, unless `mlp_only_layers` lists it.
+    Every `decoder_sparse_step`-th layer has experts, unless `mlp_only_layers` lists the layer's index.
     """
     step, dense = fields.integer("decoder_sparse_step"), fields.integers("mlp_only_layers") or []
     layers = range(fields.integer("num_hidden_layers"))
@@ -25,8 +28,9 @@ def typed_feed_forwards(
 ) -> list[FeedForwardConfig | MixtureOfExpertsConfig]:
     """The feed-forward of each layer, by `mlp_layer_types`.
 
-    dense, experts: feed-forwards of layers of the types `dense` and `sparse`.
-    dense_layers: number of first layers that are dense if the file does not have the setting.
+    dense: feed-forward of layers of type `dense`. experts: that of layers of type `sparse`.
+    dense_layers: without the setting, the first `dense_layers` layers are dense and the others sparse.
+    Raises ConfigError unless the setting has one of these types for each layer.
     """
     layers, types = fields.integer("num_hidden_layers"), fields.raw("mlp_layer_types")
     if types is None:
@@ -37,7 +41,11 @@ def typed_feed_forwards(
 
 
 def corrected_router(fields: Fields) -> RouterConfig:
-    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437): sigmoid scores, a correction, and groups."""
+    """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437).
+
+    It has sigmoid scores, a correction per expert that affects only the choice, and groups of experts of which it first
+    chooses some.
+    """
     groups = fields.integer("n_group")
     return RouterConfig(
         normalized=fields.flag("norm_topk_prob", True),
@@ -52,11 +60,12 @@ def corrected_router(fields: Fields) -> RouterConfig:
 
 
 def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -> Sequence[Rule]:
-    """Rules for the tensors of the router, the experts and the shared expert, in both layouts of a checkpoint.
+    """Rules for the tensors of the router, the experts and the shared expert.
 
-    part: regular expression for the name of a layer's mixture-of-experts module.
-    gate, up, down: names of the three matrices of one expert, in files with one tensor per matrix. transformers also
-        writes one tensor for all gate and up matrices and one for all down matrices.
+    The experts may be stored as three matrices per expert, or as two tensors per layer that stack them.
+
+    part: regular expression for the name of a layer's mixture of experts.
+    gate, up, down: names of the three matrices of one expert in files with one tensor per matrix.
     """
     layer, ours = rf"model\.layers\.(\d+)\.{part}\.", r"decoder.layers.\1.feed_forward."
     return (
@@ -73,9 +82,10 @@ def expert_rules(model: ModelConfig, part: str, gate: str, up: str, down: str) -
 
 
 def stacked_expert_rules(model: ModelConfig, part: str, gate_up: str, down: str) -> Sequence[Rule]:
-    """Rules for the two tensors that have the matrices of all experts of a layer: gate and up, and down.
+    """Rules for two tensors per layer that stack the matrices of all experts: one with gate and up, one with down.
 
-    part: as for `expert_rules`. gate_up, down: regular expressions for the names of the tensors.
+    part: regular expression for the name of a layer's mixture of experts.
+    gate_up, down: regular expressions for the names of the two tensors inside it.
     """
     assert model.decoder is not None
     mixtures = [
@@ -98,7 +108,10 @@ def stacked_expert_rules(model: ModelConfig, part: str, gate_up: str, down: str)
 
 
 def unstack(experts: int, matrices: int) -> LayoutChange:
-    """Split a tensor [experts, matrices * out, in] into experts * matrices tensors [out, in]."""
+    """Layout change that splits a tensor [experts, matrices * out, in] into experts * matrices tensors [out, in].
+
+    The results are ordered by expert, then by matrix.
+    """
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:
         (tensor,) = tensors

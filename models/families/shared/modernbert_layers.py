@@ -1,4 +1,4 @@
-"""Windows and rotary positions of ModernBERT's layers, which its encoders and decoders share."""
+"""Sliding windows and rotary positions of ModernBERT's layers, for its encoders and decoders."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from models.families.shared.windows import typed_windows
 
 
 def layer_windows(fields: Fields, num_layers: int, *, causal: bool = False) -> list[int | None]:
-    """Window of each layer, None for full attention.
+    """Sliding window of each layer in tokens, None for full attention.
 
-    `local_attention` counts both sides of a token, without the token itself. A causal window is one side, and includes
-    the token.
+    The setting `local_attention` counts the tokens on both sides of the query, without the query. A window in the
+    result counts the query and the tokens on one side: half of the setting if `causal`, else half of it plus 1.
+    Raises ConfigError if the file also has a `sliding_window` that is not half of `local_attention`.
     """
     kinds = fields.raw("layer_types")
     if kinds is None:
@@ -31,9 +32,10 @@ def layer_windows(fields: Fields, num_layers: int, *, causal: bool = False) -> l
 def layer_rope(hf: Mapping[str, Any], head_dim: int, kind: str, old_name: str, theta: float) -> RopeConfig:
     """Rotary positions of one layer type, from `rope_parameters`; in older files, from the setting `old_name`.
 
-    kind: `full_attention` or `sliding_attention`.
-    old_name: setting with the base of this layer type.
-    theta: default base.
+    kind: layer type, `full_attention` or `sliding_attention`.
+    old_name: setting that has the rotary base of this layer type in older files.
+    theta: base if the file has neither setting.
+    Raises ConfigError for settings of the wrong form, and if `old_name` is null.
     """
     both, scaling = hf.get("rope_parameters") or {}, hf.get("rope_scaling") or {}
     if not isinstance(both, dict) or not all(isinstance(parameters or {}, dict) for parameters in both.values()):

@@ -1,4 +1,4 @@
-"""What Moonshine and its streaming form share: tensor names of the decoder, and the longest recording."""
+"""Common parts of Moonshine and streaming Moonshine: rules for the decoder, and the longest recording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weights.rules import Rename, Rule, Split
 PREFIX = r"model\."
 LINEAR = r"\.(weight|bias)"
 _LONGEST_SAMPLES = 30 * 16_000
-"""The models were trained with recordings of up to 30 s. A setting for the encoder's length does not exist."""
+"""Longest recording in samples: 30 s, as in training. `config.json` has no setting for it."""
 _NORMS = (
     ("input_layernorm", "attention_norms"),
     ("post_attention_layernorm", "cross_attention_norms"),
@@ -17,12 +17,15 @@ _NORMS = (
 
 
 def longest_source(embedding: SamplesEmbeddingConfig) -> int:
-    """Number of hidden states for the longest recording."""
+    """Number of hidden states that the encoder has for the longest recording, rounded up."""
     return -(-_LONGEST_SAMPLES // embedding.samples_per_token)
 
 
 def decoder_rules(model: ModelConfig) -> tuple[Rule, ...]:
-    """Rules for the decoder and the output head. The first matrix of a feed-forward has the values, then the gates."""
+    """Rules for the decoder and the output head.
+
+    The first matrix of a feed-forward, `fc1`, has the rows of the up matrix, then those of the gate matrix.
+    """
     decoder, layer, ours = PREFIX + r"decoder\.", PREFIX + r"decoder\.layers\.(\d+)\.", r"decoder.layers.\1."
     tokens = "decoder.embedding.tokens.weight"
     assert isinstance(model.head, LanguageModelHead)

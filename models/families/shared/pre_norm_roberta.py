@@ -1,4 +1,4 @@
-"""Families with the code of RoBERTa, but with a norm before each sublayer and one after the last layer."""
+"""Families of RoBERTa encoders with a norm before each sublayer, and one after the last layer."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def pre_norm_roberta_family(
     name: name of the family and its `model_type`.
     classes: start of its class names in transformers.
     prefix: regular expression for the start of the encoder's tensor names.
-    norms: tensor names of `attention_norm` and `feed_forward_norm` inside a layer.
-    final_norm: tensor name of the norm after the last layer.
+    norms: regular expressions for the tensor names of `attention_norm` and `feed_forward_norm` inside a layer.
+    final_norm: regular expression for the tensor name of the norm after the last layer.
     embedding_norm: whether a norm follows the embeddings.
     defaults: defaults for `config.json`, where they differ from those of BERT.
     """

@@ -1,7 +1,7 @@
-"""Code of a family's first checkpoints, which transformers later adopted.
+"""Python code that was published with a family's first checkpoints, before transformers had the family.
 
-These checkpoints name the code in `auto_map`, and the family file computes the same. A checkpoint that names any other
-code is refused, because that code may compute something else.
+These checkpoints name their code in `auto_map`. The server never runs it: the family file computes the same. A
+checkpoint that names any other code is refused, because that code may compute something else.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MODELS = ("Model", "PreTrainedModel", "ForPreTraining", "ForMaskedLM", "ForCaus
 class PublishedCode:
     """Where the code was published and how its classes are named.
 
-    publisher: the organisation that owns the repositories.
-    file: name of the files, `configuration_<file>.py` and `modeling_<file>.py`; empty for `configuration.py` and
-        `modeling.py`.
+    publisher: organisation on the Hugging Face hub that owns the repositories.
+    file: end of the names of the two files, `configuration_<file>.py` and `modeling_<file>.py`; empty for
+        `configuration.py` and `modeling.py`.
     stem: start of the class names.
     others: further classes of this code, each as `<file>.<class>`.
-    module: name of the one file with all classes, without `.py`; empty for the two files above.
+    module: name, without `.py`, of the file that has all classes; empty if they are in the two files above.
     """
 
     publisher: str
@@ -33,7 +33,10 @@ class PublishedCode:
     module: str = ""
 
     def is_all_of(self, auto_map: Any) -> bool:
-        """Whether every entry of `auto_map` is the configuration or a model class of this code."""
+        """Whether every entry of `auto_map` names the configuration or a model class of this code.
+
+        auto_map: the setting in `config.json`, of any type. False for anything but an object.
+        """
         return isinstance(auto_map, dict) and all(self._is_own(auto, code) for auto, code in auto_map.items())
 
     def _is_own(self, auto: Any, code: Any) -> bool:

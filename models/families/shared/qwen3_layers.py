@@ -28,14 +28,14 @@ DEFAULTS = {
     "rope_theta": 10000.0,
     "head_dim": 128,
 }
-"""Defaults of `Qwen3Config` in transformers. Families with the layers of Qwen3 and code of their own have the same."""
+"""Defaults of `Qwen3Config` in transformers. Other families with the layers of Qwen3 have the same defaults."""
 
 
 def qwen3_decoder(fields: Fields, window: int) -> ModelConfig:
-    """A decoder, or an encoder if it is not causal.
+    """Configuration of a decoder, or of an encoder if `is_causal` is false.
 
-    fields: has a default for every size of the model that `config.json` may leave out.
-    window: width of the windows if the file has no `sliding_window`.
+    fields: settings with defaults for all sizes that `config.json` may leave out.
+    window: width of the sliding windows in tokens if the file has no `sliding_window`.
     """
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim)

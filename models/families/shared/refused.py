@@ -1,4 +1,4 @@
-"""Architectures that are refused, by `model_type`, with the reason. Imports no torch."""
+"""Architectures that cannot be served, by `model_type`, with the reason. Imports no torch."""
 
 from __future__ import annotations
 

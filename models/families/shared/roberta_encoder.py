@@ -1,7 +1,8 @@
-"""RoBERTa and the families with its code: BERT whose positions start at two (Liu et al. 2019, arXiv:1907.11692).
+"""RoBERTa and the families with its code (Liu et al. 2019, arXiv:1907.11692): BERT whose positions start at 2.
 
-Position numbers start after the id of the padding token, so the first rows of the table are never used. The reference
-implementation gives a padding token inside a text the position row of its id; here it has its own position.
+Position indices start after the id of the padding token (1), so the first rows of the table are never used. The
+reference implementation gives every padding token inside a text its id as position index; here it is numbered like any
+other token.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from weights.rules import Drop, Rule
 
 
 def first_position(hf: Mapping[str, Any]) -> int:
-    """Number of leading rows of the position table that are never used."""
+    """Number of leading rows of the position table that are never used: the padding token's id plus 1."""
     return Fields(hf).integer("pad_token_id", 1, least=0) + 1
 
 
@@ -38,10 +39,10 @@ def roberta_config(
     vocab_size: int,
     attentions: Callable[[Fields], Sequence[AttentionConfig]] | None = None,
 ) -> ModelConfig:
-    """The model of a `config.json`.
+    """Model configuration from the contents of a `config.json`.
 
-    vocab_size: default of the family.
-    attentions: attention of each layer, from the settings; None for full attention.
+    vocab_size: the family's default.
+    attentions: returns the attention of each layer for the settings; None for full attention.
     """
     fields = encoder_fields(hf, vocab_size=vocab_size)
     if attentions is None:
@@ -55,7 +56,7 @@ def roberta_config(
 def roberta_rules(
     model: ModelConfig, hf: Mapping[str, Any], architecture: str, *, prefix: str = r"(?:roberta\.)?"
 ) -> Sequence[Rule]:
-    """Rules for the whole model. prefix: regular expression for the start of the encoder's tensor names."""
+    """Rules for all tensors of a model. prefix: regular expression for the start of the encoder's tensor names."""
     return (
         *embedding_rules(rf"{prefix}embeddings", first_position(hf)),
         Drop(rf"{prefix}pooler\..*"),
@@ -65,11 +66,11 @@ def roberta_rules(
 
 
 def roberta_family(name: str, classes: str, vocab_size: int, prefix: str = "roberta") -> Family:
-    """A family with the code of RoBERTa.
+    """A family whose models are computed like RoBERTa.
 
     name: name of the family and its `model_type`.
     classes: start of its class names in transformers.
-    vocab_size: default for `config.json`.
+    vocab_size: default of the setting `vocab_size`.
     prefix: start of the encoder's tensor names in a checkpoint with a head.
     """
     return Family(

@@ -1,4 +1,4 @@
-"""Rotary positions from `config.json`: base, share of each head, and scaling for longer texts."""
+"""Read the rotary positions from `config.json`: base, part of each head that has them, and scaling for long texts."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ def rope_config(
 ) -> RopeConfig:
     """Read `rope_theta` and `rope_scaling`, or `rope_parameters`, with which transformers 5 replaces both.
 
+    head_dim: width of a head, or of the part of it that has rotary positions.
     default_theta: base if the file has none; None where `fields` has a default for `rope_theta`.
-    default_share: share of each head that rotates if `partial_rotary_factor` is absent. None for a family whose heads
-        rotate as a whole; the setting is then refused.
-    restarts: see `LongScaling`. pairing: see `RopeConfig`.
+    default_share: share of each head that has rotary positions if `partial_rotary_factor` is absent. None for a family
+        in which it is always the whole head; another value of the setting is then refused.
+    restarts: for `longrope` scaling: whether a text that grows beyond the original length is computed again.
+    pairing: whether dimension `i` rotates with `i + dim / 2` (`half`) or with its neighbour (`interleaved`).
+    Raises ConfigError for settings of the wrong form or range.
     """
     where = "rope_scaling" if fields.raw("rope_scaling") else "rope_parameters"
     settings = fields.raw(where) or {}
@@ -60,7 +63,10 @@ def rope_config(
 def _proportional(
     fields: Fields, inner: Fields, theta: float, head_dim: int, pairing: Literal["half", "interleaved"]
 ) -> RopeConfig:
-    """Positions that rotate a share of the pairs of a whole head, the pairs with the shortest wavelengths (Gemma 4)."""
+    """Rotary positions that rotate only a share of a head's dimension pairs: those with the shortest wavelengths.
+
+    The wavelengths are those for the whole head. Source: Gemma 4.
+    """
     share = inner.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
     pairs, factor = int(share * head_dim // 2), inner.positive("factor", 1.0)
     if not 0 < pairs <= head_dim // 2:
@@ -70,10 +76,13 @@ def _proportional(
 
 
 def with_rope_of(hf: Mapping[str, Any], layer_type: str, default_theta: float) -> dict[str, Any]:
-    """A copy of `config.json` in which `rope_config` finds the rotary settings of one layer type.
+    """Copy the contents of `config.json` with the rotary settings of one layer type, for `rope_config`.
 
     transformers 5 writes `rope_parameters` per layer type. In older files `rope_scaling` is for full attention only.
-    default_theta: base of the layers, unless `rope_parameters` has another one.
+
+    layer_type: `full_attention` or `sliding_attention`.
+    default_theta: base of these layers if `rope_parameters` does not state it.
+    Raises ConfigError for `rope_parameters` of another form.
     """
     by_type = hf.get("rope_parameters") or {}
     own = by_type.get(layer_type) or {} if isinstance(by_type, dict) else None
@@ -84,18 +93,22 @@ def with_rope_of(hf: Mapping[str, Any], layer_type: str, default_theta: float) -
 
 
 def scaled_max_positions(rope: RopeConfig, unscaled: int) -> int:
-    """Length of the longest text: `max_position_embeddings` (unscaled), times the factor of dynamic scaling."""
+    """Longest text in tokens: `unscaled`, multiplied by the factor if the scaling is dynamic.
+
+    unscaled: value of `max_position_embeddings`.
+    """
     if isinstance(rope.scaling, DynamicScaling):
         return min(max(unscaled, int(rope.scaling.factor * unscaled)), MAX_INTEGER)
     return unscaled
 
 
 def _scaling(kind: str, fields: Fields, inner: Fields, dim: int, restarts: bool) -> Scaling | None:
-    """The scaling of one type, None for `default`.
+    """Configuration of the scaling, None for the type `default`.
 
-    fields: the whole `config.json`.
-    inner: the rotary settings in it.
-    dim: number of rotating dimensions of a head.
+    kind: one of `ROPE_TYPES`.
+    fields: settings of the whole `config.json`. inner: the rotary settings in it.
+    dim: number of dimensions of a head that have rotary positions.
+    restarts: for `longrope`: whether a text that grows beyond the original length is computed again.
     """
     match kind:
         case "linear":
@@ -117,8 +130,10 @@ def _scaling(kind: str, fields: Fields, inner: Fields, dim: int, restarts: bool)
 
 
 def _original_positions(fields: Fields, inner: Fields) -> int:
-    """Longest text before scaling: `original_max_position_embeddings`, in the file or among the rotary settings; else
-    `max_position_embeddings`.
+    """Longest text in tokens for which positions are not scaled.
+
+    It is `original_max_position_embeddings`, in the file or among the rotary settings, else `max_position_embeddings`.
+    Raises ConfigError for a value below 2.
     """
     name = "original_max_position_embeddings"
     original = (
@@ -147,9 +162,9 @@ def _yarn(fields: Fields, inner: Fields) -> YarnScaling:
 
 
 def _magnitude(factor: float, weight: float) -> float:
-    """Factor of cosines and sines (Peng et al. 2023, arXiv:2309.00071, equation 22).
+    """Factor of cosines and sines in YaRN (Peng et al. 2023, arXiv:2309.00071, equation 22): 1 for a `factor` up to 1.
 
-    Source of `weight`: the published code.
+    weight: multiplies the logarithm of `factor`, as in the published code of DeepSeek; 1 in the paper.
     """
     return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 

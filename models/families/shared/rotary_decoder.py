@@ -1,7 +1,7 @@
-"""Decoders like LLaMA: RMS pre-norm, rotary positions, grouped queries, gated feed-forward.
+"""Decoders like LLaMA: RMS pre-norm, rotary positions, grouped-query attention, gated feed-forward.
 
 With `is_causal: false` (transformers 5), the same layers are an encoder, whose tokens attend to the whole text.
-This file has no default for a size, an activation or an epsilon: each family states its own as `Fields(defaults=...)`.
+This file has no defaults for sizes, activations or epsilons: each family states them as `Fields(defaults=...)`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,29 @@ from weights.rules import Drop, Rename, Rule
 
 
 def head_dim_of(fields: Fields, default: int | None = None) -> int:
-    """Width of one head: `head_dim`, else `default`, else an even share of the hidden size."""
+    """Width of one head: the setting `head_dim`, else `default`, else the hidden size divided by the number of heads.
+
+    Raises ConfigError if that division has a remainder.
+    """
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     return fields.optional_integer("head_dim") or default or head_width(hidden, heads)
 
 
 def rms_norm(fields: Fields, kind: Literal["rms", "rms_from_one"] = "rms") -> NormConfig:
-    """Configuration of every norm of a model: an RMS norm with the setting `rms_norm_eps`. kind: see `NormConfig`."""
+    """Configuration of every norm of a model: an RMS norm with the setting `rms_norm_eps`.
+
+    kind: `rms`, or `rms_from_one` for norms that multiply by 1 plus their weights.
+    """
     return NormConfig(kind, fields.number("rms_norm_eps"), bias=False)
 
 
 def gated_feed_forward(
     fields: Fields, intermediate_size: int | None = None, *, bias: bool = False
 ) -> FeedForwardConfig:
-    """Configuration of a gated feed-forward. intermediate_size: None for the setting of that name in the file."""
+    """Configuration of a gated feed-forward with the activation `hidden_act`.
+
+    intermediate_size: None for the setting of that name. bias: whether its matrices have biases.
+    """
     width = fields.integer("intermediate_size") if intermediate_size is None else intermediate_size
     return FeedForwardConfig(width, fields.activation("hidden_act"), gated=True, bias=bias)
 
@@ -52,12 +61,18 @@ def gated_feed_forward(
 class LayerOptions(TypedDict, total=False):
     """Options in which the layers of a family differ from LLaMA's.
 
-    window: sliding window in tokens, None for full attention. In an encoder, it reaches to both sides of the query.
-    scale: factor of the scores, None for `head_dim ** -0.5`.
-    norm_slots: the slots of `NormSlots` that have a norm in each sublayer.
-    parallel: attention and feed-forward read the same normed input, and both results are added to the residual.
-    residual_scale: the results of attention and feed-forward are multiplied by it before the residual is added.
-    score_cap, query_key_norm, clip, query_scale, output_gate, sinks: see `AttentionConfig`.
+    window: sliding window in tokens, None for full attention. In an encoder it extends to both sides of the query.
+    qkv_bias: whether the projections of queries, keys and values have biases. output_bias: that of the output.
+    scale: factor of the attention scores, None for `head_dim ** -0.5`.
+    score_cap: soft cap of the attention scores, None for none.
+    query_key_norm: norms of queries and keys, None for none.
+    norm_slots: places of the norms in each sublayer: `input`, `output`.
+    parallel: whether attention and feed-forward have the same normed input, and both results are added to the residual.
+    residual_scale: factor of attention's and the feed-forward's results before the residual is added.
+    clip: largest magnitude of queries, keys and values, None for no limit.
+    query_scale: scale of queries by position, None for none.
+    output_gate: whether a gate multiplies the result of attention.
+    sinks: whether each head has an attention sink, a learned score of a key without value.
     """
 
     window: int | None
@@ -85,9 +100,11 @@ def rotary_layer(
     feed_forward: FeedForwardConfig | XieluFeedForwardConfig | MixtureOfExpertsConfig,
     **options: Unpack[LayerOptions],
 ) -> LayerConfig:
-    """One layer of a decoder, or of an encoder if `is_causal` is false.
+    """Configuration of one layer of a decoder, or of an encoder if `is_causal` is false.
 
     rope: rotary positions, None for a layer without positions.
+    norm: norm in each of `norm_slots`, by default the input norm of attention and of the feed-forward.
+    options: differences from the layers of LLaMA.
     """
     qkv_bias, scale, window = options.get("qkv_bias", False), options.get("scale"), options.get("window")
     residual_scale, parallel = options.get("residual_scale", 1.0), options.get("parallel", False)
@@ -128,10 +145,12 @@ def rotary_decoder(
     logit_cap: float | None = None,
     logit_bias: bool = False,
 ) -> ModelConfig:
-    """A decoder with these layers and a language model head, or an encoder if they are not causal.
+    """Configuration of a decoder with a language model head, or of an encoder if a layer's attention is not causal.
 
+    max_positions: longest text in tokens, None for no limit.
     default_tied: whether logits use the token embeddings if `config.json` has no `tie_word_embeddings`.
-    logit_scale, logit_cap, logit_bias: see `LanguageModelHead`.
+    embedding_scale, logit_scale: factors of the token embeddings and of the logits.
+    logit_cap: soft cap of the logits, None for none. logit_bias: whether the logits have a bias.
     """
     vocab_size = fields.integer("vocab_size")
     causal = all(layer.attention is None or layer.attention.causal for layer in layers)
@@ -163,14 +182,18 @@ def uniform_decoder(
     logit_bias: bool = False,
     **options: Unpack[LayerOptions],
 ) -> ModelConfig:
-    """A decoder whose layers are all equal, like LLaMA.
+    """Configuration of a decoder whose layers are all equal, like LLaMA.
 
-    fields: has a default for every size of the model that `config.json` may leave out.
-    rope, norm: None for those of LLaMA, from the settings.
-    head_dim: see `head_dim_of`; None for that of LLaMA.
-    num_kv_heads: None for `num_key_value_heads`, and without it for one head of keys and values per query head.
-    max_positions: longest text, None for `max_position_embeddings`.
-    default_tied, logit_scale, logit_bias: see `rotary_decoder`.
+    fields: settings with defaults for all sizes that `config.json` may leave out.
+    rope: rotary positions, None for those that the settings state for whole heads.
+    norm: norm of every sublayer, None for an RMS norm with `rms_norm_eps`.
+    head_dim: None for the setting `head_dim`, or without it the hidden size divided by the number of heads.
+    num_kv_heads: None for `num_key_value_heads`, or without it one key-value head per query head.
+    max_positions: longest text in tokens, None for `max_position_embeddings`.
+    default_tied: whether logits use the token embeddings if the file has no `tie_word_embeddings`.
+    embedding_scale, logit_scale: factors of the token embeddings and of the logits.
+    logit_bias: whether the logits have a bias.
+    options: differences from the layers of LLaMA.
     """
     head_dim = head_dim_of(fields) if head_dim is None else head_dim
     rope = rope_config(fields, head_dim) if rope is None else rope
@@ -201,8 +224,8 @@ def uniform_decoder(
 def rotary_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     """Rules for the tensor names of LLaMA, which most later decoders share.
 
-    `post_attention_layernorm` has two meanings: the norm of the attention output in families with output norms
-    (Gemma 2, OLMo 2), else the norm before the feed-forward.
+    `post_attention_layernorm` has two meanings: the norm of attention's output in families with output norms
+    (Gemma 2, OLMo 2), and the norm before the feed-forward in all others.
     """
     stack, side = (model.encoder, "encoder") if model.decoder is None else (model.decoder, "decoder")
     assert stack is not None

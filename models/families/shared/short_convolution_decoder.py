@@ -32,9 +32,10 @@ def short_convolution_decoder(
     feed_forwards: Sequence[FeedForwardConfig | MixtureOfExpertsConfig],
     default_types: Sequence[str] = (),
 ) -> ModelConfig:
-    """A decoder of short convolutions and attention. feed_forwards: one per layer.
+    """Configuration of a decoder whose layers have short convolutions or attention, by `layer_types`.
 
-    default_types: types of the layers if the file does not have `layer_types`.
+    feed_forwards: one per layer.
+    default_types: type of each layer, `conv` or `full_attention`, if the file does not have `layer_types`.
     """
     head_dim, norm = head_dim_of(fields), NormConfig("rms", fields.number("norm_eps"), bias=False)
     rope, hidden_size = rope_config(fields, head_dim), fields.integer("hidden_size")
@@ -64,12 +65,12 @@ def short_convolution_decoder(
 
 
 def with_tied_name(hf: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Copy `config.json`; its `tie_embedding`, an older name, takes precedence over `tie_word_embeddings`."""
+    """Copy the contents of `config.json`, with `tie_word_embeddings` from the older name `tie_embedding` if present."""
     return {**hf, "tie_word_embeddings": hf["tie_embedding"]} if "tie_embedding" in hf else hf
 
 
 def short_convolution_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
-    """Rules for all tensors but those of mixtures of experts."""
+    """Rules for all tensors except those of mixtures of experts."""
     tokens, ours = "decoder.embedding.tokens.weight", OURS
     tied = isinstance(model.head, LanguageModelHead) and model.head.tied
     return (
@@ -113,7 +114,10 @@ def short_convolution_gguf_settings(of: Metadata, **more: Any) -> Settings:
 
 
 def short_convolution_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules for GGUF files, which have the last norm under the name of a norm of the embeddings."""
+    """Rules for the short convolutions and the final norm in GGUF files.
+
+    Some files call the final norm `token_embd_norm`.
+    """
     return (
         Rename(r"(?:token_embd_norm|output_norm)\.weight", "decoder.final_norm.weight"),
         *gguf_short_convolution_rules(),

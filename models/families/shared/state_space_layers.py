@@ -1,4 +1,4 @@
-"""Selective state spaces (Mamba-2) in the checkpoints of several families."""
+"""Settings and rules of selective state spaces (Mamba-2), which several families have."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weights.rules import Rename, Rule
 def state_space_rules(theirs: str, ours: str) -> Sequence[Rule]:
     """Rules for the tensors of the state spaces.
 
-    theirs: regular expression for the prefix of their names, with a group for the index of the layer.
-    ours: prefix of our names.
+    theirs: regular expression for the prefix of the tensor names, with a group for the layer's index.
+    ours: prefix of the parameter names in the model.
     """
     return (
         Rename(theirs + r"in_proj\.(weight|bias)", ours + r"input.\2"),
@@ -29,9 +29,11 @@ def state_space_rules(theirs: str, ours: str) -> Sequence[Rule]:
 
 
 def head_dim_of_state(fields: Fields, name: str, width: int, heads: int) -> int:
-    """Width of one head of a state space. Raises ConfigError unless `mamba_d_head` is this width or `auto`.
+    """Width of one head of a state space: `width / heads`.
 
-    name: setting that decides the width of all heads, for error messages.
+    name: setting that determines the width of all heads, for error messages.
+    width: width of all heads together. heads: number of heads.
+    Raises ConfigError if the division has a remainder, or if `mamba_d_head` is neither the result nor `auto`.
     """
     if width % heads:
         raise ConfigError(f"{name!r}: the width {width} of the state space is not a multiple of mamba_n_heads {heads}")
@@ -40,7 +42,11 @@ def head_dim_of_state(fields: Fields, name: str, width: int, heads: int) -> int:
 
 
 def time_step_limits(fields: Fields) -> tuple[float, float]:
-    """Read `time_step_limit`: two numbers; transformers writes infinity as an object."""
+    """The least and largest time step, from `time_step_limit`; 0 and infinity without the setting.
+
+    Raises ConfigError unless it is two numbers of at least 0 in ascending order. Infinity may be written as an object,
+    as transformers does.
+    """
     value = fields.raw("time_step_limit")
     if value is None:
         return 0.0, math.inf
@@ -51,7 +57,7 @@ def time_step_limits(fields: Fields) -> tuple[float, float]:
 
 
 def _number(value: Any) -> float:
-    """A number of `config.json`, or infinity; NaN for anything else."""
+    """A number in `config.json` as a float. An object that stands for infinity gives infinity, anything else NaN."""
     if value == {"__float__": "Infinity"}:
         return math.inf
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -21,7 +21,7 @@ T5_SIZES: Mapping[str, Any] = {
     "num_heads": 8,
     "feed_forward_proj": "relu",
 }
-"""Defaults of T5 version 1.0."""
+"""Defaults of settings in T5 version 1.0."""
 MT5_SIZES: Mapping[str, Any] = {
     "vocab_size": 250112,
     "d_model": 512,
@@ -31,7 +31,7 @@ MT5_SIZES: Mapping[str, Any] = {
     "num_heads": 6,
     "feed_forward_proj": "gated-gelu",
 }
-"""Defaults of mT5 and UMT5."""
+"""Defaults of settings in mT5 and UMT5."""
 
 
 def t5_family(
@@ -45,16 +45,16 @@ def t5_family(
     older_names: Sequence[str] = (),
     gguf: GgufFamily | None = None,
 ) -> Family:
-    """A family with two architectures: with a language model head, and the encoder alone.
+    """A family with two architectures: the encoder-decoder with a language model head, and the encoder alone.
 
     name: name of the family and its `model_type`.
     stem: start of its class names in transformers.
-    sizes: defaults for `config.json`.
-    head: builds the language model head.
-    model: builds the model under a head.
-    rules: from the tensor names of a checkpoint to ours, for a configuration.
+    sizes: defaults of settings.
+    head: builds the configuration of the language model head from the settings.
+    model: builds the model configuration from the settings and the head's configuration.
+    rules: returns the tensor rules for a model configuration.
     older_names: older names of the class with the language model head.
-    gguf: see `Family`.
+    gguf: how GGUF files of the family are read, None if they are not supported.
     """
     generating, encoder = f"{stem}ForConditionalGeneration", f"{stem}EncoderModel"
 
@@ -79,9 +79,10 @@ def t5_family(
 
 
 def scaled_head(fields: Fields) -> LanguageModelHead:
-    """The head of T5. Version 1.0 ties the logits to the embeddings and scales them; version 1.1 does neither.
+    """The language model head of T5. Version 1.0 ties its logits to the embeddings and scales them.
 
-    transformers 5 writes `scale_decoder_outputs`. Before, `tie_word_embeddings` distinguished the two versions.
+    Version 1.1 neither ties nor scales them. transformers 5 states the version as `scale_decoder_outputs`; older files
+    state it as `tie_word_embeddings`.
     """
     tied = fields.flag("tie_word_embeddings", True)
     scaled = fields.flag("scale_decoder_outputs", tied)

@@ -1,6 +1,7 @@
 """Heads of T5 and its successors besides the language model head.
 
-Classification reads the last state of the decoder, question answering all its states, token classification the encoder.
+Text classification uses the decoder's hidden state at the last token, question answering its hidden states at all
+tokens, and token classification the hidden states of the encoder.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from weights.rules import Rename, Rule
 
 
 def with_t5_heads(stem: str, family: Family) -> Family:
-    """A family that also serves T5 checkpoints with heads for texts, tokens and answer spans.
+    """Add text classification, token classification and question answering heads to a T5 family.
 
-    The encoder and the decoder both read the text, as in BART. Text classification uses the decoder's hidden state at
-    the end token. Question answering computes start and end logits at every token. Token classification uses the
-    encoder alone.
+    For text classification and question answering the text is the input of both the encoder and the decoder, as in
+    BART. Classification uses the decoder's hidden state at the last token; question answering computes start and end
+    logits at every token. Token classification uses the encoder alone.
 
-    stem: beginning of the class names of transformers, for example `MT5` of `MT5ForSequenceClassification`.
+    stem: start of the class names in transformers, for example `MT5` for `MT5ForSequenceClassification`.
     """
     texts, tokens, spans = (
         f"{stem}For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering")

@@ -27,7 +27,7 @@ from weights.rules import Drop, Rename, Rule
 
 TOKENS = "encoder.embedding.tokens.weight"
 FeedForwards = Sequence[FeedForwardConfig | MixtureOfExpertsConfig]
-"""The feed-forward of each layer of a stack."""
+"""The feed-forwards of an encoder's or a decoder's layers, in order."""
 
 
 def t5_model(
@@ -39,12 +39,13 @@ def t5_model(
     max_source_positions: int | None = None,
     feed_forwards: tuple[FeedForwards, FeedForwards] | None = None,
 ) -> ModelConfig:
-    """An encoder-decoder with a language model head, or an encoder with a pooling head.
+    """Configuration of an encoder-decoder with a language model head, or of an encoder if the head is a pooling head.
 
-    bias_per_layer: whether each layer has its own table of relative position biases.
-    encoder_attention: None for full attention.
-    max_source_positions: longest source text, None for no limit.
-    feed_forwards: the feed-forwards of the encoder layers, and those of the decoder layers. None: all are equal.
+    bias_per_layer: whether each layer has its own table of relative position biases, not one table for all layers.
+    encoder_attention: self-attention of the encoder, None for full attention.
+    max_source_positions: longest source text in tokens, None for no limit.
+    feed_forwards: the feed-forwards of the encoder's layers and of the decoder's layers. None: all are equal, with the
+        sizes in the settings.
     """
     num_layers, encoder_only = fields.integer("num_layers"), isinstance(head, PoolingHead)
     num_decoder_layers = fields.integer("num_decoder_layers", num_layers)
@@ -68,7 +69,7 @@ def t5_model(
 
 
 def t5_attention(fields: Fields, *, causal: bool) -> AttentionConfig:
-    """Full attention without biases and without a scale, which T5 folds into the initial weights of the query."""
+    """Full attention without biases. Scores are not scaled, because T5's query weights already include the scale."""
     heads, head_dim = fields.integer("num_heads"), fields.integer("d_kv")
     return AttentionConfig(heads, heads, head_dim, 1.0, causal, False, False, False, False)
 
@@ -88,8 +89,8 @@ def _stack(
     """Configuration of the encoder or the decoder.
 
     feed_forwards: feed-forward of each layer.
-    attention: self-attention of all layers. If it is causal, the stack is the decoder and has cross-attention.
-    bias_per_layer: whether each layer has its own table of relative position biases.
+    attention: self-attention of all layers. If it is causal, the result is a decoder with cross-attention.
+    bias_per_layer: whether each layer has its own table of relative position biases, not one table for all layers.
     """
     norm, decoder = NormConfig("rms", fields.number("layer_norm_epsilon", 1e-6), bias=False), attention.causal
     norms = NormSlots(input=norm)
@@ -159,9 +160,10 @@ def t5_rules(model: ModelConfig) -> Sequence[Rule]:
 def t5_gguf_settings(of: Metadata, model_type: str) -> Settings:
     """Settings for `config.json` from the metadata of a GGUF file.
 
-    Files of T5, mT5 and UMT5 have the same architecture name, so `model_type` tells them apart. The file states
-    neither the activation nor whether logits are scaled. Gated feed-forwards have the activation of version 1.1. Tied
-    logits are scaled, as in version 1.0.
+    The file states neither the activation nor whether logits are scaled. Models with a gated feed-forward are read as
+    version 1.1: GELU, and logits that are not scaled. Others are read as version 1.0: ReLU, and tied logits are scaled.
+
+    model_type: `t5` or `umt5`. Files of T5, mT5 and UMT5 have the same architecture name.
     """
     gated, tied = of.has("enc.blk.0.ffn_gate.weight"), not of.has("output.weight")
     layers, is_encoder = of.integer("block_count"), of.architecture == "t5encoder"
@@ -186,12 +188,12 @@ def t5_gguf_settings(of: Metadata, model_type: str) -> Settings:
 
 
 def has_biases_per_layer(of: Metadata) -> bool:
-    """Whether each layer of a file has its own table of relative position biases."""
+    """Whether a GGUF file has a table of relative position biases for each layer, as for UMT5, not only one."""
     return of.has("enc.blk.1.attn_rel_b.weight")
 
 
 def t5_gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """Rules that give the tensors of GGUF files the names of the model's parameters."""
+    """Rules for the tensors of the layers and final norms in GGUF files."""
     assert model.encoder is not None and isinstance(model.encoder.score_bias, BucketBiasConfig)
     bias = "score_bias.layers.{}.weight" if model.encoder.score_bias.per_layer else "score_bias.weight"
     return tuple(
@@ -216,4 +218,4 @@ _GGUF_NAMES = {
     },
     **{f"ffn_{part}": f"feed_forward.{part}" for part in ("gate", "up", "down")},
 }
-"""Names in the model of the matrices and norms of a layer in GGUF files."""
+"""Names of a layer's matrices and norms in the model, by their names in GGUF files."""

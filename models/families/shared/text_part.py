@@ -1,4 +1,4 @@
-"""The text part of a checkpoint that also has a part for pictures, video or sound."""
+"""Read the settings of the text part of a checkpoint that also has parts for pictures, video or sound."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 from models.config import ConfigError
 
 _OUTSIDE = ("auto_map", "tie_word_embeddings")
-"""Settings outside of `text_config` that apply to the text part."""
+"""Settings at the top level of `config.json` that apply to the text part."""
 
 
 def text_settings(hf: Mapping[str, Any], outside: Sequence[str] = _OUTSIDE) -> dict[str, Any]:
-    """`text_config` with the settings outside of it that apply to the text part."""
+    """Return the settings in `text_config`, with those settings of `outside` that the top level of `hf` has.
+
+    Raises ConfigError if `text_config` is no object.
+    """
     text = hf.get("text_config")
     if not isinstance(text, dict):
         raise ConfigError("'text_config' must be an object")

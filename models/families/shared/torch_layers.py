@@ -1,6 +1,6 @@
 """Layers of `torch.nn.TransformerEncoder` and `torch.nn.TransformerDecoder`: configuration and tensor names.
 
-The names of the embeddings, which are not part of these classes, are ours.
+These classes have no embeddings; the tensor names for embeddings are defined here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _PARTS = ("query", "key", "value")
 
 
 def stack(fields: Fields, vocab: int, num_layers: int, causal: bool, cross_attention: bool = False) -> StackConfig:
-    """One stack with its embeddings and equal layers. cross_attention: whether its layers attend to an encoder."""
+    """Configuration of an encoder or a decoder with its embeddings and equal layers.
+
+    vocab: number of token embeddings. causal: whether self-attention is causal.
+    cross_attention: whether the layers also attend to the output of an encoder.
+    """
     hidden, heads, bias = fields.integer("hidden_size"), fields.integer("num_heads"), fields.flag("bias", True)
     head_dim = head_width(hidden, heads)
     norm = NormConfig("layer", fields.positive("norm_eps", 1e-5), bias)
@@ -69,7 +73,7 @@ def _positions(fields: Fields) -> LearnedPositions | SinusoidalPositions:
 
 
 def choice(fields: Fields, name: str, allowed: Sequence[str]) -> str:
-    """A setting with a few allowed values. Raises ConfigError with these for any other value."""
+    """The value of a setting that must be one of `allowed`. Raises ConfigError for any other value."""
     value = fields.text(name, "")
     if value not in allowed:
         raise ConfigError(f"{name!r}: {short(value)} is not supported, only {', '.join(allowed)}")
@@ -77,9 +81,10 @@ def choice(fields: Fields, name: str, allowed: Sequence[str]) -> str:
 
 
 def embedding_rules(prefix: str, *sides: str) -> tuple[Rule, ...]:
-    """Rules for the embeddings of one stack, or of both stacks if they share tokens, positions and norms.
+    """Rules for the embeddings of an encoder or a decoder, or of both if they share all embeddings.
 
-    prefix: prefix of the names. sides: the stacks, `encoder` or `decoder`.
+    prefix: start of the tensor names in the checkpoint.
+    sides: `encoder`, `decoder` or both. With both, position embeddings and norms are copied, tokens are one table.
     """
 
     def to_all(pattern: str, name: str) -> Rule:
@@ -97,7 +102,9 @@ def embedding_rules(prefix: str, *sides: str) -> tuple[Rule, ...]:
 def stack_rules(prefix: str, side: str, slot: str, sublayers: Sequence[str]) -> tuple[Rule, ...]:
     """Rules for the layers and the final norm of a `TransformerEncoder` or `TransformerDecoder`.
 
-    slot: slot of the norms. sublayers: our names of the sublayers, in the order in which torch numbers their norms.
+    prefix: start of the tensor names in the checkpoint. side: `encoder` or `decoder`.
+    slot: slot of `NormSlots` with the norms: `input` for pre-norm, `residual` for post-norm.
+    sublayers: names of the sublayers in the model, in the order in which torch numbers their norms.
     """
     layer, ours, ending = rf"{prefix}layers\.(\d+)\.", rf"{side}.layers.\1.", r"\.(weight|bias)"
     attentions = {"self_attn": "attention", "multihead_attn": "cross_attention"}

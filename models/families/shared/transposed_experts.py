@@ -1,4 +1,4 @@
-"""Experts whose matrices are in two tensors per layer, of shape [experts, in, out] (GPT-OSS, Llama 4)."""
+"""Rules for experts whose matrices are in two tensors per layer, of shape [experts, in, out] (GPT-OSS, Llama 4)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from weights.rules import LayoutChange, Rule
 def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool) -> Sequence[Rule]:
     """Rules that split the tensors of all experts into one matrix, and one bias, for each expert.
 
-    part: regular expression for the name of a layer's mixture-of-experts module.
-    interleaved: whether the output features of the gate matrix and of the up matrix alternate. If false, all features
-        of the gate come first.
-
     MXFP4 checkpoints store the matrices as [experts, out, in], under names that end with `_blocks`.
+
+    part: regular expression for the name of a layer's mixture of experts.
+    interleaved: whether the output features of the gate matrix and of the up matrix alternate. If false, all output
+        features of the gate matrix come first.
     """
 
     def change(experts: int, matrices: int, ending: str) -> LayoutChange:
@@ -26,9 +26,11 @@ def transposed_expert_rules(model: ModelConfig, part: str, *, interleaved: bool)
 
 
 def either_way_expert_rules(model: ModelConfig, part: str) -> Sequence[Rule]:
-    """Rules as above, for tensors that are [experts, in, out] in published files and [experts, out, in] in others.
+    """Rules for tensors that may be either [experts, in, out], as in published files, or [experts, out, in].
 
-    The hidden size tells the two apart. part: see `transposed_expert_rules`.
+    The dimension that equals the hidden size tells the two layouts apart.
+
+    part: regular expression for the name of a layer's mixture of experts.
     """
 
     def change(experts: int, matrices: int, ending: str) -> LayoutChange:
@@ -47,10 +49,12 @@ def either_way_expert_rules(model: ModelConfig, part: str) -> Sequence[Rule]:
 def _expert_rules(
     model: ModelConfig, part: str, endings: Mapping[str, str], change: Callable[[int, int, str], LayoutChange]
 ) -> Sequence[Rule]:
-    """Rules for the two tensors of a layer's experts.
+    """Rules for the two tensors with the matrices of a layer's experts, and for those with their biases.
 
-    part: see `transposed_expert_rules`. endings: kind of a parameter by the ending of the tensor's name.
-    change: gives the layout change of a tensor from the number of experts, its matrices per expert, and its ending.
+    part: regular expression for the name of a layer's mixture of experts.
+    endings: `weight` or `bias`, by the ending of the tensor's name.
+    change: returns the layout change for a tensor. Its arguments are the number of experts, the number of matrices per
+        expert in the tensor, and the ending of the tensor's name.
     """
     stack, side = (model.encoder, "encoder") if model.decoder is None else (model.decoder, "decoder")
     assert stack is not None
@@ -69,9 +73,12 @@ def _expert_rules(
 
 
 def by_expert(experts: int, matrices: int, *, transposed: bool = False, interleaved: bool = False) -> LayoutChange:
-    """Split a tensor [experts, matrices * out, ...] into one tensor per matrix and expert: [out, ...].
+    """Layout change that splits [experts, matrices * out, ...] into one tensor [out, ...] per matrix and expert.
 
-    transposed: whether the tensor is [experts, in, matrices * out]. interleaved: see `transposed_expert_rules`.
+    The results are ordered by matrix, then by expert.
+
+    transposed: whether the tensor is [experts, in, matrices * out] instead.
+    interleaved: whether the output features of the matrices alternate.
     """
 
     def step(tensors: Sequence[Any]) -> Sequence[Any]:

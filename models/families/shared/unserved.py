@@ -1,8 +1,7 @@
-"""Values of `model_type` that transformers knows and this server does not serve: the reason and the nearest family.
+"""Why this server does not serve some values of `model_type` that transformers knows, and the nearest served family.
 
-The table covers transformers 5.24, and some types whose code is published with their checkpoints; a test compares it
-with that release. `REFUSED` has the architectures that cannot be
-served in principle. Imports no torch.
+The table covers transformers 5.24, which a test compares it with, and some types whose code is published with their
+checkpoints. Architectures that cannot be served in principle are in `refused.REFUSED`. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +16,10 @@ from models.families.shared.refused import REFUSED
 
 
 class Unserved(NamedTuple):
-    """A `model_type` that is not served. reason: why. nearest: the most similar served `model_type`, or empty."""
+    """Why a `model_type` is not served.
+
+    reason: end of a sentence for the error message. nearest: the most similar served `model_type`, or empty.
+    """
 
     reason: str
     nearest: str
@@ -201,7 +203,7 @@ _ROWS: tuple[tuple[str, str, str], ...] = (
         "glm_image_vqmodel flava_image_codebook",
     ),
 )
-"""Reason, nearest family, and values of `model_type`."""
+"""Key of the reason in `_REASONS`, nearest served family (empty for none), and values of `model_type`."""
 UNSERVED: Mapping[str, Unserved] = {
     kind: Unserved(_REASONS[reason], nearest) for reason, nearest, kinds in _ROWS for kind in kinds.split()
 }
@@ -234,8 +236,9 @@ _MAX_CLOSE = 3
 def why_not_served(kind: Any, served: Collection[str], classes: Mapping[str, str], named: Any = None) -> str:
     """The message for a `model_type` that is not served, with the reason and the nearest served family.
 
-    kind: value of `model_type`. served: values that are served. named: value of `architectures`.
-    classes: `model_type` of each class that is served.
+    kind: value of `model_type` in `config.json`, of any type. named: value of `architectures`, of any type.
+    served: all values of `model_type` that are served.
+    classes: names of all served model classes, each with its `model_type`.
     """
     own = _own_architecture(named, classes)
     if not isinstance(kind, str):
@@ -257,7 +260,7 @@ def why_not_served(kind: Any, served: Collection[str], classes: Mapping[str, str
 
 
 def _own_architecture(named: Any, classes: Mapping[str, str]) -> str:
-    """The end of a message for a checkpoint that names the architecture of a served family; empty for others."""
+    """End of the message for a checkpoint whose first architecture is served under another `model_type`; else empty."""
     first = named[0] if isinstance(named, list) and named else None
     if not isinstance(first, str) or first not in classes:
         return ""
@@ -267,7 +270,10 @@ def _own_architecture(named: Any, classes: Mapping[str, str]) -> str:
 
 
 def _part(kind: str, served: Collection[str]) -> Unserved | None:
-    """Why a type such as `clip_text_model` is not served: it is a part of another type. None if it is no part."""
+    """Why a type such as `clip_text_model` is not served: it is only a part of another type.
+
+    None if the type's name is not that of a known type followed by the name of a part.
+    """
     if re.split("[_-]", kind)[-1] not in _PARTS:
         return None
     for whole in _wholes(kind):
@@ -281,7 +287,7 @@ def _part(kind: str, served: Collection[str]) -> Unserved | None:
 
 
 def _wholes(kind: str) -> Iterator[str]:
-    """Beginnings of a name, of whole words, the longest first."""
+    """Yield a `model_type` without its last word, without its last two words, and so on, with words joined by `_`."""
     words = re.split("[_-]", kind)
     for count in range(len(words) - 1, 0, -1):
         yield "_".join(words[:count])

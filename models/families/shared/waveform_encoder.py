@@ -1,7 +1,7 @@
-"""Families with the encoder of wav2vec 2.0 and a CTC head: convolutions over samples, then BERT's or pre-norm layers.
+"""Families with the encoder of wav2vec 2.0 and a CTC head: convolutions over audio samples, then transformer layers.
 
-Source: Baevski et al. 2020, arXiv:2006.11477. Large checkpoints have a norm before each sublayer
-(`do_stable_layer_norm`) instead of one after it.
+The layers are post-norm as in BERT, or pre-norm in large checkpoints (`do_stable_layer_norm`).
+Source: Baevski et al. 2020, arXiv:2006.11477.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ _NORMED: Mapping[str, Literal["first", "all"]] = {"group": "first", "layer": "al
 
 
 def ctc_family(name: str, classes: str, prefix: str) -> Family:
-    """A family of encoders of samples with a CTC head.
+    """A family of speech encoders with a CTC head, which read audio samples.
 
-    name: name of the family and its `model_type`. classes: start of its class names in transformers.
-    prefix: start of the tensor names of its encoder.
+    name: name of the family and its `model_type`.
+    classes: start of its class names in transformers.
+    prefix: start of the encoder's tensor names.
     """
 
     def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
@@ -63,7 +64,10 @@ def ctc_family(name: str, classes: str, prefix: str) -> Family:
 
 
 def ctc_config(hf: Mapping[str, Any]) -> ModelConfig:
-    """The configuration of an encoder of samples with a CTC head."""
+    """Configuration of a speech encoder with a CTC head. hf: contents of `config.json`.
+
+    Raises ConfigError for settings that are invalid or not supported.
+    """
     fields = Fields(hf, defaults=_DEFAULTS)
     for setting in ("add_adapter", "conv_pos_batch_norm"):
         fields.refuse_unless(setting, False)
@@ -116,7 +120,10 @@ def _embedding(
 
 
 def ctc_rules(model: ModelConfig, prefix: str) -> Sequence[Rule]:
-    """Rules of an encoder of samples with a CTC head. prefix: expression for the start of the names of its encoder."""
+    """Rules for all tensors of a speech encoder with a CTC head.
+
+    prefix: regular expression for the start of the encoder's tensor names.
+    """
     assert model.encoder is not None and isinstance(model.encoder.embedding, WaveformEmbeddingConfig)
     is_pre_norm, normed = model.encoder.final_norm is not None, model.encoder.embedding.normed
     linear, slot = r"\.(weight|bias)", "input" if is_pre_norm else "residual"

@@ -1,4 +1,4 @@
-"""Sliding windows of the layers of a decoder, for models in which only some layers have a window."""
+"""Read which layers have a sliding window, for models in which the others have full attention."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from models.families.shared.fields import Fields
 
 
 def upper_windows(fields: Fields, absent: int | None) -> list[int | None]:
-    """Windows of Qwen2 and Qwen3: in the layers that `layer_types` names, else from layer `max_window_layers` on.
+    """Sliding window of each layer of Qwen2 and Qwen3 in tokens, None for full attention.
 
-    None in the list stands for full attention. There are no windows unless `use_sliding_window` is true.
+    `layer_types` names the layers with a window. Without it, these are the layers from index `max_window_layers` on.
+    There are no windows unless `use_sliding_window` is true.
 
     absent: width of the windows if the file has no `sliding_window`.
+    Raises ConfigError for an invalid `layer_types`.
     """
     layers, window = fields.integer("num_hidden_layers"), switched_window(fields, absent)
     if fields.raw("layer_types") is None:
@@ -23,14 +25,19 @@ def upper_windows(fields: Fields, absent: int | None) -> list[int | None]:
 
 
 def switched_window(fields: Fields, absent: int | None) -> int | None:
-    """The window, or None if `use_sliding_window` is false. absent: its width if the file has no `sliding_window`."""
+    """Width of the sliding window in tokens, or None if `use_sliding_window` is false or `sliding_window` is null.
+
+    absent: width of the window if the file has no `sliding_window`.
+    """
     return fields.optional_integer("sliding_window", absent) if fields.flag("use_sliding_window", False) else None
 
 
 def typed_windows(layer_types: object, layers: int, window: int | None) -> list[int | None]:
-    """The window for layers of type `sliding_attention`, None for those of type `full_attention`.
+    """For each layer, `window` if its type is `sliding_attention`, or None if its type is `full_attention`.
 
-    Raises ConfigError if `layer_types` is not one of these two types for each layer, or needs a window that is unset.
+    layer_types: the setting in `config.json`, of any type. layers: number of layers.
+    Raises ConfigError unless the setting lists one of these two types for each layer, and for `sliding_attention` if
+    `window` is None.
     """
     known = ("full_attention", "sliding_attention")
     if not isinstance(layer_types, list) or len(layer_types) != layers or any(k not in known for k in layer_types):
@@ -41,11 +48,12 @@ def typed_windows(layer_types: object, layers: int, window: int | None) -> list[
 
 
 def patterned_windows(fields: Fields, absent: int | None) -> list[int | None]:
-    """Windows by `layer_types`.
+    """Sliding window of each layer in tokens, None for full attention, from `layer_types`.
 
-    Without it, every `sliding_window_pattern`-th layer has full attention.
+    Without this setting, every `sliding_window_pattern`-th layer has full attention and the others have a window.
 
     absent: width of the windows if the file has no `sliding_window`.
+    Raises ConfigError for an invalid `layer_types`.
     """
     layers, window = fields.integer("num_hidden_layers"), fields.optional_integer("sliding_window", absent)
     layer_types = fields.raw("layer_types")
@@ -56,11 +64,13 @@ def patterned_windows(fields: Fields, absent: int | None) -> list[int | None]:
 
 
 def key_value_layers(windows: Sequence[int | None], num_shared: int) -> list[int | None]:
-    """For each layer, the index of the layer whose keys and values it reads, or None for its own.
+    """For each layer, the index of the layer whose keys and values it uses, or None if it computes them itself.
 
-    The last `num_shared` layers have no keys and values of their own. Each reads those of the last layer before all of
-    them that has the same type of attention: with a window, or full (Gemma 3n). windows: window of each layer.
-    Raises ConfigError if there is no such layer.
+    The last `num_shared` layers compute no keys and values. Each uses those of the last layer before these that has the
+    same type of attention, with a window or full (Gemma 3n).
+
+    windows: sliding window of each layer, None for full attention.
+    Raises ConfigError if no earlier layer has the same type of attention.
     """
     first_shared, found = len(windows) - num_shared, list[int | None]()
     for index, window in enumerate(windows):

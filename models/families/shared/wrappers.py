@@ -1,8 +1,8 @@
 """Checkpoints that wrap a language model with parts for pictures or video. They are served without these parts.
 
-The language model has a `model_type` of its own, in `text_config`. For requests without pictures, the other parts would
-change nothing: they only compute embeddings that replace the embeddings of picture tokens.
-See docs/decisions/0128-wrapped-language-models.md. Imports no torch.
+`text_config` states the `model_type` of the language model. For requests without pictures, the other parts would change
+nothing: they only compute embeddings that replace the embeddings of picture tokens.
+Reasons: docs/decisions/0128-wrapped-language-models.md. Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from models.families.shared.transposed_experts import either_way_expert_rules
 from weights.rules import Drop, Rule
 
 _TEXT = r"(?:model\.language_model|language_model\.model|model\.text_model|model)\."
-"""Prefixes of the layers: of transformers 5, of published files, and of Idefics 3 and SmolVLM."""
+"""Regular expression for the prefixes of the language model's tensor names.
+
+In order: transformers 5, published files, Idefics 3 and SmolVLM, and no prefix besides `model.`."""
 _OTHER_PARTS = (
     "vision_tower|vision_model|visual|multi_modal_projector|connector|image_newline|vision_projection|image_tower|video_tower"
     r"|visual_embeddings_table|vision_encoder|aligner|high_res_vision_\w+|vqmodel|generation_\w+|projector|merger|mm_projector|mlp1"
@@ -28,11 +30,11 @@ _OTHER_PARTS = (
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A kind of checkpoint with a language model in it.
+    """A type of checkpoint that contains a language model.
 
     architecture: value of `architectures` in `config.json`.
-    text: `model_type` of the language model where `text_config` does not state it.
-    transposed: whether published files have the matrices of experts as [experts, in, out].
+    text: `model_type` of the language model if `text_config` does not state it.
+    transposed: whether published files store the matrices of experts as [experts, in, out].
     """
 
     architecture: str
@@ -77,7 +79,7 @@ TEXT_FAMILIES = (
     *("llama", "mistral", "ministral3", "qwen2", "qwen3", "qwen3_moe", "lfm2", "lfm3"),
     *("exaone4", "glm4", "deepseek_v3"),
 )
-"""Families of the language models. Each one is compared with transformers inside a wrapper."""
+"""Families of language models that are served inside a wrapper. Tests compare each of them with transformers."""
 _NAMES = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
@@ -87,7 +89,7 @@ _NAMES = {
     "glm4v_text": "glm4",
     "kimi_k2": "deepseek_v3",
 }
-"""Families of language models that have another `model_type` inside a wrapper."""
+"""Family of a language model by its `model_type` inside a wrapper, where this is not the family's usual one."""
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen2_vl": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80}
     | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False},
@@ -100,16 +102,15 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "glm4v": {"rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "partial_rotary_factor": 1.0},
     "glm46v": {"rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "partial_rotary_factor": 1.0},
 }
-"""Defaults of the language model inside a wrapper that differ from those of its family."""
+"""Defaults of the language model's settings that differ from those of its family, by the wrapper's `model_type`."""
 _OUTSIDE = ("tie_word_embeddings", "tie_embedding")
 
 
 def wrapped_family(hf: Mapping[str, Any], families: Mapping[str, Family]) -> Family | None:
-    """A family for a wrapper checkpoint: the family of the language model inside it, reading settings from the wrapper.
+    """Adapt the family of the language model inside a wrapper to the wrapper's settings and tensor names.
 
-    None for a checkpoint that is no wrapper.
-
-    hf: content of `config.json`. families: all families, by `model_type`.
+    hf: contents of `config.json`. families: all families, by `model_type`.
+    Returns None for a checkpoint that is no wrapper.
     Raises ConfigError for a language model that is not supported in a wrapper.
     """
     kind = hf.get("model_type")
@@ -146,7 +147,10 @@ def wrapped_family(hf: Mapping[str, Any], families: Mapping[str, Family]) -> Fam
 
 
 def _text_settings(hf: Mapping[str, Any], wrapper: Wrapper) -> dict[str, Any]:
-    """The settings of the language model. The first Qwen-VL releases state them at the top level."""
+    """The settings of the language model, in `text_config` or, for the first Qwen-VL releases, at the top level.
+
+    Raises ConfigError for a language model that is not supported in a wrapper.
+    """
     kind = str(hf["model_type"])
     given = hf.get("text_config", {} if not kind.startswith("qwen2") else dict(hf))
     if not isinstance(given, dict):

@@ -25,7 +25,10 @@ def measure(name: str) -> cards.Figures:
 
 
 def train(name: str, machine: str) -> None:
-    """Train one model from scratch, measure it and write its card."""
+    """Train one demo model from scratch, measure it and write its model card.
+
+    machine: remark on the machine, for the card.
+    """
     start = time.perf_counter()
     MODELS[name].train()
     seconds = time.perf_counter() - start
@@ -35,7 +38,7 @@ def train(name: str, machine: str) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Parse the command line, then train or measure the models that it names."""
     parser = argparse.ArgumentParser(prog="python -m weights.demo.train", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"which models: {', '.join(MODELS)} (default all)")
     parser.add_argument("--evaluate", action="store_true", help="measure the shipped weights and train nothing")

@@ -1,4 +1,4 @@
-"""The model cards: README.md and metrics.json of each demo model, written from its measured figures."""
+"""Write the model cards, README.md and metrics.json of each demo model, from its measured figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Figures = dict[str, float | int | str]
 
 @dataclass(frozen=True)
 class About:
-    """Texts of one model card, without the figures."""
+    """Texts of one model card. `figures` has the label of each figure; the figures themselves are measured."""
 
     title: str
     what: str
@@ -131,7 +131,7 @@ ABOUT = {
 
 
 def show(key: str, value: float | int | str) -> str:
-    """Format a figure for a card; shares become percentages."""
+    """Format the figure `value` for a card. Shares, which the start of `key` tells, become percentages."""
     if isinstance(value, float):
         share = key.startswith(("exact", "accuracy", "paraphrase"))
         return f"{value:.2%}" if share else f"{value:.3f}"
@@ -165,7 +165,10 @@ def _architecture(config: dict[str, object]) -> str:
 
 
 def write(name: str, figures: Figures, training: Figures) -> None:
-    """Write metrics.json and README.md of one model."""
+    """Write metrics.json and README.md of the demo model `name`.
+
+    figures: measured on held-out texts. training: steps, seconds and machine of the training.
+    """
     folder, about = HOME / name, ABOUT[name]
     command = f"python -m weights.demo.train --evaluate {name}"
     metrics = {"model": name, "command": command, "held_out": figures, "training": training}

@@ -1,4 +1,7 @@
-"""The sentence encoder: a small BERT-type model with mean-pooled, normalized vectors; similar texts are close."""
+"""Train and measure the sentence encoder: a small BERT-type model that gives texts of similar meaning similar vectors.
+
+The vector of a text is the mean of its hidden states, scaled to unit length.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _TEMPERATURE = 0.05
 
 
 def _events(rng: random.Random) -> Iterator[Event]:
-    """Infinite stream of events that are not held out."""
+    """Infinite stream of random events for training, without held-out events."""
     while True:
         meant = event(rng)
         if not held_out(meant.key()):
@@ -33,7 +36,7 @@ def _events(rng: random.Random) -> Iterator[Event]:
 
 
 def _paraphrases(rng: random.Random, meant: Event) -> tuple[str, str]:
-    """Two different renderings of one event."""
+    """Two different sentences that express the event `meant`."""
     first = second = render(rng, meant)
     while second == first:
         second = render(rng, meant)
@@ -41,7 +44,10 @@ def _paraphrases(rng: random.Random, meant: Event) -> tuple[str, str]:
 
 
 def training_groups(rng: random.Random) -> Iterator[list[str]]:
-    """Infinite stream of groups: a sentence, its paraphrase and its near misses, without held-out events."""
+    """Infinite stream of groups: a sentence, its paraphrase, and sentences for two near misses.
+
+    No event of them is held out.
+    """
     for meant in _events(rng):
         wrong: list[str] = []
         while len(wrong) < _NEAR_MISSES:
@@ -52,7 +58,7 @@ def training_groups(rng: random.Random) -> Iterator[list[str]]:
 
 
 def held_out_triples(count: int, seed: int = 20_000) -> list[tuple[str, str, str]]:
-    """Sentence, paraphrase and near miss of held-out events."""
+    """For `count` distinct held-out events: a sentence, its paraphrase, and a sentence for a near miss."""
     rng = random.Random(seed)
     found: dict[str, tuple[str, str, str]] = {}
     while len(found) < count:
@@ -63,7 +69,10 @@ def held_out_triples(count: int, seed: int = 20_000) -> list[tuple[str, str, str
 
 
 def mean_pool(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean of the hidden states without padding, scaled to unit length."""
+    """Mean of each text's hidden states without padding, scaled to unit length: [batch, hidden].
+
+    states: [batch, seq, hidden]. mask: [batch, seq], 1 for tokens and 0 for padding.
+    """
     weights = mask.unsqueeze(-1).float()
     return torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1), dim=-1)
 
@@ -96,7 +105,10 @@ def _batches(tokenizer: PreTrainedTokenizerBase, seed: int) -> Iterator[Batch]:
 
 
 def _loss(model: BertModel, batch: Batch) -> torch.Tensor:
-    """Contrastive loss: each sentence is compared with all paraphrases and near misses of the batch."""
+    """Contrastive loss: each sentence must be closer to its paraphrase than to the batch's other texts.
+
+    The other texts are the paraphrases of other sentences and all near misses.
+    """
     vectors = mean_pool(model(**batch).last_hidden_state, batch["attention_mask"])
     scores = vectors[:_EVENTS] @ vectors[_EVENTS:].T / _TEMPERATURE
     backwards = scores[:, :_EVENTS].T
@@ -132,7 +144,7 @@ def _save_sentence_transformers_layout(folder: Path) -> None:
 
 
 def train(seed: int = 4, steps: int = STEPS) -> None:
-    """Train the encoder from scratch and write it to its directory."""
+    """Train the encoder from scratch and write it, with its tokenizer, to its directory in `weights/demo`."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +166,7 @@ def train(seed: int = 4, steps: int = STEPS) -> None:
 
 
 def embed(texts: list[str], folder: Path = HOME / NAME) -> torch.Tensor:
-    """Vectors of texts, computed with the shipped files."""
+    """Vectors of texts, [texts, 128], of unit length. folder: directory of the model; by default the shipped one."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder)
     rows = []
@@ -166,7 +178,11 @@ def embed(texts: list[str], folder: Path = HOME / NAME) -> torch.Tensor:
 
 
 def evaluate(count: int = 4000) -> dict[str, float | int | str]:
-    """Share of held-out sentences closer to their paraphrase than to a near miss, and than to a random sentence."""
+    """Measure the encoder on `count` held-out sentences.
+
+    The figures are the share of sentences that are closer to their paraphrase than to a near miss, the share that are
+    closer to it than to a random sentence, and the mean cosines of all three.
+    """
     triples = held_out_triples(count)
     anchors, paraphrases, misses = (embed([triple[index] for triple in triples]) for index in range(3))
     true = (anchors * paraphrases).sum(-1)

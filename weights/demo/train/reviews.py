@@ -1,4 +1,4 @@
-"""The sentiment classifier: a small BERT-type model for negative and positive reviews."""
+"""Train and measure the sentiment classifier: a small BERT-type model for negative and positive reviews."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLES = {
 
 
 def training_reviews(rng: random.Random) -> Iterator[tuple[str, int]]:
-    """Infinite stream of training reviews, without held-out ones."""
+    """Infinite stream of reviews and their labels (0 or 1) for training, without held-out reviews."""
     while True:
         text, label = review(rng)
         if not held_out(text):
@@ -39,7 +39,10 @@ def training_reviews(rng: random.Random) -> Iterator[tuple[str, int]]:
 
 
 def held_out_reviews(count: int, seed: int = 20_000) -> list[tuple[str, int]]:
-    """Distinct held-out reviews. The training data contains no spelling variant of them."""
+    """`count` distinct held-out reviews and their labels (0 or 1).
+
+    No training review equals one of them, even without regard to case and punctuation.
+    """
     rng = random.Random(seed)
     found: dict[str, int] = {}
     while len(found) < count:
@@ -89,7 +92,7 @@ def _loss(model: BertForSequenceClassification, batch: Batch) -> torch.Tensor:
 
 
 def train(seed: int = 3, steps: int = STEPS) -> None:
-    """Train the classifier from scratch and write it to its directory."""
+    """Train the classifier from scratch and write it, with its tokenizer, to its directory in `weights/demo`."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +128,10 @@ def classify(texts: list[str], folder: Path = HOME / NAME) -> list[str]:
 
 
 def evaluate(count: int = 4000) -> dict[str, float | int | str]:
-    """Accuracy on held-out reviews, on those with a contrast and on those with a negation."""
+    """Accuracy on `count` held-out reviews, and on those among them with a contrast or with a negation.
+
+    The result also has the predicted labels of `EXAMPLES`.
+    """
     reviews = held_out_reviews(count)
     right = [LABELS[wanted] == got for (_, wanted), got in zip(reviews, classify([t for t, _ in reviews]), strict=True)]
 

@@ -1,4 +1,4 @@
-"""The held-out split: a hash of the words decides, so that every run gives the same split."""
+"""Decide which generated texts are held out for measuring, by a hash of their words: the same in every run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ _PERCENT = 4
 
 
 def held_out(text: str) -> bool:
-    """Whether a text is held out. Ignores case and punctuation, so that no variant of a held-out text is trained on."""
+    """Whether a text is held out, as 4% of all texts are.
+
+    Case and punctuation are ignored, so that no variant of a held-out text is used for training.
+    """
     words = re.sub(r"[^a-z0-9' ]", "", text.lower())
     return hashlib.sha256(" ".join(words.split()).encode()).digest()[0] * 100 < _PERCENT * 256

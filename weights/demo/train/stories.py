@@ -1,4 +1,7 @@
-"""The storyteller: a small LLaMA-type decoder with grouped-query attention and a byte-level BPE tokenizer."""
+"""Train and measure the storyteller, a small LLaMA-type decoder with grouped-query attention.
+
+Its tokenizer is byte-level BPE.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ PROMPTS = ("Once upon a time", "The old fox", "One day, a brave girl", "In a sma
 
 
 def training_stories(rng: random.Random) -> Iterator[str]:
-    """Infinite stream of training stories, without held-out ones."""
+    """Infinite stream of stories for training, without held-out stories."""
     while True:
         text = story(rng)
         if not held_out(text):
@@ -51,7 +54,7 @@ def training_stories(rng: random.Random) -> Iterator[str]:
 
 
 def held_out_stories(count: int, seed: int = 20_000) -> list[str]:
-    """Distinct held-out stories."""
+    """`count` distinct held-out stories."""
     rng = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < count:
@@ -135,7 +138,7 @@ def _loss(model: LlamaForCausalLM, padding: int, batch: Batch) -> torch.Tensor:
 
 
 def train(seed: int = 2, steps: int = STEPS) -> None:
-    """Train the storyteller from scratch and write it to its directory."""
+    """Train the storyteller from scratch and write it, with its tokenizer, to its directory in `weights/demo`."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +158,10 @@ def train(seed: int = 2, steps: int = STEPS) -> None:
 
 
 def continue_story(prompt: str, tokens: int = 120, folder: Path = HOME / NAME) -> str:
-    """Greedy continuation of a text by the shipped model."""
+    """The text `prompt` with its greedy continuation of at most `tokens` tokens.
+
+    folder: directory of the model; by default the one in this package.
+    """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model: Any = LlamaForCausalLM.from_pretrained(folder)
     with torch.inference_mode():
@@ -164,7 +170,10 @@ def continue_story(prompt: str, tokens: int = 120, folder: Path = HOME / NAME) -
 
 
 def _unigram_perplexity(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]]) -> float:
-    """Perplexity of the token frequencies of training stories, as a baseline."""
+    """Perplexity per token of a unigram model, the token frequencies in training stories, as a baseline.
+
+    rows: token ids of held-out stories.
+    """
     stream = training_stories(random.Random(7))
     counts = Counter(range(len(tokenizer)))  # start at one, so that no probability is zero
     for ids in tokenizer([next(stream) for _ in range(4000)])["input_ids"]:
@@ -175,7 +184,7 @@ def _unigram_perplexity(tokenizer: PreTrainedTokenizerBase, rows: list[list[int]
 
 
 def perplexities(count: int, folder: Path = HOME / NAME) -> dict[str, float | int | str]:
-    """Perplexity per token on held-out stories: of the model, and of a unigram model for comparison."""
+    """Perplexity per token on `count` held-out stories, of the model and of a unigram model for comparison."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = LlamaForCausalLM.from_pretrained(folder)
     rows = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(held_out_stories(count))["input_ids"]]
@@ -196,5 +205,5 @@ def perplexities(count: int, folder: Path = HOME / NAME) -> dict[str, float | in
 
 
 def evaluate(count: int = 1000) -> dict[str, float | int | str]:
-    """The perplexities, and continuations of a few prompts."""
+    """Perplexities on `count` held-out stories, and greedy continuations of a few prompts."""
     return perplexities(count) | {f"greedy: {prompt}": continue_story(prompt) for prompt in PROMPTS}

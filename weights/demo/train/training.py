@@ -1,4 +1,4 @@
-"""The training loop of all four models."""
+"""The training loop of the four demo models, and what they share: seeds, batches and saving."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    """Stack rows of token ids, padded on the right."""
+    """Stack rows of token ids, padded on the right with `value`: [rows, longest row]."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows])
 
 
 def by_length(items: list[T], length: Callable[[T], int], size: int, rng: random.Random) -> list[list[T]]:
-    """Batches of items of similar length, in random order, to keep padding low."""
+    """Group items of similar length into batches of `size`, to keep padding low. The batches are in random order.
+
+    The longest items are left out if `size` does not divide the number of items.
+    """
     ordered = sorted(items, key=length)
     batches = [ordered[start : start + size] for start in range(0, len(ordered) - size + 1, size)]
     rng.shuffle(batches)
@@ -57,9 +60,13 @@ def fit(
     save: Callable[[], None] | None = None,
     save_every: int = 500,
 ) -> float:
-    """Train with AdamW and a cosine schedule; returns the mean loss of the last steps.
+    """Train with AdamW, a linear warm-up and a cosine schedule. Returns a running mean of the loss.
 
-    Each save is a complete model, so that an interrupted run leaves a usable one.
+    loss_of: computes the loss of a batch.
+    name: label of the progress bar.
+    warmup: steps in which the learning rate rises.
+    save: called every `save_every` steps and at the end. It must write a complete model, so that an interrupted run
+        leaves a usable one.
     """
     plain = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
     matrices = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]

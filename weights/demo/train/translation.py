@@ -1,4 +1,4 @@
-"""The English-French translator: a small Marian model with its two SentencePiece models."""
+"""Train and measure the English-French translator: a small Marian model with its two SentencePiece models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _MAX_LENGTH = 128
 
 
 def training_pairs(rng: random.Random) -> Iterator[Pair]:
-    """Infinite stream of training pairs: from the grammar, without held-out sentences, and from the phrasebook."""
+    """Infinite stream of sentence pairs for training, from the grammar and from the phrasebook.
+
+    Held-out sentences of the grammar are left out.
+    """
     while True:
         pair = rng.choice(PHRASEBOOK) if rng.random() < 0.01 else sentence(rng)
         if pair in PHRASEBOOK or not held_out(pair[0]):
@@ -35,7 +38,10 @@ def training_pairs(rng: random.Random) -> Iterator[Pair]:
 
 
 def held_out_pairs(count: int, seed: int = 20_000) -> list[Pair]:
-    """Distinct held-out pairs. The training data contains no spelling variant of them."""
+    """`count` distinct held-out sentence pairs.
+
+    No training sentence equals one of them, even without regard to case and punctuation.
+    """
     rng = random.Random(seed)
     known = {bare(source) for source, _ in PHRASEBOOK}
     found: dict[str, str] = {}
@@ -47,7 +53,7 @@ def held_out_pairs(count: int, seed: int = 20_000) -> list[Pair]:
 
 
 def _train_pieces(folder: Path, seed: int) -> None:
-    """Train the two SentencePiece models and write the joint vocabulary in the layout of opus-mt."""
+    """Train a SentencePiece model for each language. `vocab.json` gets their joint vocabulary, as in opus-mt."""
     stream = training_pairs(random.Random(seed))
     pairs = [next(stream) for _ in range(60_000)]
     joint: dict[str, int] = {"</s>": 0, "<unk>": 1}
@@ -166,7 +172,7 @@ def _loss(model: MarianMTModel, padding: int, batch: Batch) -> torch.Tensor:
 
 
 def train(seed: int = 1, steps: int = STEPS) -> None:
-    """Train the translator from scratch and write it to its directory."""
+    """Train the translator from scratch and write it, with its tokenizer, to its directory in `weights/demo`."""
     seed_everything(seed)
     folder = HOME / NAME
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +192,10 @@ def train(seed: int = 1, steps: int = STEPS) -> None:
 
 
 def translate(texts: list[str], beams: int, folder: Path = HOME / NAME) -> list[str]:
-    """Translate with the shipped files and transformers."""
+    """Translate English texts with transformers. beams: 1 for greedy decoding.
+
+    folder: directory of the model; by default the one in this package.
+    """
     tokenizer = MarianTokenizer.from_pretrained(folder)
     model: Any = MarianMTModel.from_pretrained(folder)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
@@ -202,7 +211,10 @@ def translate(texts: list[str], beams: int, folder: Path = HOME / NAME) -> list[
 
 
 def evaluate(count: int = 2000) -> dict[str, float | int | str]:
-    """Exact match on held-out sentences, greedy and with beam search, also without capitals or punctuation."""
+    """Share of `count` held-out sentences that are translated exactly, with greedy decoding and with beam search.
+
+    A third of them is also measured without capital and final punctuation.
+    """
     pairs = held_out_pairs(count)
     sources = [source for source, _ in pairs]
 

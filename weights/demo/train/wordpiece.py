@@ -1,4 +1,4 @@
-"""The lower-casing WordPiece tokenizer of the two BERT-type models."""
+"""Train the lower-casing WordPiece tokenizer of the two BERT-type demo models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def train_wordpiece(folder: Path, texts: Iterable[str], size: int) -> PreTrainedTokenizerBase:
-    """Train the vocabulary on texts; write tokenizer.json, vocab.txt and tokenizer_config.json."""
+    """Train a vocabulary of `size` entries on texts, and return the tokenizer.
+
+    Writes tokenizer.json, vocab.txt and tokenizer_config.json to `folder`.
+    """
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

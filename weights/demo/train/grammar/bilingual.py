@@ -1,4 +1,4 @@
-"""The synchronous English-French grammar: `sentence` draws one English sentence with its one French translation."""
+"""The synchronous English-French grammar: `sentence` draws an English sentence and its only French translation."""
 
 from __future__ import annotations
 
@@ -104,7 +104,10 @@ def _tense(rng: Random, verb: Verb) -> str:
 
 
 def _ambiguous(clause: Clause) -> bool:
-    """Whether the English tense is ambiguous, as in I read (lis or ai lu). Such sentences are not used."""
+    """Whether the English verb may be present or past, as in "I read" (je lis, j'ai lu).
+
+    Such clauses are drawn again, because they have two translations.
+    """
     verb = clause.verb.en
     return clause.tense == "past" and english.past(verb) == verb and clause.negation != "not"
 
@@ -128,7 +131,7 @@ def _transitive(rng: Random, who: Phrase) -> Clause:
 
 
 def _generic(rng: Random, verb: Verb) -> Phrase:
-    """An object that stands for its whole class: I like cats, j'aime les chats."""
+    """A random object of the verb that means its whole class: "I like cats", "j'aime les chats"."""
     kinds = [kind for kind in verb.kinds if kind not in ("person", "job")] or ["animal"]
     noun = rng.choice(words.BY_KIND[rng.choice(kinds)])
     plural = noun.kind not in ("stuff", "drink")
@@ -166,7 +169,7 @@ def _intransitive(rng: Random, who: Phrase) -> Clause:
 
 
 def _extend(rng: Random, clause: Clause, chance: float = 0.3) -> None:
-    """Sometimes add a place or a companion."""
+    """With probability `chance`, add a place or a companion to the clause. Verbs of movement already have a place."""
     en, fr = list(clause.after[0]), list(clause.after[1])
     moving = any(clause.verb is verb for verb in _MOVEMENT)
     if not moving and rng.random() < chance:
@@ -177,7 +180,7 @@ def _extend(rng: Random, clause: Clause, chance: float = 0.3) -> None:
 
 
 def action(rng: Random, who: Phrase) -> Clause:
-    """A clause in which the subject does something."""
+    """A random clause with the subject `who` and a verb of action, sometimes with a negation or an adverb."""
     while True:
         draw = rng.random()
         if draw < 0.55:
@@ -218,7 +221,7 @@ def _plain(rng: Random, who: Phrase | None = None) -> Parts:
 
 
 def _short(rng: Random, who: Phrase) -> Parts:
-    """A clause short enough to be half of a longer sentence."""
+    """The English and French words of a short clause with the subject `who`, for one half of a compound sentence."""
     if rng.random() < 0.4:
         en_who, en_rest, fr_who, fr_rest = being(rng, who)
         return [*en_who, *en_rest], [*fr_who, *fr_rest]
@@ -295,7 +298,7 @@ _WEIGHTS = [weight for _, weight, _ in _KINDS]
 
 
 def sentence(rng: Random) -> Pair:
-    """One sentence and its translation, both with a capital and final punctuation."""
+    """A random English sentence and its French translation, both with a capital and final punctuation."""
     make, _, end = rng.choices(_KINDS, _WEIGHTS)[0]
     en, fr = make(rng)
     if end == "!" and rng.random() < 0.5:
@@ -310,7 +313,7 @@ def bare(text: str) -> str:
 
 
 def informal(rng: Random, pair: Pair) -> Pair:
-    """The same pair, sometimes without final punctuation or without capital."""
+    """Sometimes remove the final punctuation of both sentences, and sometimes the capital of the English one."""
     source, target = pair
     draw = rng.random()
     if draw < 0.12 or draw > 0.94:

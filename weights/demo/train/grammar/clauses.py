@@ -1,7 +1,6 @@
 """Bilingual clauses: a subject, a verb in a tense, its objects, negation and questions.
 
-A clause consists of parts (English auxiliary and rest, French words). The same parts give the statement, its negation
-and the question.
+The functions turn one `Clause` into an English or French statement, its negation, or a question.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
 
 @dataclass
 class Clause:
-    """Content of a clause: subject, verb, tense, objects and complements."""
+    """Content of a clause in both languages: subject, verb, English tense, objects and complements."""
 
     subject: Phrase
     verb: Verb
@@ -43,7 +42,7 @@ class Clause:
 
 
 def _english_verb(clause: Clause) -> tuple[str, list[str]]:
-    """The auxiliary ('' when there is none) and the words after it."""
+    """The auxiliary verb, or an empty text without one, and the words of the verb after it."""
     verb, tense, subject = clause.verb.en, clause.tense, clause.subject
     if tense in _TRUE_MODALS:
         return tense, [verb]
@@ -71,7 +70,7 @@ def _english_verb(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _do_support(clause: Clause) -> tuple[str, list[str]]:
-    """The same verb with "do", for negations and questions."""
+    """The auxiliary verb, "do" without another one, and the words of the verb after it. For negations and questions."""
     auxiliary, rest = _english_verb(clause)
     if auxiliary:
         return auxiliary, rest
@@ -104,7 +103,7 @@ def _english_tail(clause: Clause) -> list[str]:
 
 
 def english_statement(clause: Clause) -> list[str]:
-    """The English words of the statement."""
+    """The English words of the clause as a statement, negated if the clause is."""
     subject = clause.subject.en
     adverb = [clause.adverb[0]] if clause.adverb else []
     if clause.negation == "not":
@@ -117,7 +116,7 @@ def english_statement(clause: Clause) -> list[str]:
 
 
 def english_question(clause: Clause, lead: str = "") -> list[str]:
-    """The English words of the question, after a question word if there is one."""
+    """The English words of the question. lead: question word that it starts with; empty for none."""
     auxiliary, rest = _do_support(clause)
     adverb = [clause.adverb[0]] if clause.adverb else []
     words = [lead, auxiliary, clause.subject.en, *adverb, *rest, *_english_tail(clause)]
@@ -125,7 +124,7 @@ def english_question(clause: Clause, lead: str = "") -> list[str]:
 
 
 def object_words(clause: Clause) -> list[str]:
-    """The French object: after a negation, "un", "des" and "du" become "de"."""
+    """The French words of the object; none without an object. After a negation, "un", "des" and "du" become "de"."""
     if not clause.object:
         return []
     words = list(clause.object.fr)
@@ -138,7 +137,7 @@ def object_words(clause: Clause) -> list[str]:
 
 
 def french_predicate(clause: Clause) -> list[str]:
-    """The French words after the subject."""
+    """The French words of the clause after its subject."""
     subject, tense = clause.subject, clause.tense
     infinitive, tail = clause.verb.french_parts
     reflexive = [_REFLEXIVE[subject.person]] if clause.verb.reflexive else []
@@ -180,10 +179,13 @@ _DIRECT = ("le", "la", "les", "me", "vous", "nous")
 
 
 def french_statement(clause: Clause) -> list[str]:
-    """The French words of the statement."""
+    """The French words of the clause as a statement, negated if the clause is."""
     return [*clause.subject.fr, *french_predicate(clause)]
 
 
 def french_question(clause: Clause, lead: str = "") -> list[str]:
-    """The French question, always with "est-ce que", after a question word if there is one."""
+    """The French words of the question, always with "est-ce que".
+
+    lead: question word that it starts with; empty for none.
+    """
     return [*([lead] if lead else []), "est-ce que", *french_statement(clause)]

@@ -39,7 +39,7 @@ _AN_EXCEPTIONS = ("uni", "use", "eur", "one")
 
 @cache
 def plural(noun: str) -> str:
-    """The plural of a noun; in a compound the last word takes it."""
+    """The plural of a noun. In a compound noun the last word changes."""
     head, _, last = noun.rpartition(" ")
     if head:
         return f"{head} {plural(last)}"
@@ -52,7 +52,7 @@ def plural(noun: str) -> str:
 
 @cache
 def third(verb: str) -> str:
-    """The third person singular; of a phrasal verb the first word takes it."""
+    """The third person singular of a verb in the present. In a phrasal verb the first word changes."""
     head, space, tail = verb.partition(" ")
     if head in ("have", "be"):
         form = {"have": "has", "be": "is"}[head]
@@ -73,21 +73,21 @@ def _add_ed(head: str) -> str:
 
 @cache
 def past(verb: str) -> str:
-    """The simple past."""
+    """The simple past of a verb."""
     head, space, tail = verb.partition(" ")
     return (_IRREGULAR[head].split()[0] if head in _IRREGULAR else _add_ed(head)) + space + tail
 
 
 @cache
 def participle(verb: str) -> str:
-    """The past participle."""
+    """The past participle of a verb."""
     head, space, tail = verb.partition(" ")
     return (_IRREGULAR[head].split()[1] if head in _IRREGULAR else _add_ed(head)) + space + tail
 
 
 @cache
 def ing(verb: str) -> str:
-    """The -ing form."""
+    """The -ing form of a verb."""
     head, space, tail = verb.partition(" ")
     if head.endswith("e") and not head.endswith(("ee", "oe", "ye")) and head != "be":
         head = head[:-1]
@@ -97,12 +97,12 @@ def ing(verb: str) -> str:
 
 
 def article(following: str) -> str:
-    """The article before this word, "a" or "an"."""
+    """The indefinite article, "a" or "an", before the word `following`."""
     vowel = following[0].lower() in "aeiou" and not following.startswith(_AN_EXCEPTIONS)
     return "an" if vowel or following.startswith(("hour", "honest")) else "a"
 
 
 def write(words: Sequence[str], end: str = ".") -> str:
-    """Join words into a sentence that starts with a capital."""
+    """Join words into a sentence that starts with a capital. end: final punctuation."""
     text = " ".join(word for word in words if word).replace(" ,", ",")
     return text[0].upper() + text[1:] + end

@@ -1,7 +1,7 @@
-"""The paraphrase grammar: one event with many renderings, and near misses with another meaning.
+"""The paraphrase grammar: sentences with the same meaning, and sentences that differ little but in meaning.
 
-An `Event` is a meaning. Two renderings of one event are paraphrases. A rendering of an event that differs in one point
-(person, object, place, time, number, negation) is a hard negative.
+An `Event` is a meaning. Two sentences that express the same event are paraphrases. A sentence for an event that differs
+in one point (person, object, place, time, number, negation) is a hard negative.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _MOODS = ("statement",) * 6 + ("question",)
 
 @dataclass(frozen=True)
 class Thing:
-    """A person or an object, with number and attributes."""
+    """A person or an object: a noun with its number or article and an adjective (empty for none)."""
 
     noun: str
     number: str
@@ -86,7 +86,10 @@ class Thing:
 
 @dataclass(frozen=True)
 class Event:
-    """A meaning, in which every word is a set of synonyms. `kind` is action, state, being or having."""
+    """A meaning. Each word in it stands for all its synonyms, which are separated by `|`.
+
+    kind: `action`, `state`, `being` (in a place) or `having`.
+    """
 
     kind: str
     agent: Thing
@@ -99,7 +102,7 @@ class Event:
     mood: str
 
     def key(self) -> str:
-        """The event as text, for the held-out split."""
+        """A text that identifies the event, from which the held-out split is computed."""
         return repr(self)
 
 
@@ -110,7 +113,7 @@ def _thing(rng: Random, kind: str) -> Thing:
 
 
 def event(rng: Random) -> Event:
-    """A random event."""
+    """A random event, a statement or a question about people, objects and places."""
     kind = rng.choices(("action", "state", "being", "having"), (70, 12, 10, 8))[0]
     verb, object_kind = rng.choice(_VERB_LIST)
     tense = rng.choice(("past", "past", "future", "present"))
@@ -132,7 +135,7 @@ def event(rng: Random) -> Event:
 
 
 def near_miss(rng: Random, meant: Event) -> Event:
-    """An event with nearly the same words and another meaning."""
+    """A random event that differs from `meant` in one point, so that it has nearly the same words."""
     while True:
         other = event(rng)
         changes = ["agent", "negated", "number", "mood"]
@@ -187,7 +190,7 @@ def _pick(rng: Random, synonyms: str) -> str:
 
 
 def _phrase(rng: Random, thing: Thing) -> tuple[str, bool]:
-    """A noun phrase and whether it is plural."""
+    """A random noun phrase for the person or object, and whether it is plural."""
     number = _pick(rng, thing.number)
     plural = thing.number not in ("the", "a")
     noun = _pick(rng, thing.noun)
@@ -196,7 +199,7 @@ def _phrase(rng: Random, thing: Thing) -> tuple[str, bool]:
 
 
 def render(rng: Random, meant: Event) -> str:
-    """A random sentence that expresses this event."""
+    """A random sentence that expresses the event `meant`, with random synonyms and word order."""
     agent, many = _phrase(rng, meant.agent)
     if meant.kind == "state":
         core = _state(rng, meant, agent, many)

@@ -79,12 +79,12 @@ _FUTURE_ENDINGS = ("ai", "as", "a", "ons", "ez", "ont")
 
 
 def uses_etre(verb: str) -> bool:
-    """Whether the compound past takes être (movement verbs; the caller handles reflexive verbs)."""
+    """Whether the compound past is formed with "être", as for verbs of movement. Callers handle reflexive verbs."""
     return verb in _WITH_ETRE
 
 
 def _strong_stem(verb: str) -> str:
-    """The stem of an -er verb before a silent ending: achet- becomes achèt-, nettoy- becomes nettoi-."""
+    """The stem of an -er verb before a silent ending. For example, "achet-" becomes "achèt-", "nettoy-" "nettoi-"."""
     stem = verb[:-2]
     if verb in _DOUBLING:
         return stem + stem[-1]
@@ -97,7 +97,7 @@ def _strong_stem(verb: str) -> str:
 
 @cache
 def present(verb: str) -> tuple[str, ...]:
-    """The six forms of the present."""
+    """The six forms of the present, from je to ils."""
     if verb in _PREFIXED:
         prefix, base = _PREFIXED[verb]
         return tuple(prefix + form for form in present(base))
@@ -118,7 +118,7 @@ def present(verb: str) -> tuple[str, ...]:
 
 @cache
 def imperfect(verb: str) -> tuple[str, ...]:
-    """The six forms of the imperfect, from the nous form of the present."""
+    """The six forms of the imperfect, from je to ils. They are derived from the nous form of the present."""
     stem = "ét" if verb == "être" else present(verb)[NOUS][:-3]
 
     def form(ending: str) -> str:
@@ -147,19 +147,19 @@ def _future_stem(verb: str) -> str:
 
 @cache
 def future(verb: str) -> tuple[str, ...]:
-    """The six forms of the future."""
+    """The six forms of the future, from je to ils."""
     return tuple(_future_stem(verb) + ending for ending in _FUTURE_ENDINGS)
 
 
 @cache
 def conditional(verb: str) -> tuple[str, ...]:
-    """The six forms of the conditional."""
+    """The six forms of the conditional, from je to ils."""
     return tuple(_future_stem(verb) + ending for ending in _IMPERFECT_ENDINGS)
 
 
 @cache
 def participle(verb: str) -> str:
-    """The past participle, masculine singular."""
+    """The past participle of a verb, masculine singular."""
     if verb in _PREFIXED:
         prefix, base = _PREFIXED[verb]
         return prefix + participle(base)
@@ -169,7 +169,7 @@ def participle(verb: str) -> str:
 
 
 def agree(form: str, feminine: bool, plural: bool) -> str:
-    """A participle in its gender and number."""
+    """The participle `form` (masculine singular) in the given gender and number."""
     if form == "dû" and (feminine or plural):
         form = "du"
     if feminine:
@@ -189,7 +189,7 @@ _INVARIABLE = {"marron", "orange", "bon marché"}
 
 @cache
 def adjective(word: str, feminine: bool, plural: bool) -> str:
-    """An adjective in its gender and number."""
+    """The adjective `word` (masculine singular) in the given gender and number."""
     if word in _INVARIABLE:
         return word
     if feminine:
@@ -212,7 +212,7 @@ def adjective(word: str, feminine: bool, plural: bool) -> str:
 
 
 def liaison(word: str, following: str) -> str:
-    """The masculine singular adjective before its noun: un bel arbre, un vieil ami."""
+    """The masculine singular adjective `word` before the noun `following`: "un bel arbre", "un vieil ami"."""
     return _LIAISON.get(word, word) if vowel_start(following) else word
 
 
@@ -245,7 +245,7 @@ _ELIDING = {"je", "ne", "de", "le", "la", "que", "me", "se", "ce", "lorsque"}
 
 @cache
 def vowel_start(word: str) -> bool:
-    """Whether elision and liaison apply before this word."""
+    """Whether elision and liaison apply before this word: it starts with a vowel sound."""
     lower = word.lower()
     if lower.startswith(_ASPIRATED):
         return False
@@ -253,7 +253,7 @@ def vowel_start(word: str) -> bool:
 
 
 def contract(preposition: str, phrase: Sequence[str]) -> list[str]:
-    """A preposition that ends in "à" or "de" before a noun phrase, contracted to "au", "aux", "du" or "des"."""
+    """Join a preposition that ends in "à" or "de" with a noun phrase: "à le" becomes "au", "de les" becomes "des"."""
     *lead, last = preposition.split()
     if phrase[0] == "les":
         return [*lead, {"à": "aux", "de": "des"}[last], *phrase[1:]]

@@ -1,15 +1,15 @@
-"""Word lists as text: the short notations in which the lexicons are written."""
+"""Parse the short notations in which the word lists of the grammars are written."""
 
 from __future__ import annotations
 
 
 def listed(text: str) -> list[str]:
-    """Read `one, two words, three`; without a comma, every word is an entry."""
+    """Split a text such as `one, two words, three` at its commas; without a comma, at white space."""
     return [item.strip() for item in text.split("," if "," in text else None)]
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """Read `english=french, english=french`."""
+    """Parse a text such as `cat=chat, dog=chien` to pairs of an English and a French entry."""
     found = []
     for item in text.replace("\n", ", ").split(", "):
         if item:

@@ -17,7 +17,7 @@ _POSSESSORS = [
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun phrase in both languages, with the properties for agreement."""
+    """A noun phrase or pronoun in both languages, with the person, gender and number that verbs agree with."""
 
     en: str
     fr: tuple[str, ...]
@@ -29,7 +29,7 @@ class Phrase:
 
     @property
     def english_be(self) -> str:
-        """The form of "be": "am", "is" or "are"."""
+        """The form of "be" with this phrase as the subject: "am", "is" or "are"."""
         return "am" if self.person == french.JE else "is" if self.person == french.IL else "are"
 
     @property
@@ -56,7 +56,7 @@ PRONOUNS = [
 
 
 def pronoun_for(phrase: Phrase) -> Phrase:
-    """The subject pronoun for a person mentioned before: for the girls it is they and elles."""
+    """The subject pronoun that replaces a phrase; for "the girls" it is "they", "elles". A pronoun stays as it is."""
     if not phrase.nominal:
         return phrase
     if phrase.plural:
@@ -66,7 +66,10 @@ def pronoun_for(phrase: Phrase) -> Phrase:
 
 
 def _determiner(rng: Random, noun: Noun, plural: bool, allowed: str) -> tuple[str, str]:
-    """English and French determiner. The English `a` may become `an` later, when the next word is known."""
+    """A random English and French determiner of one of the kinds in `allowed`, else "the".
+
+    The English "a" becomes "an" later, when the next word is known.
+    """
     mass = noun.kind in ("stuff", "drink")
     choice = rng.choices(("the", "a", "own", "this", "number"), (40, 26, 20, 8, 6))[0]
     if choice not in allowed.split():
@@ -92,7 +95,10 @@ def _determiner(rng: Random, noun: Noun, plural: bool, allowed: str) -> tuple[st
 
 
 def describe(noun: Noun, adjective: Adjective | None, plural: bool, det: tuple[str, str]) -> Phrase:
-    """Join determiner, adjective and noun with agreement and liaison."""
+    """Make a noun phrase from determiner, adjective and noun, with French agreement and liaison.
+
+    det: determiner in English and French.
+    """
     en_det, fr_det = det
     en, fr = noun.forms(plural)
     before = after = ""
@@ -122,7 +128,11 @@ def describe(noun: Noun, adjective: Adjective | None, plural: bool, det: tuple[s
 def noun_phrase(
     rng: Random, kinds: tuple[str, ...], allowed: str = "the a own this number", simple: bool = False
 ) -> Phrase:
-    """A random noun phrase of one of these kinds. simple: without a possessor such as the doctor's."""
+    """A random noun phrase.
+
+    kinds: kinds of nouns to draw from. allowed: kinds of determiners, separated by spaces.
+    simple: whether the phrase must have no possessor, such as "the doctor's".
+    """
     kind = rng.choice(kinds)
     if kind in PEOPLE and rng.random() < 0.22:
         return name(rng)
@@ -137,7 +147,7 @@ def noun_phrase(
 
 
 def _owned(rng: Random, noun: Noun, plural: bool) -> Phrase:
-    """A noun phrase with a possessor: the doctor's car, la voiture du médecin."""
+    """A noun phrase with a random possessor: "the doctor's car", "la voiture du médecin"."""
     owner = noun_phrase(rng, PEOPLE, "the own", simple=True)
     en, fr = noun.forms(plural)
     article = "les" if plural else "la" if noun.feminine else "le"
@@ -148,7 +158,7 @@ def _owned(rng: Random, noun: Noun, plural: bool) -> Phrase:
 
 
 def name(rng: Random) -> Phrase:
-    """A first name."""
+    """A random first name."""
     if rng.random() < 0.5:
         chosen = rng.choice(words.MALE)
         return Phrase(chosen, (chosen,), french.IL, kind="person")
@@ -157,7 +167,7 @@ def name(rng: Random) -> Phrase:
 
 
 def both(first: Phrase, second: Phrase) -> Phrase:
-    """Two people joined by "and"; masculine if one of them is masculine."""
+    """Two people joined by "and". The phrase is masculine if one of them is masculine."""
     feminine = first.feminine and second.feminine
     return Phrase(
         f"{first.en} and {second.en}", (*first.fr, "et", *second.fr), french.ILS, feminine, True, kind="person"
@@ -165,13 +175,13 @@ def both(first: Phrase, second: Phrase) -> Phrase:
 
 
 def with_preposition(en: str, fr: str, phrase: Phrase) -> tuple[str, list[str]]:
-    """A preposition and its noun phrase, contracted where French contracts."""
+    """A preposition before a noun phrase, as English text and French words. "à le" becomes "au", "de le" "du"."""
     joined = french.contract(fr, phrase.fr) if fr.split()[-1] in ("à", "de") else [fr, *phrase.fr]
     return f"{en} {phrase.en}", joined
 
 
 def place(rng: Random) -> tuple[str, list[str]]:
-    """A place where something happens."""
+    """A random place where something happens, as English text and French words."""
     draw = rng.random()
     if draw < 0.15:
         en, fr = rng.choice(words.CITIES)
@@ -189,7 +199,7 @@ def place(rng: Random) -> tuple[str, list[str]]:
 
 
 def destination(rng: Random) -> tuple[str, list[str]]:
-    """A place as a destination."""
+    """A random destination of a movement, as English text and French words."""
     draw = rng.random()
     if draw < 0.2:
         en, fr = rng.choice(words.CITIES)
@@ -201,18 +211,18 @@ def destination(rng: Random) -> tuple[str, list[str]]:
 
 
 def company(rng: Random) -> tuple[str, list[str]]:
-    """A companion or beneficiary: "with", "without" or "for" someone."""
+    """A random phrase "with", "without" or "for" someone, as English text and French words."""
     en, fr = rng.choice([("with", "avec"), ("with", "avec"), ("for", "pour"), ("without", "sans")])
     return with_preposition(en, fr, noun_phrase(rng, PEOPLE, "the own", simple=True))
 
 
 def person(rng: Random) -> Phrase:
-    """A noun phrase for a person, without adjectives."""
+    """A random noun phrase for a person, without a possessor."""
     return noun_phrase(rng, PEOPLE, "the own", simple=True)
 
 
 def subject(rng: Random) -> Phrase:
-    """A subject that can act."""
+    """A random subject that can act: a pronoun, a person, two people or an animal."""
     draw = rng.random()
     if draw < 0.5:
         return rng.choice(PRONOUNS)

@@ -1,6 +1,6 @@
-"""Plots of the stories: a plot is a list of steps, a step a list of alternative texts.
+"""Plots of the stories: a plot is a list of steps, and a step is a list of alternative texts.
 
-Slots without a number belong to the hero, slots with a 2 to the character that the hero meets.
+Slots without a number are about the hero, slots with a 2 about the character that the hero meets.
 """
 
 from __future__ import annotations

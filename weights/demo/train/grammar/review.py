@@ -1,7 +1,7 @@
-"""The review grammar: opinions on films, restaurants, hotels and more, with their labels.
+"""The review grammar: opinions on films, restaurants, hotels and more, labelled negative or positive.
 
 The label follows from the structure of a review, not from word counts: negation inverts a word, and in a contrast the
-side after "but", or the overall verdict, decides.
+clause after "but", or the overall verdict, decides.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ _VERDICTS = {
 
 
 class _Reviewer:
-    """Draws clauses of a given polarity about one thing."""
+    """Draws clauses about one thing with a given label, 0 for negative and 1 for positive.
+
+    The clauses are templates, in which `[a|b]` is a choice.
+    """
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -87,15 +90,15 @@ class _Reviewer:
         self.single, self.many, self.verbs = single.split(","), many.split(","), verbs.split(",")
 
     def word(self, label: int) -> str:
-        """An adjective of this polarity, sometimes intensified."""
+        """An adjective with this label, sometimes after a word such as "very"."""
         return self.rng.choice(_VERY) + self.rng.choice(_GOOD if label else _BAD)
 
     def plain(self, label: int) -> str:
-        """An adjective without intensifier."""
+        """An adjective with this label, without a word such as "very"."""
         return self.rng.choice(_GOOD if label else _BAD)
 
     def aspect(self, label: int) -> str:
-        """A clause about one aspect of the thing, direct or as a negated opposite."""
+        """A clause with this label about one aspect of the thing. It may negate a word with the opposite label."""
         rng = self.rng
         plural = rng.random() < 0.4
         name = rng.choice(self.many if plural else self.single)
@@ -111,7 +114,7 @@ class _Reviewer:
         return f"[I|we|my friends] {rng.choice(_LIKED if label else _DISLIKED)} the {name}"
 
     def whole(self, label: int) -> str:
-        """A clause about the thing itself."""
+        """A clause with this label about the thing as a whole."""
         rng, thing = self.rng, self.thing
         mine = rng.choice(_LIKED if label else _DISLIKED)
         good, other = self.word(label), self.plain(1 - label)
@@ -141,7 +144,7 @@ class _Reviewer:
         return rng.choice(patterns)
 
     def contrast(self, label: int) -> str:
-        """A contrast of both polarities, in which the second one decides the label."""
+        """A sentence with both labels, in which the overall verdict has this label and decides."""
         rng = self.rng
         patterns = [
             f"{self.aspect(1 - label)}, but {self.whole_short(label)}",
@@ -156,7 +159,7 @@ class _Reviewer:
         return rng.choice(patterns)
 
     def whole_short(self, label: int) -> str:
-        """An overall verdict that can follow "but" or "although"."""
+        """A short overall verdict with this label, which can follow "but" or precede "although"."""
         rng, thing = self.rng, self.thing
         mine = rng.choice(_LIKED if label else _DISLIKED)
         warmly = "[loved|enjoyed]" if label else "[hated|regretted]"
@@ -173,7 +176,7 @@ class _Reviewer:
 
 
 def review(rng: Random) -> tuple[str, int]:
-    """One review and its label."""
+    """A random review and its label, 0 for negative and 1 for positive."""
     label = rng.randrange(2)
     writer = _Reviewer(rng)
     draw = rng.random()

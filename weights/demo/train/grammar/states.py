@@ -18,7 +18,11 @@ _BE = {
 
 
 def being(rng: Random, who: Phrase) -> tuple[list[str], list[str], list[str], list[str]]:
-    """A clause with "be": English subject, English predicate with the verb first, French subject, French predicate."""
+    """A random clause with "be" and the subject `who`.
+
+    Returns the words of the English subject, the English predicate (the verb first), the French subject and the French
+    predicate.
+    """
     tense = rng.choices(list(_BE), (60, 22, 12, 6))[0]
     english_be, table = _BE[tense]
     if tense == "past" and who.english_be == "are":
@@ -48,7 +52,7 @@ def being(rng: Random, who: Phrase) -> tuple[list[str], list[str], list[str], li
 
 
 def _profession(rng: Random, who: Phrase) -> Parts:
-    """A noun such as "a student" or "students", with the articles of both languages and the number of the subject."""
+    """A profession as the predicate of `who`, such as "a student" or "students", as English and French words."""
     noun = rng.choice([n for n in words.BY_KIND["job"] if not n.feminine or who.feminine])
     if who.feminine and not noun.feminine:
         noun = rng.choice([n for n in words.BY_KIND["job"] if n.feminine])
@@ -61,7 +65,7 @@ def _profession(rng: Random, who: Phrase) -> Parts:
 
 
 def _attribute(rng: Random, who: Phrase) -> Parts:
-    """An adjective, sometimes with "very" or "too", sometimes in a comparison."""
+    """An adjective as the predicate of `who`, sometimes with "very" or "too", sometimes in a comparison."""
     kind = "person" if who.kind == "pronoun" else who.kind
     chosen = rng.choice(words.ADJECTIVES_FOR.get(kind) or words.ADJECTIVES_FOR["person"])
     form = french.adjective(chosen.fr, who.feminine, who.plural)
@@ -94,7 +98,7 @@ _COMPARATIVES = {
 
 
 def be_statement(rng: Random) -> Parts:
-    """A sentence with "to be", sometimes contracted as in "I'm"."""
+    """A random sentence with "to be", sometimes contracted as in "I'm"."""
     kinds = (
         "person", "job", "animal", "food", "thing", "clothes", "vehicle", "text", "place", "idea", "furniture",
         "opening",
@@ -108,7 +112,7 @@ def be_statement(rng: Random) -> Parts:
 
 
 def there_is(rng: Random) -> Parts:
-    """A sentence with "there is" or "there is not"."""
+    """A random sentence with "there is" or "there is not"."""
     kinds = ("person", "animal", "thing", "food", "furniture", "stuff")
     thing = noun_phrase(rng, kinds, "a number", simple=True)
     while not (thing.indefinite or thing.plural) or thing.fr[0] in ("les", "la", "le") or thing.kind == "":
@@ -123,7 +127,7 @@ def there_is(rng: Random) -> Parts:
 
 
 def having(rng: Random) -> Parts:
-    """A sentence with "to have", in several tenses."""
+    """A random sentence with "to have", in one of several tenses."""
     who = subject(rng)
     kinds = ("animal", "thing", "vehicle", "clothes", "person", "idea", "furniture", "drink", "stuff")
     tense = rng.choice(["present", "present", "future", "would like to", "want to"])
@@ -135,7 +139,7 @@ def having(rng: Random) -> Parts:
 
 
 def where_is(rng: Random) -> Parts:
-    """A question such as: Where is the station? How many apples are there?"""
+    """A random question such as "Where is the station?" or "How many apples are there?"."""
     if rng.random() < 0.35:
         noun = rng.choice(words.BY_KIND[rng.choice(("animal", "thing", "food", "person"))])
         en, fr = noun.forms(True)
@@ -146,7 +150,7 @@ def where_is(rng: Random) -> Parts:
 
 
 def named(rng: Random) -> Parts:
-    """A sentence with a name: my name is Marie, je m'appelle Marie."""
+    """A random sentence that states a name: "my name is Marie", "je m'appelle Marie"."""
     owner, fr_owner = rng.choice([("my", "je me"), ("his", "il se"), ("her", "elle se")])
     who = name(rng)
     form = french.present("appeler")[french.JE if owner == "my" else french.IL]

@@ -50,7 +50,7 @@ _DREAMS = listed(
 
 @dataclass(frozen=True)
 class Character:
-    """A character of a story: introduction, name and pronouns."""
+    """A character of a story: what it is, a trait, its name (empty for none) and its pronouns."""
 
     kind: str
     trait: str
@@ -58,7 +58,7 @@ class Character:
     pronouns: tuple[str, str, str]
 
     def slots(self, suffix: str) -> dict[str, str]:
-        """Template slots of this character. `short` is its name after the introduction."""
+        """Values of the template slots about this character. suffix: end of the slots' names, such as `2`."""
         he, him, his = self.pronouns
         short = self.name or f"the {self.kind}"
         return {
@@ -81,7 +81,7 @@ def _character(rng: Random, avoid: str = "") -> Character:
 
 
 def story(rng: Random) -> str:
-    """One story, as a single paragraph."""
+    """A random story, as a single paragraph."""
     beginning = rng.choice(BEGINNINGS)
     hero = _character(rng)
     if "{named}" not in beginning:

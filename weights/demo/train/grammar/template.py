@@ -20,7 +20,10 @@ def _article(match: re.Match[str]) -> str:
 
 
 def expand(rng: Random, text: str, slots: Mapping[str, str] | None = None) -> str:
-    """Choose among the alternatives, innermost first, then fill the slots."""
+    """Choose among the alternatives in `text`, innermost first, then fill in the slots.
+
+    slots: value of each slot by its name; None leaves slots as they are.
+    """
     while match := _CHOICE.search(text):
         text = text[: match.start()] + rng.choice(match.group(1).split("|")) + text[match.end() :]
     if slots is not None:
@@ -30,6 +33,6 @@ def expand(rng: Random, text: str, slots: Mapping[str, str] | None = None) -> st
 
 
 def tidy(text: str) -> str:
-    """Capitalize starts of sentences and of speech, and choose a or an by the next word."""
+    """Capitalize the starts of sentences and of speech, and choose "a" or "an" by the next word."""
     text = _ARTICLE.sub(_article, text)
     return _START.sub(lambda match: match.group()[:-1] + match.group()[-1].upper(), text)

@@ -13,7 +13,7 @@ from weights.demo.train.grammar.lists import listed, pairs
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun in both languages. `kind` selects the verbs, adjectives and places that fit."""
+    """A noun in both languages. kind: class of nouns, such as `food`, to which verbs and adjectives are restricted."""
 
     en: str
     fr: str
@@ -21,13 +21,16 @@ class Noun:
     kind: str
 
     def forms(self, plural: bool) -> tuple[str, str]:
-        """The noun in English and French, in this number."""
+        """The English and French noun, in the plural or the singular."""
         return (english.plural(self.en), french.plural_noun(self.fr)) if plural else (self.en, self.fr)
 
 
 @dataclass(frozen=True)
 class Adjective:
-    """An adjective. `before`: the French adjective precedes its noun."""
+    """An adjective in both languages.
+
+    kinds: kinds of nouns that it can describe. before: whether the French adjective precedes its noun.
+    """
 
     en: str
     fr: str
@@ -37,7 +40,10 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb. Only its first word is conjugated. `kinds`: kinds of nouns that can be its object."""
+    """A verb in both languages. Only its first word is conjugated.
+
+    kinds: kinds of nouns that can be its object. stative: whether it describes a state, not an action.
+    """
 
     en: str
     fr: str
