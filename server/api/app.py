@@ -46,7 +46,7 @@ def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
     """Create the ASGI application.
 
     state: shared by all routes.
-    lifespan: returns the context manager that is entered when the ASGI server starts and left when it stops.
+    lifespan: returns the context manager that is entered when the ASGI server starts and exited when it stops.
     """
     app: ASGIApp = RequestMiddleware(HeadMiddleware(create_routes(state, lifespan)), state)
     if proxies := state.settings.trusted_proxies:
@@ -59,7 +59,7 @@ def create_api(state: State, lifespan: Lifespan = nullcontext) -> ASGIApp:
 
 
 def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
-    """Create the application without the middleware, so that tests can read the route table."""
+    """Create the FastAPI application without the middleware around it, so that tests can read the route table."""
     app = FastAPI(
         title="Triptych",
         version=version(),
@@ -88,7 +88,8 @@ def create_routes(state: State, lifespan: Lifespan = nullcontext) -> FastAPI:
 def create_monitoring(state: State) -> ASGIApp:
     """Create the application of the metrics port. It checks API keys unless the port is on a loopback address.
 
-    On any other address requests may name any host: Prometheus calls a service by its name in the cluster.
+    On any other address, the header `Host` of a request may have any value, because Prometheus calls a service by its
+    name in the cluster.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.triptych = state
@@ -100,7 +101,7 @@ def create_monitoring(state: State) -> ASGIApp:
 
 
 def add_error_handlers(app: FastAPI, state: State) -> None:
-    """Answer every error in the shape of the request's dialect."""
+    """Register handlers that answer every error in the format of the request's dialect."""
 
     def answer(request: Request, error: RequestError) -> Response:
         named = with_paths(error, request.scope["path"])

@@ -1,4 +1,7 @@
-"""Background work while the application runs: key file, garbage collection, old responses and documents, traces."""
+"""Background work while the application runs: the key file, garbage collection, expired responses and documents.
+
+When the application stops, the document jobs and the tracing are stopped too.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from server.api_keys import KeyFileWatcher
 from server.system.garbage import collect_when_cheap
 
 TIDY_SECONDS = 5.0
-"""Time between two searches for stored responses and documents whose time is over."""
+"""Time between two searches for expired stored responses and documents."""
 
 
 @contextlib.asynccontextmanager
 async def with_background(
     state: State, lifespan: Callable[[], AbstractAsyncContextManager[None]]
 ) -> AsyncIterator[None]:
-    """The lifespan of the application, during which the background work runs."""
+    """Context manager for the application's lifespan: runs the background work, and `lifespan` inside of it."""
     state.page_check.look_up_full_name()
     tasks = [
         asyncio.create_task(_watch_keys(state), name="key file"),
@@ -47,7 +50,7 @@ async def _watch_keys(state: State) -> None:
 
 
 async def _tidy_stores(state: State) -> None:
-    """Drop stored responses and documents whose time is over, also while no request uses the stores."""
+    """Drop expired responses and documents every `TIDY_SECONDS`, because the stores may receive no request for long."""
     while True:
         await asyncio.sleep(TIDY_SECONDS)
         while state.responses.tidy():

@@ -1,7 +1,7 @@
 """Start and stop the models and workers behind the HTTP application, as an ASGI lifespan.
 
 Any ASGI server that sends lifespan events can run the application. Models load in the background, so that the server
-answers probes from the first moment. `server.api.serve` adds sockets and signals for `triptych serve`.
+answers health probes from the beginning. `server.api.serve` adds sockets and signals for `triptych serve`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from server.ipc.workers.worker_pool import WorkerPool
 log = logging.getLogger("triptych.lifecycle")
 
 FLUSH_SECONDS = 1.0
-"""Time for streams to send their `error` event after the grace time."""
+"""Time for streams to send their `error` event, after the grace time for running requests has passed."""
 
 
 class Lifecycle:
-    """Loads the models, then drains and stops.
+    """Loads the models when the application starts, and drains and stops everything at its end.
 
-    state: state of the application; this class sets `started` and `draining`.
+    state: state of the application. This class sets its fields `started` and `draining`.
     pool: starts and stops the worker processes.
     load_texts: coroutine function that loads the tokenizers. It runs while the workers load the weights.
     preload: coroutine function that loads models on demand, when the workers are ready.
@@ -47,7 +47,7 @@ class Lifecycle:
 
     @property
     def failed(self) -> bool:
-        """Whether the server cannot become ready again without a restart."""
+        """Whether the server needs a restart: loading has failed, or the worker pool has given up."""
         loading = self._loading
         load_failed = loading is not None and loading.done() and not self._state.started
         return load_failed or self.pool.failure is not None
@@ -60,7 +60,7 @@ class Lifecycle:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Context manager of the running application. Starts loading unless `begin` did; drains and stops at exit."""
+        """Context manager around the running application: calls `begin` at the start, and drains and stops at exit."""
         self.begin()
         try:
             yield
@@ -70,7 +70,7 @@ class Lifecycle:
 
     @contextlib.asynccontextmanager
     async def unattended_lifespan(self) -> AsyncIterator[None]:
-        """The lifespan under any other ASGI server than `server.api.serve`. Logs why the server cannot serve."""
+        """The lifespan under an ASGI server that `server.api.serve` does not run. Logs the reason if loading fails."""
         log.info("running under another ASGI server: no direct writes, so events use ASGI")
         async with self.lifespan():
             reporting = asyncio.create_task(self._report_failure(), name="report failure")
@@ -86,11 +86,14 @@ class Lifecycle:
         await asyncio.shield(self._loading)
 
     async def wait_failed(self) -> None:
-        """Wait until no worker can be brought back, then raise StartError."""
+        """Wait until the worker pool gives up on restarting workers, then raise StartError."""
         raise StartError(await self.pool.wait_failed())
 
     def restart_workers(self) -> None:
-        """Restart all workers, one after another, so that no request is interrupted."""
+        """Restart all workers, one after another, so that no request is interrupted.
+
+        While the server starts or stops, only a warning is logged.
+        """
         if self._state.started and not self._state.draining:
             self.pool.restart()
         else:
@@ -113,7 +116,10 @@ class Lifecycle:
             await self._wait_idle(FLUSH_SECONDS)
 
     async def _load(self) -> None:
-        """Load tokenizers and weights at the same time: most of the worker's start is spent on its imports."""
+        """Load the tokenizers while the workers start and load the weights, then load models on demand.
+
+        Raises StartError or CheckpointError.
+        """
         workers = asyncio.create_task(self.pool.start(), name="workers")
         try:
             await self._load_texts()
@@ -129,7 +135,10 @@ class Lifecycle:
         self._state.started = True
 
     def _check_templates(self) -> None:
-        """Raise CheckpointError for a model whose chats would lose text. Only now are the tasks of models known."""
+        """Raise CheckpointError for a model whose chat template would lose text of a chat.
+
+        Called after loading, because the tasks of a model are not known before.
+        """
         for model in self._state.runtime.loaded():
             if model.chat_problem is not None:
                 raise CheckpointError(model.chat_problem)
@@ -144,7 +153,7 @@ class Lifecycle:
             log.exception("cannot serve: a fault while loading")
 
     async def _stop(self) -> None:
-        """Stop all that the server has started: workers, threads, and the processes of chat templates and grammars."""
+        """Stop loading, and all that the server has started: workers, threads, template and grammar processes."""
         assert self._loading is not None
         self._loading.cancel()
         await asyncio.gather(self._loading, return_exceptions=True)
@@ -154,7 +163,7 @@ class Lifecycle:
         self._state.runtime.close()
 
     async def _wait_idle(self, seconds: float) -> bool:
-        """Wait until no request is running, for `seconds` at most. Returns whether none is running."""
+        """Wait until no request is in progress, for `seconds` at most. Returns whether none is in progress."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self._state.answering and loop.time() < end:

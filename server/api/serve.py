@@ -1,7 +1,7 @@
-"""Run the application under uvicorn: socket, signals and the fast protocol.
+"""Run the application under uvicorn, with our own sockets, signal handling and HTTP protocol.
 
-The listener opens before the models load, so that probes get answers from the first moment. The first signal lets
-running requests finish; the second one ends the process.
+The socket listens before the models load, so that probes are answered from the beginning. The first SIGTERM or SIGINT
+lets running requests finish; the second one ends the process.
 """
 
 from __future__ import annotations
@@ -35,24 +35,26 @@ log = logging.getLogger("triptych.serve")
 
 KEEP_ALIVE_SECONDS = 30
 STALLED_CLIENT_MILLISECONDS = 30_000
-"""The kernel closes a connection whose client acknowledges no byte for this time."""
+"""The kernel closes a connection if its client does not acknowledge sent bytes for this time."""
 PROBE_AFTER_SECONDS, PROBE_INTERVAL_SECONDS, MAX_PROBES = 20, 10, 3
-"""The kernel probes a connection that has been silent for 20 s, and closes it after 30 s without an answer to three
-probes. While a whole answer is generated nothing is sent that a client that has vanished would fail to acknowledge."""
+"""The kernel probes a connection that has been silent for 20 s, and closes it after three probes without an answer.
+
+Probes find vanished clients while a whole answer is generated and no bytes are sent that would stay unacknowledged."""
 BACKLOG_CONNECTIONS = 2048
 DEFAULT_CONNECTIONS = 4096
 RESERVED_FILES = 128
-"""Open files besides connections: models, libraries, pipes to other processes, and connections that are refused."""
+"""Number of open files kept for other uses than connections: models, libraries, pipes, and refused connections."""
 SWITCH_SECONDS = 0.001
-"""Time after which a thread that runs Python code lets the event loop run. Python's default is 5 ms, and the loop waits
-once for each thread that is busy."""
+"""Time after which a thread that runs Python code gives up the global lock. Python's default is 5 ms.
+
+The event loop may have to wait this long for each busy thread."""
 
 
 def connection_limit(wanted: int | None) -> int:
-    """The number of connections that the process may have open. Increases its limit of open files as far as allowed.
+    """Number of connections that the process can keep open. Raises its limit of open files as far as the system allows.
 
     wanted: the setting, or None for the default.
-    Raises StartError if the process may not even open the files that it needs besides connections.
+    Raises StartError if the limit is not above `RESERVED_FILES`.
     """
     limit = wanted or DEFAULT_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,7 +74,7 @@ def connection_limit(wanted: int | None) -> int:
 
 
 def listen(host: str, port: int, setting: str = "port") -> socket.socket:
-    """Open a listening socket. setting: name of the port in errors. Raises StartError for an unusable address."""
+    """Open a listening socket. Raises StartError if it cannot listen. setting: name of the port setting, for errors."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=BACKLOG_CONNECTIONS)
@@ -87,10 +89,10 @@ def listen(host: str, port: int, setting: str = "port") -> socket.socket:
 
 
 def find_vanished_clients(listener: socket.socket) -> None:
-    """Make the kernel close accepted connections whose client has vanished. They inherit the listener's options.
+    """Set options of a listening socket by which the kernel closes connections whose client has vanished.
 
-    On Linux, TCP_USER_TIMEOUT also limits the time without an answer to probes, so such a connection ends after 30 s,
-    elsewhere after 50 s.
+    Accepted connections inherit the options. On Linux, TCP_USER_TIMEOUT also limits the time without an answer to
+    probes, so the connection of a vanished client ends after 30 s; on other systems after 50 s.
     """
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {
@@ -108,9 +110,9 @@ def find_vanished_clients(listener: socket.socket) -> None:
 class Endpoints:
     """The listening sockets of a server.
 
-    api: for all routes.
-    metrics: for `/metrics` and the probes, if they have a port of their own.
-    tls: None for plain HTTP. metrics_tls: the same for the metrics port.
+    api: socket for all routes.
+    metrics: socket for `/metrics` and the probes, if they have a separate port; otherwise None.
+    tls, metrics_tls: TLS contexts for the two sockets; None for plain HTTP.
     max_connections: maximum number of open connections to `api`.
     """
 
@@ -123,7 +125,10 @@ class Endpoints:
     @classmethod
     @contextlib.contextmanager
     def open(cls, settings: Settings) -> Iterator[Endpoints]:
-        """Open the sockets that the settings name. Raises StartError for unusable addresses or TLS files."""
+        """Context manager that opens the sockets of the settings, and closes them at exit.
+
+        Raises StartError for unusable addresses or TLS files, or a too low limit of open files.
+        """
         tls = tls_context(settings)
         with contextlib.ExitStack() as stack:
             api = stack.enter_context(listen(settings.host, settings.port))
@@ -134,18 +139,18 @@ class Endpoints:
             yield cls(api, metrics, tls, metrics_tls, connection_limit(settings.max_connections))
 
     def read_certificates_again(self, settings: Settings) -> None:
-        """Use the current content of the certificate files for new connections. Does nothing without TLS."""
+        """Load the current certificate files for new connections. Does nothing without TLS."""
         if self.tls is not None:
             read_certificates_again(self.tls, settings)
 
     @property
     def url(self) -> str:
-        """Address of the API."""
+        """URL of the API, such as `http://127.0.0.1:8000`."""
         return _url(self.api, self.tls)
 
     @property
     def metrics_url(self) -> str:
-        """Address of the metrics port; empty without one."""
+        """URL of the metrics port; empty if there is none."""
         return "" if self.metrics is None else _url(self.metrics, self.metrics_tls)
 
 
@@ -155,9 +160,9 @@ def _url(listener: socket.socket, tls: ssl.SSLContext | None) -> str:
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn on one socket that is open already, with a time limit for TLS handshakes.
+    """uvicorn server on one socket that is already open, with a time limit for TLS handshakes.
 
-    It has none of uvicorn's signal handlers, which would close the listener before running requests finish.
+    It installs none of uvicorn's signal handlers, which would close the socket before running requests finish.
     """
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -200,13 +205,13 @@ async def serve(
     on_ready: Callable[[], None],
     receive: Callable[[Scope, bytearray | None, Callable[[], None]], Response | None],
 ) -> None:
-    """Serve until `stop` is set or no worker can be brought back, then drain and stop.
+    """Serve until `stop` is set or the worker pool gives up, then drain and stop.
 
-    app: the application, whose lifespan is that of `lifecycle`.
+    app: the application, whose lifespan is `lifecycle.lifespan`.
     monitoring: the application of the metrics port.
-    receive: receives each request, as `LimitedHttpProtocol.receive` does.
     on_ready: called once, when everything is loaded.
-    Raises StartError when loading or the workers fail, CheckpointError if a checkpoint is the reason.
+    receive: replaces `LimitedHttpProtocol.receive`.
+    Raises StartError if loading or the workers fail, CheckpointError if a checkpoint is the reason.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     chosen = await choose_protocol()
@@ -243,7 +248,7 @@ async def serve(
 
 
 async def serve_until(app: ASGIApp, endpoints: Endpoints, work: Callable[[], None]) -> None:
-    """Answer all requests by a small application while `work` runs in a thread. The listeners stay open.
+    """Answer requests to all ports by `app` while `work` runs in a thread. The listening sockets stay open at the end.
 
     Raises the exception of `work`.
     """
@@ -277,7 +282,7 @@ async def serve_until(app: ASGIApp, endpoints: Endpoints, work: Callable[[], Non
 def _config(
     app: ASGIApp, protocol: type[LimitedHttpProtocol], lifespan: Literal["on", "off"], sockets: bool = False
 ) -> uvicorn.Config:
-    """The configuration of one port. sockets: it takes WebSocket connections."""
+    """The uvicorn configuration of one port. sockets: accept WebSocket connections."""
     return uvicorn.Config(
         app,
         http=protocol,
@@ -295,10 +300,10 @@ def _config(
 
 
 def stop_on_signals(stop: asyncio.Event, lifecycle: Lifecycle, on_reload: Callable[[], None]) -> None:
-    """Set `stop` at the first SIGTERM or SIGINT, and end the process at the second one.
+    """Install signal handlers: the first SIGTERM or SIGINT sets `stop`, the second one ends the process.
 
-    SIGHUP calls `on_reload`, and restarts the workers one by one. In a terminal it stops the server, because the
-    terminal was closed.
+    SIGHUP calls `on_reload`, and restarts the workers one by one. If the server runs in a terminal, SIGHUP means that
+    the terminal was closed, and stops the server.
     """
 
     def on_signal() -> None:

@@ -1,4 +1,4 @@
-"""State of the HTTP application: settings, readiness, draining, API keys. The composition root creates one."""
+"""State of the HTTP application: settings, readiness, draining, API keys. The composition root creates it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ if TYPE_CHECKING:
     from server.api.telemetry.tracing import Tracing
 
 _BODY_DIVISOR = 3
-"""The bodies of the requests in progress may have a third of the memory for requests."""
+"""Bodies of requests in progress may take up to a third of the memory for requests."""
 
 
 @dataclass
 class State:
-    """Everything that lives as long as the server.
+    """The data that all requests share and that lives as long as the server.
 
     runtime: models, engine client, metrics and threads, which operations share.
-    fresh: whether a worker is ready and has sent a heartbeat recently.
-    failed: whether the server has given up on its workers.
-    workers: number of workers that are ready, and of all workers.
-    started: all models have been loaded once. draining: new requests are refused.
+    fresh: returns whether a worker is ready and has sent a heartbeat recently.
+    failed: returns whether the server has given up on its workers.
+    workers: returns the number of ready workers, and of all workers.
     door: limits the requests in progress.
-    page_check: refuses requests of foreign web pages.
+    page_check: refuses requests from web pages of other sites.
+    responses, documents: the stored responses and the documents of all API keys.
+    suggestions: file of better translations that users suggest.
     live: the open live connections.
     keys: the accepted API keys; `use_keys` replaces them when the key file changes.
-    responses: the stored responses of all keys. documents: the documents of all keys.
-    suggestions: better translations that readers suggest.
+    started: whether all models have been loaded once.
+    draining: whether new requests are refused because the server stops.
     tracing: None if traces are off.
     answering: number of requests in progress. recordings: number of requests with a recording in memory.
-    start_time: when the server started, in seconds since 1970.
+    start_time: time at which the server started, in seconds since 1970.
     secret: key of the hash that turns API keys into cache salts; different in every process.
     """
 
@@ -87,11 +88,11 @@ class State:
         return self.started and not self.draining and self.fresh()
 
     def cache_salt(self, key: bytes) -> str:
-        """A value that separates the prefix cache entries of API keys without revealing the key to the worker."""
+        """Hash of an API key that separates the prefix cache entries of different keys, without revealing the key."""
         return self._salt(key_digest(key))
 
     def use_keys(self, keys: ApiKeys) -> None:
-        """Accept these keys from now on. What other keys have stored is dropped."""
+        """Replace the accepted API keys. Stored responses and glossaries of other keys are no longer accessible."""
         self.keys = keys
         self.responses.use_owners({self._salt(digest) for digest in keys.digests} or {""})
         lasting = {self._salt(digest): hashlib.sha256(b"owner" + digest).hexdigest()[:32] for digest in keys.digests}
@@ -101,10 +102,11 @@ class State:
         return hmac.new(self.secret, digest, hashlib.sha256).hexdigest()[:32]
 
     def deadline(self, request: Request, timeout_ms: int | None) -> float | None:
-        """Time of `time.monotonic()` at which the answer ends: the earlier one of body field and header, else the
-        server's default; None without any of them.
+        """Time of `time.monotonic()` at which the answer must end, or None for no limit.
 
-        Raises InvalidRequest for a timeout that is not a number of milliseconds within the server's limit.
+        It follows from the smaller of `timeout_ms` and the header `X-Timeout-Ms`, or without both from the server's
+        default. timeout_ms: field of the body. Raises InvalidRequest for a timeout above the server's limit, or a
+        header that is no number.
         """
         limit = int(self.settings.max_timeout_seconds * 1000)
         header = request.headers.get("x-timeout-ms")
@@ -133,9 +135,7 @@ def arrival(request: Request) -> float:
 
 
 def cache_salt(request: Request) -> str:
-    """The salt that separates the request's prefix cache entries from those of other API keys; empty if no key is
-    required.
-    """
+    """Text that separates the request's prefix cache entries from those of other API keys. Empty if it needs no key."""
     salt = request.scope[CACHE_SALT]
     assert isinstance(salt, str)
     return salt

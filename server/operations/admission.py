@@ -1,11 +1,11 @@
-"""Admission of requests by their cost, before any of their work is done.
+"""Admit or refuse requests by their cost, before any of their work is done.
 
-The cost of an admitted request is reserved until its call closes. The limits bound the memory of this process: one
-request, and all requests in progress together, may need `memory_bytes`, as estimated by `server.operations.cost`. A
-request that could never fit is refused as too large. A request that does not fit beside the others in progress is
-refused immediately, with the time after which to retry. A recording waits for their end instead (`admit_in_turn`).
-What a request has reserved itself is never a reason for a refusal: on an idle server, a request is admitted or too
-large, unless its API key has used its requests or tokens of the minute (`server.limits.key_rates`).
+The cost of an admitted request is reserved until its call closes. The limits bound the memory of this process: all
+requests in progress together may need `memory_bytes`, as estimated by `server.operations.cost`. A request that needs
+more than that alone is refused as too large. A request that does not fit beside the requests in progress is refused
+immediately, with the time after which to retry. A recording waits until other requests end instead (`admit_in_turn`).
+A request's own reservations never cause its refusal. An idle server therefore admits every request that is not too
+large, unless the API key has used up its requests or tokens of the minute (`server.limits.key_rates`).
 """
 
 from __future__ import annotations
@@ -32,28 +32,31 @@ from server.operations.cost import LOG_PROBABILITIES, Cost
 from server.operations.waiting import Waiting
 
 DEFAULT_MEMORY_BYTES = 384 << 20
-"""With the process itself, one long text in the tokenizer and one recording, this stays below 1 GB."""
+"""Upper limit of the default memory for requests. The process then stays below 1 GB, also with one long text in the
+tokenizer and one recording."""
 _MIN_MEMORY_BYTES = 64 << 20
 _MEMORY_SHARE = 16
-"""Requests may need the memory of the machine divided by this number: 1/16."""
+"""By default, requests may need the machine's memory divided by this number."""
 PROCESS_BYTES = 640 << 20
-"""Memory of the HTTP process besides the requests' own: 150 MiB of code, one long text in the tokenizer (370 MiB), and
-the stacks of its threads."""
+"""Memory that the HTTP process needs besides the memory reserved for requests: 150 MiB of code, one long text in the
+tokenizer (370 MiB), and the stacks of its threads."""
 _MODEL_SHARE = 0.75
-"""Requests for one of several models may take this part of the memory and of the requests."""
+"""If there are several models, requests for one of them may take this fraction of the memory and request limits."""
 
 
 def default_memory_bytes(machine_bytes: int) -> int:
-    """Memory for the requests in progress on a machine with this memory."""
+    """Default memory, in bytes, for all requests in progress on a machine with this memory."""
     return min(max(machine_bytes // _MEMORY_SHARE, _MIN_MEMORY_BYTES), DEFAULT_MEMORY_BYTES)
 
 
 def memory_within(limit_bytes: int, stated_bytes: int | None, default_bytes: int) -> int:
-    """Memory for the requests in progress in a process that may allocate `limit_bytes` more.
+    """Memory, in bytes, for all requests in progress in a process that may allocate `limit_bytes` more.
 
-    stated_bytes: what `--max-request-memory` says; None if it is left out.
-    Raises StartError if too little is left. Libraries in C++ and Rust end the process when they get no memory, so it
-    must not run out.
+    It must never run out, because libraries in C++ and Rust end the process when an allocation fails.
+
+    stated_bytes: value of `--max-request-memory`; None if it is not set.
+    default_bytes: memory for requests if the limit of the process allows it.
+    Raises StartError if `limit_bytes` is too small.
     """
     least = stated_bytes or _MIN_MEMORY_BYTES
     if least + PROCESS_BYTES > limit_bytes:
@@ -66,7 +69,7 @@ def memory_within(limit_bytes: int, stated_bytes: int | None, default_bytes: int
 
 
 class AdmittedModel(Protocol):
-    """The part of a served model that admission uses."""
+    """The part of `ServedModel` that admission uses."""
 
     @property
     def name(self) -> str: ...
@@ -74,7 +77,7 @@ class AdmittedModel(Protocol):
 
 @dataclass
 class _Reserved:
-    """Amounts that are reserved for one call, one model, one key, or the whole server."""
+    """Reserved requests, tokens and bytes of memory, for one call, model or key, or for the whole server."""
 
     requests: int = 0
     tokens: int = 0
@@ -88,21 +91,21 @@ class _Reserved:
 
 @dataclass
 class _Reservation(_Reserved):
-    """The amounts that are reserved for one call. requests: 1 as soon as anything is reserved, else 0."""
+    """The amounts that are reserved for one call. requests: 1 if the call has reserved anything, otherwise 0."""
 
     model: str = ""
     key: str | None = None
     prompt_tokens: int = 0
-    """Tokens that were taken from the tokens a minute of the key."""
+    """Prompt tokens that were counted against the API key's limit of tokens per minute."""
 
 
 @dataclass
 class Admission:
     """Reserves the cost of requests.
 
-    memory_bytes: limit on the memory that one request, and all requests in progress, may need.
+    memory_bytes: limit on the memory of all requests in progress together, and therefore of one request.
     max_requests: maximum number of requests in progress.
-    models: number of loaded models. Several models share both limits so that none takes all.
+    models: number of loaded models. If there are several, one model may take only a part of both limits.
     """
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -117,13 +120,13 @@ class Admission:
     rates: KeyRates = field(default_factory=KeyRates)
 
     def admit(self, call: Call, model: AdmittedModel, cost: Cost, param: str = "inputs") -> None:
-        """Reserve memory and tokens for a call until it ends. Of several costs of a call, the largest is reserved.
+        """Reserve memory and tokens for a call until it ends. If it is called several times, the largest cost counts.
 
-        param: the field that causes most of the cost, which errors name.
+        param: the request's field that causes most of the cost, for errors.
 
         Raises:
-            RequestTooLarge: the request could not run even alone, or the limits of its key never allow it.
-            Overloaded: the other requests in progress leave no room.
+            RequestTooLarge: the request exceeds the limits even alone, or exceeds those of its API key.
+            Overloaded: other requests in progress have reserved too much, or the key has used its rate per minute.
             ClientGone: the client has disconnected.
         """
         call.check_open()
@@ -140,12 +143,13 @@ class Admission:
         self._add(held, more_tokens, more_memory)
 
     async def admit_in_turn(self, call: Call, model: AdmittedModel, cost: Cost, param: str) -> None:
-        """The same as `admit`, except that the call waits for memory that other requests have reserved.
+        """Reserve the cost of a call as `admit` does, but wait for memory that other requests have reserved.
 
-        A call that waits must have reserved nothing, so that no two calls wait for each other.
+        The call must have reserved nothing before, so that no two calls wait for each other.
 
         Raises:
-            DeadlineExceeded: a time limit of the call has passed. And the errors of `admit`, for other limits.
+            DeadlineExceeded: a time limit of the call has passed.
+            RequestTooLarge, Overloaded, ClientGone: as for `admit`; Overloaded only for other limits than memory.
         """
         while True:
             try:
@@ -158,13 +162,15 @@ class Admission:
             await Waiting(released, call, call.limits, "memory was needed").result()
 
     def extend(self, call: Call, memory_bytes: int, what: str, param: str) -> None:
-        """Reserve further memory for an admitted call, whose result grows. A closed call reserves nothing.
+        """Reserve further memory for an admitted call whose result grows. Does nothing for a closed call.
 
-        what: name of what needs the memory, for errors. param: the field that asks for it.
+        memory_bytes: memory to add to the reservation.
+        what: name of the part of the answer that needs the memory, for errors.
+        param: the request's field that asks for it, for errors.
 
         Raises:
-            RequestTooLarge: the call alone needs more than requests may, or than the limits of its key allow.
-            Overloaded: the other requests in progress leave no room.
+            RequestTooLarge: the call alone exceeds the memory for requests, or that of its API key.
+            Overloaded: other requests in progress have reserved too much.
         """
         held = self._calls.get(call)
         if held is None:
@@ -187,7 +193,7 @@ class Admission:
         self._add(held, 0, memory_bytes)
 
     def _add(self, held: _Reservation, tokens: int, memory_bytes: int) -> None:
-        """Reserve more for a call that was checked."""
+        """Add tokens and memory to the reservation of a call, after its limits were checked."""
         for reserved in self._reserved(held):
             reserved.add(1 - held.requests, tokens, memory_bytes)
         held.add(1 - held.requests, tokens, memory_bytes)
@@ -230,7 +236,10 @@ class Admission:
                 released.set_result(None)
 
     def check_size(self, cost: Cost, param: str) -> None:
-        """Raise RequestTooLarge for a request that could not run even alone. param: as for `admit`."""
+        """Raise RequestTooLarge for a request that needs more memory than the limit, even alone.
+
+        param: the request's field that causes most of the cost, for errors.
+        """
         if cost.memory_bytes <= self.memory_bytes:
             return
         measure, count, each = max(cost.measures(), key=lambda part: part[1] * part[2])
@@ -244,13 +253,13 @@ class Admission:
         )
 
     def _check_room(self, held: _Reservation, memory: int, param: str | None = None) -> None:
-        """Raise Overloaded if too little memory for requests is left, in total or for the model of the request.
+        """Raise Overloaded if too little memory is left, in total or for the request's model.
 
-        With several models, the requests of one model may take a share of the memory. The only request of a model may
-        take more than the share.
+        If there are several models, the requests of one model may take only a part of the memory. This does not apply
+        to a model's only request. A new request is also refused if its model has too many requests in progress.
 
         held: the reservation of the request. memory: bytes that the request needs in addition.
-        param: the field that needs more memory during a request, for errors.
+        param: the request's field that needs the memory, for errors; None for a new request.
         """
         limit = self.memory_bytes
         if self.total.memory_bytes + memory > limit:
@@ -269,9 +278,9 @@ class Admission:
             self.check_share(held.model)
 
     def check_share(self, model: str, waiting: int = 0) -> None:
-        """Raise Overloaded if one of several models has as many requests in progress as one of them may have.
+        """Raise Overloaded if a model has its maximum of requests in progress. Does nothing if it is the only model.
 
-        waiting: further requests for the model, which have arrived and are not admitted yet.
+        waiting: number of further requests for the model that have arrived and are not admitted yet.
         """
         of_model = self._by_model.get(model, _Reserved())
         requests = of_model.requests + waiting
@@ -288,7 +297,11 @@ class Admission:
         return Overloaded(state, refusal, self._rate.seconds_until(lacking_bytes), param)
 
     def _check_key(self, call: Call, held: _Reservation, tokens: int, memory: int, param: str) -> None:
-        """Check the limits of the API key of a call. held, memory: as for `_check_room`. tokens: as `memory`."""
+        """Check the limits of the call's API key for requests, tokens and memory.
+
+        held: the reservation of the call. tokens, memory: tokens and bytes that the call needs in addition.
+        Raises RequestTooLarge if the call alone exceeds a limit, and Overloaded if it does so with the key's others.
+        """
         key = call.key
         if key is None:
             return

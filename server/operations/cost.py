@@ -17,28 +17,29 @@ SEQUENCE_BYTES = 2048
 NEW_TOKEN_BYTES = 4
 NUMBER_BYTES = 20
 SCORED_TOKEN_BYTES = 256
-"""Measured memory of the HTTP process for each unit that `Cost` counts (docs/decisions/0050-admission.md)."""
+"""The constants above are the measured bytes of memory in the HTTP process for each unit that `Cost` counts
+(docs/decisions/0050-admission.md)."""
 
 LOG_PROBABILITIES = "log-probabilities"
-"""Name of log-probabilities in messages."""
+"""Name of log-probabilities in error messages."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """At most how much text, how many tokens and how many results one request needs; admission reserves them.
+    """Upper bounds of the text, tokens and results of one request. Admission reserves them.
 
-    Every specification computes one in `cost(model)`, from its fields and the sizes of the model alone. Nothing is
-    tokenized, copied or split into windows before.
+    Every specification computes a cost in `cost(model)`, from its fields and the sizes of the model alone. Before that,
+    nothing is tokenized, copied or split into windows.
 
     input_characters: characters that are tokenized; a text that is tokenized several times is counted each time.
     input_tokens: tokens that the model reads, over all sequences.
-    sequences: sequences that the engine schedules; each beam is one.
+    sequences: sequences that the engine schedules; each beam counts as one.
     new_tokens: tokens that the model generates, over all sequences.
     answer_numbers: floating-point numbers in the result (vector components, scores, attention).
-    scored_tokens: log-probabilities of tokens in the result, each with its token. Those of generated tokens are not
-        counted: they are reserved as they arrive (`server.operations.generating.logprob_memory`).
-    scored_param: the field that asks for them, for errors; empty for the field that errors name otherwise.
-    placed_tokens: tokens for which (start, end) in the text is kept in memory.
+    scored_tokens: log-probabilities in the result, each with its token. Log-probabilities of generated tokens are not
+        counted: their memory is reserved as they arrive (`server.operations.generating.logprob_memory`).
+    scored_param: the request's field that asks for log-probabilities, for errors; empty for no special field.
+    placed_tokens: tokens whose (start, end) in the text is kept in memory.
     recording_bytes: memory of a recording.
     """
 
@@ -54,11 +55,11 @@ class Cost:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that the HTTP process may need for the request, without the transient memory of tokenizing."""
+        """Memory that the HTTP process may need for the request, without the temporary memory for tokenizing."""
         return sum(count * each for _, count, each in self.measures())
 
     def measures(self) -> list[tuple[str, int, int]]:
-        """For each counted unit: its name in messages, its number, and the bytes of memory for one."""
+        """For each kind of counted unit: its name in errors, its count, and the bytes of memory for one unit."""
         return [
             ("characters", self.input_characters, CHARACTER_BYTES),
             ("input tokens", self.input_tokens, TOKEN_BYTES),
@@ -72,18 +73,18 @@ class Cost:
 
 
 def most_tokens(tokenizer: Tokenizer, *texts: str) -> int:
-    """Maximum number of tokens of a text, or of a pair of texts, with the tokens that are added around it."""
+    """Upper bound of the tokens of one text, or of a pair of texts, including tokens that are added around them."""
     return sum(map(tokenizer.token_bound, texts)) + MAX_ADDED_TOKENS
 
 
 def max_windows(tokens: int, step_tokens: int) -> int:
     """Upper bound of the number of overlapping windows over a text.
 
-    tokens: length of the text. step_tokens: smallest distance between the starts of two windows.
+    tokens: length of the text. step_tokens: smallest distance between the starts of two windows, in tokens.
     """
     return 1 + tokens // max(1, step_tokens)
 
 
 def characters_of(texts: Iterable[str]) -> int:
-    """Number of characters of all texts together."""
+    """Total number of characters of texts."""
     return sum(map(len, texts))

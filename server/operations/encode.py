@@ -1,4 +1,4 @@
-"""Shared by the operations of encoder models: texts to engine items, and the numbers that come back."""
+"""Code that the operations of encoder models share: convert texts to engine items, and read the engine's answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Numbers = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class InputItems:
-    """Message items of texts, in the order of the texts. truncated: indices of the texts that lost tokens."""
+    """Engine items for texts, in the order of the texts. truncated: indices of the texts that were shortened."""
 
     items: list[EncodeItem]
     truncated: list[int]
@@ -39,12 +39,12 @@ async def text_items(
     param: str,
     max_tokens: int | None = None,
 ) -> InputItems:
-    """One item per text.
+    """Tokenize texts, and create one engine item for each.
 
     truncation: side on which a long text loses tokens, or None to refuse it.
-    param: the field that an error names.
-    max_tokens: longest text in tokens if it is below the limit of the model, or None.
-    Raises the errors of `encode_item`.
+    param: the request's field with the texts, for errors.
+    max_tokens: limit for the tokens of a text, if it is below the model's limit; None for the model's limit.
+    Raises the errors of `encode_item` and `Runtime.encode_with`.
     """
 
     def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
@@ -65,7 +65,11 @@ async def prompted_items(
     param: str,
     max_tokens: int | None = None,
 ) -> InputItems:
-    """`text_items` of texts that begin with `prompt`. Some checkpoints exclude the prompt's tokens from the pooling."""
+    """The same as `text_items`, for texts that begin with `prompt`.
+
+    If the checkpoint excludes the prompt from pooling, the items have the number of its tokens. Then also raises
+    InvalidRequest if a text would be truncated on the left, because this would cut the prompt.
+    """
     found = await text_items(runtime, call, model, texts, truncation, param, max_tokens)
     if not texts or not prompt or model.info.include_prompt:
         return found
@@ -91,7 +95,10 @@ async def pair_items(
     truncation: TruncationSide | None,
     param: str,
 ) -> InputItems:
-    """One item per pair of texts. In a pair that is too long, the longer text loses tokens first."""
+    """Tokenize pairs of texts, and create one engine item for each. In a long pair, the longer text loses tokens first.
+
+    The other arguments and the errors are those of `text_items`.
+    """
 
     def item(encoding: Encoding) -> tuple[EncodeItem, bool]:
         return encode_item(encoding, model, truncation, param), len(encoding.ids) > model.max_input_tokens
@@ -102,7 +109,7 @@ async def pair_items(
 
 
 def _input_items(found: Sequence[tuple[EncodeItem, bool]]) -> InputItems:
-    """Collect the items, and the indices of the truncated ones. found: each item, and whether its text was too long."""
+    """Collect items and the indices of truncated texts. found: pairs of an item and whether its text was too long."""
     return InputItems([item for item, _ in found], [place for place, (_, long) in enumerate(found) if long])
 
 
@@ -113,13 +120,13 @@ def encode_item(
     param: str,
     max_tokens: int | None = None,
 ) -> EncodeItem:
-    """The message item that asks the engine to encode one tokenized text.
+    """Create the engine item for one tokenized text.
 
-    truncation: the side that loses tokens if the text is too long; None to refuse a text that the model cannot read.
-    param: name of the request's field with the text, for errors.
-    max_tokens: length to which the text is truncated; None for the longest input of the model. Without `truncation` it
-        has no effect.
-    Raises the errors of `check_tokens`.
+    truncation: side on which a long text loses tokens, or None to refuse it.
+    param: the request's field with the text, for errors.
+    max_tokens: limit for the tokens of the text, if it is below the model's limit; None for the model's limit.
+    Raises InvalidRequest for a text without tokens or with an id outside the vocabulary, and ContextLengthExceeded for
+    a long text without truncation.
     """
     if truncation is not None:
         encoding = truncate(encoding, max_tokens or model.max_input_tokens, truncation)
@@ -127,8 +134,9 @@ def encode_item(
 
 
 def window_item(encoding: Encoding, window: TokenWindow, model: ServedModel, param: str) -> EncodeItem:
-    """The message item that asks the engine to encode one window of a tokenized text.
+    """Create the engine item for one window of a tokenized text.
 
+    window: indices of its tokens in the encoding. param: the request's field with the text, for errors.
     Raises the errors of `check_tokens`.
     """
     token_ids = check_tokens([encoding.ids[index] for index in window], model, param)
@@ -136,18 +144,19 @@ def window_item(encoding: Encoding, window: TokenWindow, model: ServedModel, par
 
 
 def type_ids_or_none(type_ids: list[int]) -> list[int] | None:
-    """Token types as the message has them: None where all are zero."""
+    """Token types for an engine item: None if all of them are zero."""
     return type_ids if any(type_ids) else None
 
 
 def check_tokens(token_ids: list[int], model: ServedModel, param: str, max_tokens: int | None = None) -> list[int]:
     """Check the token ids of one input, and return them.
 
-    max_tokens: longest input in tokens if it is below the limit of the model, or None.
+    param: the request's field with the input, for errors.
+    max_tokens: limit for the tokens, if it is below the model's limit; None for the model's limit.
 
     Raises:
         InvalidRequest: no tokens, or an id outside the vocabulary.
-        ContextLengthExceeded: more tokens than the model reads.
+        ContextLengthExceeded: more tokens than the limit.
     """
     if not token_ids:
         raise InvalidRequest(f"`{param}` contains a text without any token", param)
@@ -160,7 +169,10 @@ def check_tokens(token_ids: list[int], model: ServedModel, param: str, max_token
 
 
 def check_ids(token_ids: Sequence[int], info: ModelInfo, param: str) -> list[int]:
-    """Return the ids. Raises InvalidRequest for an id outside the vocabulary; tokenizers can produce such ids too."""
+    """Return token ids as a list. Raises InvalidRequest for an id outside the model's vocabulary.
+
+    Ids are checked even if they come from the tokenizer, because its vocabulary may be larger than the model's.
+    """
     if token_ids and max(token_ids) >= info.vocab_size:
         raise InvalidRequest(
             f"`{param}` contains the id {max(token_ids)}; the vocabulary of `{info.name}` has {info.vocab_size} tokens",
@@ -170,7 +182,7 @@ def check_ids(token_ids: Sequence[int], info: ModelInfo, param: str) -> list[int
 
 
 async def encoded_items(call: Call, message: Encode) -> list[Encoded]:
-    """Submit a message and return the engine's answer to each item, in order. Raises the error of a failed item."""
+    """Submit a message, and return the engine's answer to each item, in order. Raises the error of a failed item."""
     answers: list[Encoded | None] = [None] * len(message.items)
     call.submit(message)
     while events := await call.events():
@@ -184,22 +196,22 @@ async def encoded_items(call: Call, message: Encode) -> list[Encoded]:
 
 
 async def matrices(call: Call, message: Encode) -> list[Numbers]:
-    """Submit a message and return [rows, width] of each item, in order. Every item has a row."""
+    """Submit a message, and return an array [rows, width] for each item, in order. Every item has at least one row."""
     encoded = await encoded_items(call, message)
     return [np.frombuffer(item.values, dtype="<f4").reshape(item.rows, -1) for item in encoded]
 
 
 async def encoded_rows(call: Call, message: Encode, width: int) -> list[Numbers]:
-    """Submit a message and return [rows, width] of each item, in order. An item may have no rows."""
+    """Submit a message, and return an array [rows, width] for each item, in order. An item may have no rows."""
     encoded = await encoded_items(call, message)
     return [np.frombuffer(item.values, dtype="<f4").reshape(-1, width) for item in encoded]
 
 
 async def vectors(call: Call, message: Encode) -> Numbers:
-    """Submit a message whose items have one row each, and return [items, width]."""
+    """Submit a message whose items have one row each, and return one array [items, width], float32."""
     return np.concatenate(await matrices(call, message))
 
 
 def sigmoid(logits: Numbers) -> Numbers:
-    """Logistic function of each number, without overflow."""
+    """Logistic function of each number, without overflow. Any shape; returns float32."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)), dtype=np.float32)

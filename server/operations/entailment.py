@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def entailment(labels: Sequence[str]) -> tuple[int, int] | None:
-    """(entailment, contradiction): indices of the two classes, by their names; None without an entailment class.
+    """Find the indices of the classes (entailment, contradiction) by their names. None without an entailment class.
 
-    Without a contradiction class (`entailment` and `not_entailment`), the second index is the first class, or the last
-    class if entailment is the first. The zero-shot pipeline of transformers does the same.
+    If no class is named contradiction (as with `entailment` and `not_entailment`), the second index is the first class,
+    or the last class if entailment is the first. The zero-shot pipeline of transformers does the same.
     """
     names = [label.lower() for label in labels]
     found = next((index for index, name in enumerate(names) if name.startswith("entail")), None)

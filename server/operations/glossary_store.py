@@ -1,7 +1,7 @@
-"""Stored glossaries: dictionaries of terms, each for one pair of languages, that later requests name by an id.
+"""Store glossaries, which later requests name by id. A glossary has a dictionary of terms for each pair of languages.
 
-A glossary belongs to the API key that has created it. Glossaries are in memory, and also in the files of a directory if
-there is one. See docs/decisions/0141-stored-glossaries.md.
+A glossary belongs to the API key that has created it. Glossaries are kept in memory, and also in files if the operator
+has set a directory. See docs/decisions/0141-stored-glossaries.md.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from server.text.languages.language_codes import parse_language
 log = logging.getLogger("triptych.glossaries")
 
 MAX_TERM_CHARACTERS = 64
-"""Characters of a term, and of its translation."""
+"""Maximum length of a term, and of its translation."""
 MAX_STORED_TERMS = 10_000
-"""Terms of one dictionary."""
+"""Maximum number of terms in one dictionary."""
 MAX_GLOSSARIES = 1_000
-"""Glossaries of one API key."""
+"""Maximum number of glossaries per API key."""
 MAX_BYTES = 128 << 20
-"""Memory of all glossaries. Each API key has an equal share."""
+"""Maximum memory of all glossaries. Each API key may use an equal part of it."""
 TERM_BYTES = 256
-"""Memory of a term and its translation besides their characters: two strings, and a place in a table."""
+"""Bytes of memory for a term and its translation besides their characters: two strings, and an entry in a table."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _FILE_NAME = re.compile(r"[0-9a-f-]{36}\.json")
 
@@ -42,7 +42,10 @@ Pair = tuple[str, str]
 
 
 def language_pair(source_lang: str, target_lang: str) -> Pair:
-    """The pair of a dictionary, without regions. Raises InvalidRequest."""
+    """The pair (source, target) of language codes for a dictionary, without regions.
+
+    Raises InvalidRequest for text that is no language code, and for two equal languages.
+    """
     found = []
     for code, name in ((source_lang, "source_lang"), (target_lang, "target_lang")):
         language = parse_language(code)
@@ -55,7 +58,11 @@ def language_pair(source_lang: str, target_lang: str) -> Pair:
 
 
 def check_entries(entries: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """The entries of a dictionary as a mapping. Raises InvalidRequest that names the entry at fault."""
+    """Check the entries of a dictionary, and return a mapping of terms to translations.
+
+    Raises InvalidRequest, which names the wrong entry, for a term that is empty, too long, repeated, or has a control
+    character. Also raises it for no entries, or more than `MAX_STORED_TERMS`.
+    """
     found: dict[str, str] = {}
     for number, pair in enumerate(entries, 1):
         term, translation = (text.strip() for text in pair)
@@ -82,7 +89,12 @@ def check_entries(entries: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 @dataclass
 class StoredGlossary:
-    """One glossary. owner: see `GlossaryStore.use_owners`. created: in the format of RFC 3339."""
+    """One glossary.
+
+    owner: name of the API key that has created it, which stays the same after a restart.
+    dictionaries: pair of languages to a mapping of terms to translations.
+    created: time of creation, in the format of RFC 3339.
+    """
 
     owner: str
     name: str
@@ -92,7 +104,7 @@ class StoredGlossary:
 
     @property
     def num_bytes(self) -> int:
-        """Approximate memory of its terms."""
+        """Approximate memory of the glossary's terms, in bytes."""
         return sum(
             TERM_BYTES + _character_bytes(term) + _character_bytes(translation)
             for entries in self.dictionaries.values()
@@ -100,7 +112,7 @@ class StoredGlossary:
         )
 
     def json(self) -> Iterator[bytes]:
-        """The content of its file, in parts, because one long call of the library would hold the interpreter lock."""
+        """Yield the content of the glossary's file in parts: one long library call would hold Python's global lock."""
         head = {"owner": self.owner, "name": self.name, "created": self.created}
         yield orjson.dumps(head)[:-1] + b',"dictionaries":['
         for index, ((source, target), entries) in enumerate(self.dictionaries.items()):
@@ -110,7 +122,7 @@ class StoredGlossary:
 
 
 def _character_bytes(text: str) -> int:
-    """Memory of the characters of a text: 1, 2 or 4 bytes each, as its widest character needs."""
+    """Memory of a text's characters, in bytes: 1, 2 or 4 for each character, depending on the widest one."""
     return sys.getsizeof(text) - sys.getsizeof("")
 
 
@@ -120,9 +132,9 @@ def _new_id() -> str:
 
 
 class GlossaryStore:
-    """All glossaries. directory: where their files are; None to keep them in memory only.
+    """All glossaries. directory: folder for their files; None to keep them in memory only.
 
-    Raises StartError for a directory that cannot be used.
+    Raises StartError for a directory that cannot be used, or a file in it that is no glossary.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -134,11 +146,11 @@ class GlossaryStore:
             self._load(directory)
 
     def use_owners(self, owners: Mapping[str, str]) -> None:
-        """Set the owners: for the cache salt of each API key, a name that is the same after a restart."""
+        """Set the owners of glossaries. owners: cache salt of each API key to a name that outlasts a restart."""
         self._owners = owners
 
     def all(self, salt: str) -> list[StoredGlossary]:
-        """The glossaries of an API key, oldest first."""
+        """The glossaries of an API key, oldest first. salt: cache salt of the key."""
         owner = self._owners.get(salt)
         return sorted(
             (glossary for glossary in self._glossaries.values() if glossary.owner == owner),
@@ -146,14 +158,18 @@ class GlossaryStore:
         )
 
     def get(self, salt: str, glossary_id: str) -> StoredGlossary:
-        """A glossary of an API key. Raises NotFound."""
+        """A glossary of an API key. salt: cache salt of the key. Raises NotFound, also if it belongs to another key."""
         found = self._glossaries.get(glossary_id)
         if found is None or found.owner != self._owners.get(salt):
             raise NotFound("there is no glossary with this id")
         return found
 
     def create(self, salt: str, name: str, dictionaries: Mapping[Pair, dict[str, str]]) -> StoredGlossary:
-        """Store a new glossary. Raises RequestTooLarge if there is no room for it."""
+        """Store a new glossary, and return it. salt: cache salt of the API key.
+
+        Raises NotFound if the key is no longer valid, RequestTooLarge if the key has too many or too large glossaries,
+        and StorageFailed if the file cannot be written.
+        """
         if salt not in self._owners:
             raise NotFound("the API key of this request is no longer valid")
         if len(self.all(salt)) >= MAX_GLOSSARIES:
@@ -161,9 +177,10 @@ class GlossaryStore:
         return self.save(StoredGlossary(self._owners[salt], name, dict(dictionaries)))
 
     def save(self, glossary: StoredGlossary) -> StoredGlossary:
-        """Store a glossary, in place of one with its id.
+        """Store a glossary, and replace an earlier one with the same id. Returns it.
 
-        Raises RequestTooLarge if there is no room for it, and StorageFailed if its file cannot be written.
+        Raises RequestTooLarge if the glossaries of its owner would need too much memory, and StorageFailed if its file
+        cannot be written.
         """
         size, share = glossary.num_bytes, MAX_BYTES // max(len(self._owners), 1)
         old = self._glossaries.get(glossary.id)
@@ -179,7 +196,7 @@ class GlossaryStore:
         return glossary
 
     def delete(self, salt: str, glossary_id: str) -> None:
-        """Forget a glossary. Raises NotFound, and StorageFailed if its file cannot be removed."""
+        """Delete a glossary. Raises NotFound, and StorageFailed if its file cannot be removed."""
         found = self.get(salt, glossary_id)
         if self._directory is not None:
             with storing("glossaries"):
@@ -187,8 +204,9 @@ class GlossaryStore:
         del self._glossaries[found.id], self._sizes[found.id]
 
     def terms(self, salt: str, glossary_ids: Sequence[str], source_lang: str, target_lang: str) -> dict[str, str]:
-        """The terms of glossaries for a pair of languages. Of several entries for a term the first counts.
+        """Merge the terms of several glossaries for a pair of languages. Earlier glossaries take precedence.
 
+        salt: cache salt of the API key.
         Raises InvalidRequest for an unknown id, and for a glossary without a dictionary for the pair.
         """
         pair = language_pair(source_lang, target_lang)

@@ -1,4 +1,4 @@
-"""Compiles the formats of answers into grammars, in processes under limits on processor time and memory."""
+"""Compile the formats of answers into grammars, in separate processes with limits on processor time and memory."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from server.system.line_process import LineProcess
 CPU_SECONDS = 2.0
 MEMORY_BYTES = 512 << 20
 WALL_SECONDS = 20.0
-"""Limit for one format on a machine that is too busy to give the process its processor time."""
+"""Limit of elapsed time for one format. It matters on a busy machine, where the process gets little processor time."""
 REQUEST_SECONDS = 8.0
-"""Processor time for all formats of one request together."""
+"""Maximum processor time for all formats of one request together."""
 NUM_PROCESSES = 2
 MAX_CACHED_BYTES = 32 << 20
 RESULT_BYTES = 512
-"""Memory of a kept result besides its texts: objects, and a place in a table. Short patterns have little text."""
+"""Bytes of memory for a cached result besides its texts: objects, and an entry in a table."""
 _PROCESS_FILE = Path(__file__).with_name("grammar_process.py")
 
 
 @dataclass
 class CompileBudget:
-    """Processor time that one request may still take for compiling."""
+    """Processor time that one request may still use for compiling."""
 
     seconds_left: float = REQUEST_SECONDS
 
 
 @dataclass(frozen=True)
 class CompiledFormat:
-    """The result for one format.
+    """The result of compiling one format.
 
     source: its grammar in llguidance's JSON form; empty for a format that cannot be used.
-    refused: why it cannot be used. Completes a sentence that begins with the name of the field.
-    is_final: the result does not depend on how busy the server is.
+    refused: reason why the format cannot be used, as the end of a sentence that begins with the field's name; empty if
+        it can be used.
+    is_final: whether the result is the same on a busy server, so that it may be cached.
     """
 
     source: str = ""
@@ -54,7 +55,7 @@ class CompiledFormat:
 
 
 class Remembered(Protocol):
-    """A result that `GrammarCompiler.remember` can keep. size: its memory in bytes. is_final: whether to keep it."""
+    """A result that `GrammarCompiler.remember` can cache. size: its memory in bytes. is_final: whether to cache it."""
 
     @property
     def size(self) -> int: ...
@@ -67,11 +68,11 @@ Result = TypeVar("Result", bound=Remembered)
 
 
 class GrammarCompiler:
-    """Compiles formats. Safe to use from several threads; each waits for one of the processes.
+    """Compiles formats of answers. Safe for use by several threads; a call waits until one of the processes is free.
 
-    The processes start with the first format, and are replaced after they exceeded a limit.
+    The processes start with the first format. A process that has exceeded a limit is replaced.
 
-    cpu_seconds, memory_bytes: limits for one format.
+    cpu_seconds, memory_bytes: limits of processor time and memory for one format.
     """
 
     def __init__(self, cpu_seconds: float = CPU_SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -91,7 +92,10 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def remember(self, key: str, make: Callable[[], Result]) -> Result:
-        """The result for a key, made by the first call. The least recently used results are forgotten."""
+        """Return the cached result for a key, or the result of `make`, which is cached if it is final.
+
+        The least recently used results are dropped when the cache exceeds `MAX_CACHED_BYTES`.
+        """
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
@@ -106,19 +110,28 @@ class GrammarCompiler:
     def compile_schema(
         self, schema: str, options: Mapping[str, Any], budget: CompileBudget, is_quick: bool = False
     ) -> CompiledFormat:
-        """Compile a JSON schema. schema: JSON text. is_quick: take at most a quarter of the usual processor time."""
+        """Compile a JSON schema. A schema that takes too long is refused, which is said in the result.
+
+        schema: JSON text. options: options of llguidance.
+        budget: processor time that is left to the request; the time that is used is subtracted.
+        is_quick: refuse the schema after a quarter of the usual processor time.
+        Raises NotReady if the process does not answer, for example because it cannot be started.
+        """
         return self._compile({"schema": schema, "options": options}, budget, 0.25 if is_quick else 1.0)
 
     def compile_pattern(self, pattern: str, budget: CompileBudget) -> CompiledFormat:
-        """Compile a regular expression."""
+        """Compile a regular expression. Raises NotReady if the process does not answer."""
         return self._compile({"pattern": pattern}, budget)
 
     def check_grammar(self, grammar: str, budget: CompileBudget) -> CompiledFormat:
-        """Compile a whole grammar, to see whether it can be used. The `source` of the result is empty."""
+        """Check whether a whole grammar can be used, by compiling it. The `source` of the result is empty.
+
+        Raises NotReady if the process does not answer.
+        """
         return self._compile({"grammar": grammar}, budget)
 
     def close(self) -> None:
-        """End the processes, so that formats are refused from now on. A second call does nothing."""
+        """Stop the processes. After that, all formats are refused. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True

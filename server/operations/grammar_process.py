@@ -28,7 +28,7 @@ import llguidance
 
 MAX_REASON_CHARACTERS = 200
 PART_CHARACTERS = 5
-"""A word of a reason of this length is hidden even where it is only a part of a word of the request."""
+"""In an error, a word of at least this length is hidden even if it is only a part of a word of the request."""
 _WORD = re.compile(r"\w\w+")
 _COMMON_WORDS = {"array", "boolean", "const", "enum", "format", "integer", "items", "maximum", "minimum", "null"} | {
     "number",
@@ -40,13 +40,14 @@ _COMMON_WORDS = {"array", "boolean", "const", "enum", "format", "integer", "item
     "string",
     "type",
 }
-"""Words of reasons that may stay although the request contains them too."""
+"""Words that an error may contain even if the request contains them too."""
 STACK_BYTES = 4 << 20
-"""Half of the usual stack of a thread. The worker compiles accepted formats together, in a thread."""
+"""Half of the usual stack size of a thread. The worker compiles accepted formats together in a thread, which must not
+need more stack."""
 
 
 def compile(text_format: dict[str, Any]) -> dict[str, str]:
-    """The reply for one format. Compiles the grammar and computes the mask of a first byte."""
+    """Compile one format, compute the mask of the first byte, and return the reply: `source` or `refused`."""
     source, grammar = "", text_format.get("grammar")
     if grammar is None:
         try:
@@ -60,7 +61,7 @@ def compile(text_format: dict[str, Any]) -> dict[str, str]:
 
 
 def _source(text_format: dict[str, Any]) -> str:
-    """The grammar of a text, in llguidance's JSON form. Raises ValueError for a format that llguidance cannot read."""
+    """The grammar of a schema or pattern, in llguidance's JSON form. Raises ValueError if llguidance cannot read it."""
     if "schema" in text_format:
         grammar = llguidance.LLMatcher.grammar_from_json_schema(text_format["schema"], overrides=text_format["options"])
     else:
@@ -70,7 +71,7 @@ def _source(text_format: dict[str, Any]) -> str:
 
 
 def _refusal(grammar: str) -> str | None:
-    """Why a whole grammar cannot be used, or None."""
+    """The reason why a whole grammar cannot be used, or None if it can."""
     limits = llguidance.LLParserLimits(verbose_errors=False)
     matcher = llguidance.LLMatcher(_byte_vocabulary(), grammar, limits=limits, log_level=0)
     if matcher.is_error():
@@ -84,16 +85,16 @@ def _refusal(grammar: str) -> str | None:
 
 
 def _reason(error: str) -> str:
-    """The line of the library's message that states the error."""
+    """The line of the library's message that states the error, shortened."""
     lines = [line.strip() for line in error.splitlines() if line.strip()] or ["unknown reason"]
     line = next((text.removeprefix("error: ") for text in lines if text.startswith("error: ")), lines[0])
     return line[: 10 * MAX_REASON_CHARACTERS]
 
 
 def _without_words(reason: str, text_format: dict[str, Any]) -> str:
-    """A reason without the words that the library has taken from the request, because errors quote no request.
+    """Replace words in a reason that the library has copied from the request by `...`, because errors quote no request.
 
-    The library may cut a text of the request, and write it with escapes or without.
+    The library may copy parts of words, with or without JSON escapes. text_format: the format in the request.
     """
     asked = json.dumps(text_format, ensure_ascii=False).lower()
     for text in filter(None, map(text_format.get, ("schema", "pattern", "grammar"))):
@@ -111,7 +112,7 @@ def _without_words(reason: str, text_format: dict[str, Any]) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts of a JSON value, names included."""
+    """Yield all strings in a JSON value, including names of members."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -125,14 +126,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 @cache
 def _byte_vocabulary() -> llguidance.LLTokenizer:
-    """A vocabulary of all single bytes, so that every text can be spelled."""
+    """A vocabulary with one token for each byte, so that every text can be spelled, and an end token."""
     tokens = [*(bytes([byte]) for byte in range(256)), b""]
     vocabulary = SimpleNamespace(tokens=tokens, eos_token_id=256, bos_token_id=None, special_token_ids=[256])
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(vocabulary), n_vocab=257, eos_token=256)
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit the address space and the stack, and forbid core files."""
+    """Limit the address space and the stack of this process, and forbid core files. Does nothing on Windows."""
     if sys.platform == "win32":
         return
     import resource
@@ -143,7 +144,7 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after this processor time; 0 for no limit. Time in which other processes run is not included."""
+    """End this process after it has used this much processor time; 0 for no limit. Does nothing on Windows."""
     if sys.platform == "win32":
         return
     import signal

@@ -1,6 +1,7 @@
-"""Tokenize prompts in which the special tokens of the request's texts are text, not tokens.
+"""Tokenize prompts in which texts of the request may contain the names of special tokens, which stay plain text.
 
-See docs/decisions/0138-special-tokens-in-texts.md.
+Otherwise a client could write, for example, an end token into a message. See
+docs/decisions/0138-special-tokens-in-texts.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def special_texts(runtime: Runtime, tokenizer: Tokenizer) -> frozenset[str]:
-    """The special tokens that stay text in the texts of requests. Empty with `--special-tokens-in-texts`."""
+    """Names of the special tokens that stay plain text in texts of requests. Empty with `--special-tokens-in-texts`."""
     return frozenset() if runtime.special_tokens_in_texts else tokenizer.special_texts
 
 
@@ -34,9 +35,10 @@ async def encode_prompts(
     param: str,
     add_special_tokens: bool = False,
 ) -> list[Result]:
-    """Tokenize prompts in threads and return `convert(ids)` of each. Prompts without marks take the usual way.
+    """Tokenize prompts in threads, and return `convert(ids)` of each. Marked special tokens become plain text.
 
-    param: the field that an error names. add_special_tokens: the special tokens of the family are added.
+    param: the request's field with the prompts, for errors.
+    add_special_tokens: add the special tokens of the model's family around each prompt.
     Raises the errors of `Runtime.encode_with`.
     """
     plain = [place for place, prompt in enumerate(prompts) if not prompt.marks]

@@ -1,4 +1,4 @@
-"""Further names of models: aliases, patterns for clients that hard-code names, and defaults of operations."""
+"""Find the model that a request means: by alias, by pattern for clients with fixed names, or by default."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 PLACEHOLDER_NAMES = frozenset({"dummy", "tgi"})
-"""Names that Hugging Face clients send if the user names no model: the default model, unless a model has the name."""
+"""Names that Hugging Face clients send if the user names no model. They mean the default model, unless a model has the
+name."""
 
 
 @dataclass(frozen=True)
 class ModelNames:
-    """Names that the operator has chosen.
+    """Names of models that the operator has configured.
 
-    aliases: pairs of a name, or a pattern with `*` and `?`, and a model. The first one that fits applies.
-    defaults: model of requests that name none, by operation, or by path of the route.
+    aliases: pairs of a name, or a pattern with `*` and `?`, and the model that it means. The first that fits applies.
+    defaults: operation or route path to the model of requests that name no model.
     """
 
     aliases: Sequence[tuple[str, str]] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     def resolve(self, name: str, known: Container[str]) -> str:
-        """The model that a name means. A name in `known` means itself, and so does one that no alias fits."""
+        """The name of the model that a name means. Names in `known`, and names that fit no alias, mean themselves."""
         if name in known:
             return name
         return next((model for pattern, model in self.aliases if fnmatchcase(name, pattern)), name)
 
     def model(self, name: str | None, operation: str, known: Container[str]) -> str | None:
-        """The model of a request for an operation; None for the first model that can answer.
+        """The name of the model for a request; None for the first model that can answer.
 
-        name: as the request has it. known: see `resolve`.
+        name: the name in the request, or None. known: names of existing models.
         """
         if name is not None and name not in PLACEHOLDER_NAMES:
             return self.resolve(name, known)
@@ -40,6 +41,6 @@ class ModelNames:
 
 
 def pairs(entries: Sequence[str]) -> list[tuple[str, str]]:
-    """`NAME=MODEL` entries as pairs."""
+    """Split `NAME=MODEL` entries into pairs of name and model."""
     found = [entry.partition("=") for entry in entries]
     return [(name, model) for name, _, model in found]

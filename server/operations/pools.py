@@ -1,7 +1,7 @@
-"""Threads for text work, one pool per kind of work, so that a burst of one kind does not delay the others.
+"""Pools of threads for work on texts, one per kind of work, so that much work of one kind does not delay other kinds.
 
-A pool limits the work that waits for its threads. Waiting ends at the time limits of the request and when its client
-disconnects. A full pool refuses immediately.
+Each pool limits how many requests may wait for its threads, and refuses more immediately. A wait ends when a time limit
+of the request passes or its client disconnects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from server.operations.waiting import Waiting
 TOKENIZER_THREADS = 2
 MAX_RETRY_SECONDS = 60
 MAX_RECORDINGS = 16
-"""Default of `--max-recordings`."""
+"""Default value of the setting `--max-recordings`."""
 _MEAN_WEIGHT = 0.1
 """Weight of the latest duration in the running mean of a pool's durations."""
 
@@ -32,12 +32,12 @@ Result = TypeVar("Result")
 
 
 class Pool:
-    """Runs work in threads, in the order of its arrival.
+    """Runs work in threads, in order of arrival.
 
-    name: kind of work, for the names of threads and for errors.
+    name: kind of work as a verb phrase, for names of threads and for errors.
     threads: number of threads.
-    max_waiting: number of requests that may wait for a thread. One more is refused.
-    is_timed: the time limits of a request end its work. False for work on answers that are complete.
+    max_waiting: maximum number of requests that wait for a thread.
+    is_timed: whether time limits of a request end its wait. False for rendering of complete answers.
     """
 
     def __init__(self, name: str, threads: int, max_waiting: int, is_timed: bool = True) -> None:
@@ -53,16 +53,16 @@ class Pool:
 
     @property
     def requests(self) -> int:
-        """Requests that run in the pool or wait for it."""
+        """Number of requests that run in the pool or wait for it."""
         return self._requests
 
     async def run(self, work: Callable[[], Result], call: Call | None = None) -> Result:
-        """Run `work` in a thread and return its result.
+        """Run `work` in a thread, and return its result.
 
-        call: the request. Its time limits and its end apply to the work; None for work without either.
+        call: the request, whose time limits and disconnect end the wait; None for no limits.
 
         Raises:
-            Overloaded: the limit of waiting requests is reached.
+            Overloaded: too many requests wait already.
             DeadlineExceeded, EngineFailure: a time limit of the call has passed.
             ClientGone: the client has disconnected.
         """
@@ -70,10 +70,11 @@ class Pool:
         return result
 
     async def run_pieces(self, pieces: Iterable[Callable[[], Result]], call: Call | None = None) -> list[Result]:
-        """Run the pieces of one request, each as soon as a thread is free, and return their results.
+        """Run pieces of work of one request, one after another, and return their results.
 
-        The work of other requests runs between the pieces. Raises the errors of `run`; pieces that have not begun by
-        then do not run.
+        Work of other requests may run between two pieces. After an error, the remaining pieces do not run.
+
+        call: as for `run`. Raises the errors of `run`.
         """
         self._enter()
         future: Future[Result] | None = None
@@ -95,9 +96,9 @@ class Pool:
                 future.add_done_callback(lambda _: self._leave(started))
 
     async def iterate(self, items: Iterator[Result]) -> AsyncGenerator[Result, None]:
-        """The items of an iterator, each computed in a thread when the caller asks for it.
+        """Yield the items of an iterator. Each item is computed in a thread when the caller asks for it.
 
-        Counts as one request until the generator is closed. Raises Overloaded before the first item.
+        Counts as one request until the generator ends or is closed. Raises Overloaded before the first item.
         """
         self._enter()
         started = time.monotonic()
@@ -127,26 +128,25 @@ class Pool:
             self._mean_seconds += _MEAN_WEIGHT * (time.monotonic() - started - self._mean_seconds)
 
     def _seconds_until_room(self) -> int:
-        """Seconds until half of the waiting requests have been served, by the mean time that a request spends here."""
+        """Estimated seconds until the pool has room: half of the mean time that a request spends in it, 1 to 60 s."""
         return min(max(math.ceil(self._mean_seconds / 2), 1), MAX_RETRY_SECONDS)
 
 
 class Pools:
-    """The pools of the server. Each has a limit of its own, which is in the table of docs/operations.md.
+    """The pools of the server. docs/operations.md has a table of their limits.
 
-    max_recordings: maximum number of recordings in memory.
+    max_recordings: maximum number of recordings in memory, all of which may wait in the pool `audio`.
 
-    tokenize: texts to token ids and back, and other work with the text of requests.
-    tokenize_large: the same for single long texts. One thread, so that one long text at a time takes memory.
-    template: chat templates. One thread, because one process renders all of them.
+    tokenize: converts texts to token ids and back, and does other work on texts of requests.
+    tokenize_large: tokenizes single long texts. One thread, so that only one long text at a time needs memory.
+    template: renders chat templates. One thread, because one process renders all of them.
     grammar: compiles the formats of answers.
-    document: reads and writes documents. One thread, so that one document at a time takes transient memory.
-    audio: decodes and resamples recordings. One thread, so that one recording at a time takes transient memory. All
-        recordings that may be in memory may wait for it.
+    document: reads and writes documents. One thread, so that only one document at a time needs temporary memory.
+    audio: decodes and resamples recordings. One thread, so that only one recording at a time needs temporary memory.
     detect: detects languages. One thread, because one process detects all of them.
-    keep: changes and lists glossaries, and writes files. One thread, so that one change at a time is made.
+    keep: changes and lists glossaries, and writes files. One thread, so that changes are made one after another.
     parse: parses and validates large request bodies.
-    render: builds large answers.
+    render: renders large answers.
     """
 
     def __init__(self, max_recordings: int = MAX_RECORDINGS) -> None:

@@ -1,4 +1,4 @@
-"""The parts of the server that operations use: loaded models, the engine client, tokenizer threads, metrics."""
+"""`Runtime`, the parts of the server that all operations use: models, engine client, threads for texts, metrics."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from server.text.tokens.pairs import PairTemplate
 from server.text.tokens.tokenizer import Encoding, Tokenizer
 
 MAX_TEXT_TOKENS = 1 << 19
-"""Maximum number of tokens of a single text. The memory of tokenizing it is up to 700 bytes per token."""
+"""Maximum number of tokens of a single text. Tokenizing it needs up to 700 bytes of memory per token."""
 PIECE_TOKENS = 1 << 16
-"""Texts of at most this many tokens together are tokenized at once; a longer text alone."""
+"""Texts are tokenized together up to this total number of tokens. A longer text is tokenized alone."""
 
 _TEXT_OPERATIONS = ("tokenize", "detokenize")
-"""Operations that need a tokenizer alone, so that every model supports them."""
+"""Operations that need only a tokenizer, so that every model supports them."""
 
 Result = TypeVar("Result")
 
 
 class OperationNotSupported(InvalidRequest):
-    """The named model, or any loaded model if `model` is None, does not support an operation.
+    """Error: an operation is not supported by the named model, or by any loaded model if `model` is None.
 
-    supported: the operations that the named model does support.
+    supported: the operations that the named model supports.
     """
 
     def __init__(self, operation: str, model: str | None = None, supported: Sequence[str] = ()) -> None:
@@ -69,27 +69,28 @@ class OperationNotSupported(InvalidRequest):
 
 @dataclass
 class Runtime:
-    """Shared by all operations for the life of the server.
+    """The objects and settings that all operations share. It exists as long as the server runs.
 
-    texts: tokenizer, languages and templates of each checkpoint, by model name.
-    max_text_characters: a longer text is refused before it is tokenized.
-    auto_truncate: whether long inputs of `/v1/embeddings` are shortened if the request does not say it.
-    pivot: language between two models without a direct translation, as for `chosen_pivot`.
-    special_tokens_in_texts: special tokens in the texts of chats are tokens, as in transformers, instead of text.
-    registry: the models that are loaded when a request asks for them; None if all models are loaded at the start.
-    names: further names of models, and the models of requests that name none.
+    client: sends work to the engine.
+    texts: model name to the tokenizer, languages and templates of its checkpoint.
+    max_text_characters: maximum length of a text that is tokenized.
+    auto_truncate: whether long inputs of `/v1/embeddings` are shortened if the request does not decide it.
+    pivot: setting for the language between two models, if no model translates directly.
+    special_tokens_in_texts: whether names of special tokens in texts become tokens, as in transformers.
+    registry: the models that are loaded on demand; None if all models are loaded at the start.
+    names: aliases of models, and the models of requests that name none.
     glossaries: the stored glossaries of all API keys.
     chat_renderer: renders chat templates.
-    template_tools: tool support of each chat template, by its source; filled by `template_tools.template_tools`.
-    late_instructions: whether each chat template reads system messages after the first message, by its source; filled
-        by `late_instructions.reads_late_instructions`.
-    pair_templates: how each model's tokenizer joins pairs, by model name; filled by `pairs.pair_template`.
+    template_tools: text of a chat template to its tool support; filled by `template_tools.template_tools`.
+    late_instructions: text of a chat template to whether it reads system messages after the first message; filled by
+        `late_instructions.reads_late_instructions`.
+    pair_templates: model name to the template by which its tokenizer joins pairs; filled by `pairs.pair_template`.
     grammar_compiler: compiles the formats of answers.
     language_detector: detects the languages of texts.
     audio_decoder: decodes compressed recordings.
     document_reader: reads and writes documents.
-    pools: threads for text work.
-    recordings: one recording at a time is read.
+    pools: threads for work on texts.
+    recordings: lets only one recording at a time be read.
     admission: limits the cost of the requests in progress.
     """
 
@@ -116,7 +117,7 @@ class Runtime:
     admission: Admission = field(default_factory=Admission)
 
     def close(self) -> None:
-        """Stop the threads, and the processes of chat templates, grammars, recordings and documents."""
+        """Stop the threads, and the processes that handle chat templates, grammars, recordings and documents."""
         self.pools.close()
         self.chat_renderer.close()
         self.grammar_compiler.close()
@@ -131,10 +132,12 @@ class Runtime:
         return [ServedModel(infos[name], self.texts[name]) for name in names if name in infos]
 
     async def prepare(self, call: Call, operation: str, spec: object) -> None:
-        """Load the models that a request needs, if they are loaded on demand, and hold them until its call closes.
+        """Load the models that a request needs on demand, and hold them until its call closes.
 
-        operation: name of the operation. spec: its specification. A specification without a known model passes; the
-            operation reports what is wrong with it. One whose `loads_model` is False needs no model in memory.
+        Does nothing if all models are loaded at the start, or if no model fits: the operation reports this error later.
+
+        operation: name of the operation.
+        spec: its specification. If it has a field `loads_model` that is False, no model is loaded.
         Raises the errors of `ModelRegistry.demand`.
         """
         if self.registry is None or not getattr(spec, "loads_model", True):
@@ -143,10 +146,11 @@ class Runtime:
             await self.registry.demand(call, model)
 
     def candidates(self, name: str | None, operation: str) -> list[ServedModel]:
-        """The models that may run an operation: the named one, or all that support it, the default first.
+        """The models that may run an operation: the named model, or without a name all models that support it.
 
-        Models keep the order of the command line, except that encoder-decoders come last for generation: a prompt
-        without a model is continued rather than translated. Adapters must be named.
+        A default that the operator has set counts as a name. Models keep the order of the command line, except that
+        encoder-decoders come last for generation, because a prompt is rather to be continued than translated. Adapters
+        are only used if they are named.
 
         Raises:
             NotReady: the models are loading.
@@ -168,7 +172,7 @@ class Runtime:
         return fitting
 
     async def translations(self) -> list[TranslationLanguages]:
-        """The translations that each model offers to requests without `model`. A model need not be loaded.
+        """The languages of each model, loaded or not, that may translate for requests without `model`.
 
         Raises the errors of `candidates`.
         """
@@ -186,7 +190,7 @@ class Runtime:
         return found
 
     def model(self, name: str) -> ServedModel:
-        """The named model. Raises NotReady while loading and ModelNotFound for an unknown name."""
+        """The loaded model with a name. Raises NotReady while models load at the start, and ModelNotFound."""
         name = self.names.resolve(name, self.texts)
         for model in self.ready():
             if model.name == name:
@@ -197,9 +201,10 @@ class Runtime:
         raise ModelNotFound(unknown_model(name, known), "model")
 
     async def served(self, name: str | None, wait_seconds: float) -> ServedModel:
-        """The named model, or the first one, after it is loaded. Raises NotReady and ModelNotFound.
+        """Wait until the named model, or the first model if `name` is None, is loaded, and return it.
 
-        wait_seconds: longest wait for a load.
+        wait_seconds: maximum wait for the model to load.
+        Raises NotReady if it is not loaded in time, and ModelNotFound.
         """
         if self.registry is None:
             return self.ready()[0] if name is None else self.model(name)
@@ -221,14 +226,17 @@ class Runtime:
         return name in PLACEHOLDER_NAMES and name not in (model.name for model in self.ready())
 
     def ready(self) -> list[ServedModel]:
-        """The same as `loaded`. Raises NotReady while the models of the start are loading."""
+        """All loaded models, in the order of the command line. Raises NotReady while models load at the start."""
         models = self.loaded()
         if not models and self.registry is None:
             raise NotReady("the models are loading; try again soon", retry_after=2)
         return models
 
     async def in_template_thread(self, work: Callable[[], Result], call: Call) -> Result:
-        """Run work with chat templates. Raises the errors of `Pool.run`."""
+        """Run work that renders chat templates in the thread for templates. Raises the errors of `Pool.run`.
+
+        If rendering was stopped by a time limit of the call, raises the error for that limit instead of ChatError.
+        """
         try:
             with stage("render template"):
                 return await self.pools.template.run(work, call)
@@ -237,7 +245,10 @@ class Runtime:
             raise
 
     def check_characters(self, texts: Sequence[str], param: str) -> None:
-        """Raises ContextLengthExceeded for a text that is too long to tokenize. param: the field with the texts."""
+        """Raise ContextLengthExceeded for a text with more than `max_text_characters` characters.
+
+        param: the request's field with the texts, for errors.
+        """
         longest = max(map(len, texts), default=0)
         if longest > self.max_text_characters:
             raise ContextLengthExceeded(
@@ -245,7 +256,10 @@ class Runtime:
             )
 
     def check_tokens(self, tokenizer: Tokenizer, texts: Sequence[str], param: str) -> None:
-        """Raises RequestTooLarge for a text that may become more than `MAX_TEXT_TOKENS` tokens."""
+        """Raise RequestTooLarge for a text that may have more than `MAX_TEXT_TOKENS` tokens.
+
+        param: the request's field with the texts, for errors.
+        """
         most = max(map(tokenizer.token_bound, texts), default=0)
         if most > MAX_TEXT_TOKENS:
             raise RequestTooLarge(
@@ -263,7 +277,7 @@ class Runtime:
         offsets: bool = False,
         call: Call | None = None,
     ) -> list[Encoding]:
-        """Tokenize texts. The arguments and errors are those of `encode_with`."""
+        """Tokenize texts in threads, and return their encodings. Arguments and errors are those of `encode_with`."""
         return await self.encode_with(
             tokenizer,
             texts,
@@ -287,19 +301,20 @@ class Runtime:
         offsets: bool = False,
         call: Call | None = None,
     ) -> list[Result]:
-        """Tokenize texts in threads and return `convert(encoding)` of each text, without keeping the encodings.
+        """Tokenize texts in threads, and return `convert(encoding)` for each text. Encodings are not kept.
 
-        Texts are tokenized in pieces, so that the encodings of few texts are in memory at once and small requests do
-        not wait for large ones.
+        The work is divided into pieces, so that only the encodings of few texts are in memory at once, and small
+        requests need not wait for large ones.
 
-        pairs: the second text of each pair.
-        param: the field that an error names.
-        call: the request, whose end and deadline end the work between two pieces.
+        pairs: second texts, if the texts are pairs.
+        param: the request's field with the texts, for errors.
+        offsets: whether encodings have (start, end) of each token.
+        call: the request, whose time limits and disconnect end the work between two pieces.
 
         Raises:
             ContextLengthExceeded: a text has too many characters.
-            RequestTooLarge: a text may become too many tokens.
-            Overloaded: too many requests wait for the tokenizer.
+            RequestTooLarge: a text may have too many tokens.
+            Overloaded, DeadlineExceeded, EngineFailure, ClientGone: as in `Pool.run`.
         """
         await next_iteration()
         every = (*texts, *(pairs or ()))
@@ -317,7 +332,7 @@ class Runtime:
         offsets: bool = False,
         call: Call | None = None,
     ) -> list[Result]:
-        """The same as `encode_with`, for texts whose sizes were checked."""
+        """The same as `encode_with`, for texts whose numbers of characters and tokens were checked before."""
         found: dict[int, Result] = {}
 
         def encode(places: Sequence[int]) -> None:
@@ -344,10 +359,10 @@ class Runtime:
 
 
 def _pieces(token_bounds: Sequence[int]) -> tuple[list[list[int]], list[list[int]]]:
-    """Divide texts into pieces that are tokenized together. A piece is a list of indices of texts.
+    """Divide texts into pieces of at most `PIECE_TOKENS` tokens, which are tokenized together.
 
-    token_bounds: upper bound of each text's tokens.
-    Returns the pieces of small texts, and the pieces of one large text each.
+    token_bounds: upper bound of the number of tokens of each text.
+    Returns two lists of pieces: of small texts, and of one large text each. A piece is a list of indices of texts.
     """
     small: list[list[int]] = []
     large: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""A loaded model as operations see it: what the engine says about it, and the text files of its checkpoint."""
+"""`ServedModel`: what operations know about a loaded model, from the engine and from its checkpoint's text files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _OPERATIONS: Mapping[Task, tuple[str, ...]] = {
     "embed_sparse": ("embed_sparse",),
     "late_interaction": ("late_interaction", "rerank"),
 }
-"""Operations that a model of each task supports. `translate_speech`, `chat` and `zero_shot_classify` depend on the
-checkpoint too."""
+"""Task of a model to the operations that it then supports. `translate_speech`, `chat` and `zero_shot_classify` also
+depend on the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,14 @@ class ServedModel:
 
     @property
     def max_input_tokens(self) -> int:
-        """Longest text that the encoder (or, without an encoder, the decoder) reads, in tokens."""
+        """Maximum number of tokens of a text for the encoder, or for the decoder if the model has no encoder."""
         return (self.info.source_tokens if self.info.is_encoder_decoder else 0) or self.info.context_tokens
 
     def for_task(self, name: str | None) -> ServedModel:
-        """The model with the decoding settings of one of its tasks as defaults. An unknown task changes nothing."""
+        """The model with other defaults for generation: the checkpoint's settings for a task.
+
+        name: name of the task. For None or an unknown task, returns the model unchanged.
+        """
         settings = self.text.tasks.get(name or "")
         if settings is None or not settings.generation or not self.info.is_encoder_decoder:
             return self
@@ -62,13 +65,16 @@ class ServedModel:
 
     @property
     def mask_token(self) -> str | None:
-        """The text of the mask token, or None for a tokenizer without one."""
+        """The text of the mask token, or None if the tokenizer has none."""
         mask = self.tokenizer.special.mask
         return None if mask is None else self.tokenizer.id_to_token(mask)
 
     @property
     def tasks(self) -> list[Task]:
-        """The tasks of the checkpoint, without those for which its files lack information."""
+        """The tasks that the model can do: those of the checkpoint for which its files have all needed information.
+
+        A language model with a translation prompt can also translate.
+        """
         unknown = {"translate"} if not self.text.languages.known else set()
         instructed: list[Task] = ["translate"] if self.instruction is not None else []
         if self.late_interaction_problem is not None:
@@ -77,13 +83,13 @@ class ServedModel:
 
     @property
     def instruction(self) -> InstructionPrompt | None:
-        """The prompt with which a language model translates; None for other models."""
+        """The prompt by which a language model translates; None for other models."""
         can_translate = "generate" in self.info.tasks and not self.info.is_encoder_decoder
         return self.text.languages.instruction if can_translate else None
 
     @property
     def answers_rerank(self) -> bool:
-        """Whether the model ranks texts by its answer to a prompt."""
+        """Whether the model ranks texts by a language model's answer to a prompt."""
         return self.text.answer_prompt is not None or self.info.answer is not None
 
     @property
@@ -115,7 +121,10 @@ class ServedModel:
 
     @property
     def lost_roles_problem(self) -> str | None:
-        """Which messages the chat template leaves out; None if it has a place for all. Chats go on without them."""
+        """Text that names the roles whose messages the chat template leaves out; None if it reads all messages.
+
+        Chats are answered without these messages.
+        """
         templates = self.text.chat_templates
         lost = sorted({role for source in templates.by_name.values() for role in templates.forms_of(source).lost})
         if not lost or "chat" not in self.operations():
@@ -123,7 +132,7 @@ class ServedModel:
         return f"{self.name}: the chat template leaves out messages with the role {' or '.join(lost)}"
 
     def languages(self) -> list[str]:
-        """Translations as `source-target`; for a speech model, the languages that it transcribes."""
+        """The model's translations as `source-target`; for a speech model, codes of its spoken languages."""
         if self.text.speech is not None:
             return list(self.text.speech.languages) or ["en"]
         if self.text.untimed_speech is not None:

@@ -1,4 +1,4 @@
-"""Tokens of queries and documents for late interaction: markers, added tokens, and tokens without a vector."""
+"""Tokenize queries and documents for late interaction: with markers, filler tokens, and tokens without a vector."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from server.text.tokens.truncation import TruncationSide, truncate
 
 
 class NoSuchToken(ValueError):
-    """A token that a checkpoint names for late interaction is not in its tokenizer. The message is one line."""
+    """Error: a token that a checkpoint needs for late interaction is not in its tokenizer. The message is one line."""
 
 
 @dataclass(frozen=True)
 class MadeTokens:
-    """The tokens of one text.
+    """The tokens of one text, ready for the model.
 
-    attended: number of leading tokens to which every token attends; 0 if every token attends to all tokens.
+    attended: number of leading tokens that all tokens attend to; 0 if all tokens attend to all tokens.
     is_shorter: whether the text was truncated.
     """
 
@@ -31,15 +31,15 @@ class MadeTokens:
 
 @dataclass(frozen=True)
 class SideTokens:
-    """How the texts of one side become tokens.
+    """The rules by which queries, or documents, are tokenized.
 
     prompt: text that is put before each text.
-    marker: id of the token that is put after the first one, or None.
-    max_tokens: longest text with all these tokens; None for the limit of the model.
-    skipped_ids: tokens without a vector.
-    filler: id of the tokens that a short text is filled up with, or None.
-    filled_tokens: length to which a text is filled up; 0 for none.
-    attends_to_filler: whether tokens attend to the filler.
+    marker: id of the token that is inserted after the first token, or None.
+    max_tokens: maximum length of a text with all added tokens; None for the limit of the model.
+    skipped_ids: ids of tokens that get no vector.
+    filler: id of the token by which short texts are padded, or None.
+    filled_tokens: length to which short texts are padded; 0 for no padding.
+    attends_to_filler: whether tokens attend to the padding.
     """
 
     prompt: str
@@ -55,9 +55,9 @@ class SideTokens:
     ) -> MadeTokens:
         """Truncate, mark and pad an encoded text, which begins with the prompt.
 
-        limit: longest text that the model reads, in tokens.
+        limit: maximum number of tokens that the model reads.
         truncation: side on which a long text loses tokens, or None for no truncation.
-        max_text_tokens: maximum number of tokens of the text, without special tokens; None for all that fit.
+        max_text_tokens: maximum number of tokens to keep, prompt included but not special tokens; None for all.
         """
         room = min(self.max_tokens or limit, limit) - (self.marker is not None)
         length = len(encoding.ids)
@@ -78,14 +78,14 @@ class SideTokens:
 
 @dataclass(frozen=True)
 class LateInteractionSides:
-    """The two sides of a model."""
+    """The tokenizing rules of a model for its two kinds of texts: queries and documents."""
 
     query: SideTokens
     document: SideTokens
 
     @classmethod
     def of(cls, info: LateInteractionInfo, tokenizer: Tokenizer) -> LateInteractionSides:
-        """The sides of a model with this tokenizer. Raises NoSuchToken."""
+        """Create the rules of a model. Raises NoSuchToken if its tokenizer lacks a marker or filler token."""
         expansion, filler = info.expansion, None
         if expansion is not None:
             special = tokenizer.special
@@ -114,11 +114,14 @@ class LateInteractionSides:
 
 
 _SIDES: WeakKeyDictionary[Tokenizer, LateInteractionSides] = WeakKeyDictionary()
-"""The sides of each model, by its tokenizer, which lives as long as the model is served."""
+"""Tokenizer to the rules of its model. An entry lasts as long as the tokenizer, that is, while the model is loaded."""
 
 
 def sides_of(info: LateInteractionInfo, tokenizer: Tokenizer) -> LateInteractionSides:
-    """The sides of a model with this tokenizer, computed once. Raises NoSuchToken."""
+    """The rules of a model, which are computed once for each tokenizer.
+
+    Raises NoSuchToken if the tokenizer lacks a marker or filler token.
+    """
     if tokenizer not in _SIDES:
         _SIDES[tokenizer] = LateInteractionSides.of(info, tokenizer)
     return _SIDES[tokenizer]
@@ -132,7 +135,10 @@ def _known(tokenizer: Tokenizer, token: str) -> int:
 
 
 def _skipped(tokenizer: Tokenizer, side: TextSideInfo) -> list[int]:
-    """Ids of the tokens of queries, or of documents, that get no vector; ascending. Unknown tokens are left out."""
+    """Ids of the tokens without a vector, ascending. Tokens that the tokenizer does not have are left out.
+
+    side: describes the texts, which are queries or documents.
+    """
     entries = {tokenizer.token_to_id(token) for token in side.skipped_tokens} - {None, tokenizer.special.unk}
     texts: Sequence[Encoding] = ()
     if side.skipped_texts:

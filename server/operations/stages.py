@@ -1,4 +1,7 @@
-"""Times of the stages of a request before the engine, for traces. Nothing is recorded unless a request is traced."""
+"""Record how long a traced request spends in each stage of the HTTP process before the engine gets it.
+
+Nothing is recorded for other requests.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 
 class Stage(NamedTuple):
-    """A named part of a request. start, end: seconds of the monotonic clock."""
+    """A named stage of a request's work. start, end: seconds of the monotonic clock."""
 
     name: str
     start: float
@@ -18,12 +21,12 @@ class Stage(NamedTuple):
 
 
 STAGES: ContextVar[list[Stage] | None] = ContextVar("stages", default=None)
-"""Stages of the current request so far; None if it is not traced. Tasks of a request share the list."""
+"""Ended stages of the current request; None if it is not traced. All asyncio tasks of a request share the list."""
 
 
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Context manager around one stage of the current request."""
+    """Context manager around one stage: records its start and end if the current request is traced."""
     stages = STAGES.get()
     started = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Write the files of stored values whole or not at all, on disks that may be full or read-only."""
+"""Write files either completely or not at all, on disks that may be full or read-only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger("triptych.storage")
 
 @contextmanager
 def storing(what: str) -> Iterator[None]:
-    """Context manager around work with a file: an error of the system is one log line and StorageFailed.
+    """Context manager around work with a file. It logs an OSError as one line, and raises StorageFailed instead.
 
-    what: the stored values, such as `glossaries`.
+    what: name of the stored values in messages, such as `glossaries`.
     """
     try:
         yield
@@ -30,7 +30,10 @@ def storing(what: str) -> Iterator[None]:
 
 
 def replace_file(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file in place of an earlier one, which stays as it is if this fails. Raises OSError."""
+    """Write a file, or replace an existing one. If this fails, the existing file is unchanged, and OSError is raised.
+
+    parts: parts of the file's content, in order.
+    """
     part = path.with_suffix(".part")
     try:
         with part.open("wb") as file:
@@ -45,7 +48,10 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def append_line(path: Path, line: bytes, max_bytes: int) -> bool:
-    """Add a line to a file, or nothing of it. Returns False if the file would have more bytes. Raises OSError."""
+    """Append a line to a file. Returns False, and writes nothing, if the file would become longer than `max_bytes`.
+
+    Raises OSError; the written part of the line is removed then, if possible.
+    """
     with path.open("ab", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size + len(line) > max_bytes:

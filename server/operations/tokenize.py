@@ -1,4 +1,4 @@
-"""Texts to tokens and token ids to texts, with the tokenizer of any loaded model."""
+"""Convert texts to tokens, and token ids to texts, with the tokenizer of any loaded model."""
 
 from __future__ import annotations
 
@@ -17,34 +17,39 @@ from server.text.tokens.tokenizer import Encoding, Tokenizer
 
 @dataclass(frozen=True)
 class TokenizeSpec:
-    """Ask for the tokens of texts. add_special_tokens: include those that the model expects around a text."""
+    """Request for the tokens of texts. add_special_tokens: add those that the model expects around a text."""
 
     inputs: Sequence[str]
     add_special_tokens: bool = True
     model: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. The engine does nothing."""
+        """Upper bounds of the request's work, for admission. Nothing is sent to the engine."""
         placed = sum(most_tokens(model.tokenizer, text) for text in self.inputs)
         return Cost(characters_of(self.inputs), 0, 0, placed_tokens=placed)
 
 
 @dataclass(frozen=True)
 class DetokenizeSpec:
-    """Ask for the texts of lists of token ids."""
+    """Request for the texts of lists of token ids."""
 
     ids: Sequence[list[int]]
     skip_special_tokens: bool = True
     model: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. Nothing is tokenized and the engine does nothing."""
+        """Upper bounds of the request's work, for admission. Nothing is tokenized or sent to the engine."""
         return Cost(0, sum(map(len, self.ids)), 0)
 
 
 @dataclass(frozen=True)
 class TextToken:
-    """A token of a text. start, end: its characters in the text; both 0 for a special token that was added."""
+    """A token of a text.
+
+    text: the characters that the token stands for; for a special token, its content in the vocabulary.
+    start, end: position in the text, in characters, with `end` excluded; both 0 for an added special token.
+    special: whether the token is a special token.
+    """
 
     token_id: int
     text: str
@@ -54,7 +59,10 @@ class TextToken:
 
 
 async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[Sequence[TextToken]]:
-    """The tokens of each text."""
+    """Tokenize texts, and return the tokens of each text.
+
+    Raises InvalidRequest for a too long text, RequestTooLarge and Overloaded.
+    """
     model = runtime.candidates(spec.model, "tokenize")[0]
     runtime.admission.admit(call, model, spec.cost(model))
     encodings = await runtime.encode(
@@ -69,7 +77,7 @@ async def tokenize(runtime: Runtime, call: Call, spec: TokenizeSpec) -> list[Seq
 
 
 async def detokenize(runtime: Runtime, call: Call, spec: DetokenizeSpec) -> list[str]:
-    """The text of each list of ids. Raises InvalidRequest for an id outside the vocabulary."""
+    """Convert each list of token ids to text. Raises InvalidRequest for an id outside the vocabulary."""
     model = runtime.candidates(spec.model, "detokenize")[0]
     runtime.admission.admit(call, model, spec.cost(model), "ids")
 

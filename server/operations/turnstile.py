@@ -1,4 +1,4 @@
-"""Let one request at a time do a part of its work that takes much memory, in the order of their arrival."""
+"""Let only one request at a time do a step that takes much memory, in the order in which requests arrive at it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from server.operations.waiting import Waiting
 
 
 class Turnstile:
-    """Lets one request at a time pass, in the order of arrival.
+    """A lock for requests: one request at a time is inside, in the order of arrival.
 
-    A request waits as long as its time limits allow. While it waits, it holds no memory for the work.
+    A request waits at most as long as its time limits allow. While it waits, no memory is reserved for the step.
     """
 
     def __init__(self) -> None:
@@ -24,9 +24,12 @@ class Turnstile:
 
     @asynccontextmanager
     async def turn(self, call: Call | None, limits: TimeLimits, need: str) -> AsyncIterator[None]:
-        """Context manager: wait until no other request is inside, and admit the next one at the end.
+        """Context manager: wait until no other request is inside, and let the next request in at the end.
 
-        call, limits, need: see `Waiting`. Raises the errors of `Waiting.result`.
+        call: the request; if it ends, the wait ends. None for a wait without a request.
+        limits: time limits of the wait.
+        need: what the request waits for, as the clause that completes an error, such as "earlier recordings were read".
+        Raises DeadlineExceeded or EngineFailure if a time limit passes, and ClientGone if the request ends.
         """
         if self._is_taken:
             mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -44,7 +47,7 @@ class Turnstile:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Admit the request that has waited longest; without one, the next to arrive passes at once."""
+        """Let the request in that has waited longest. If no request waits, the next one to arrive does not wait."""
         while self._waiting:
             next_one = self._waiting.popleft()
             if not next_one.done():

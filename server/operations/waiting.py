@@ -1,4 +1,4 @@
-"""Wait for something on behalf of a request: its time limits and its end also end the wait."""
+"""Wait for a future on behalf of a request. The wait also ends when a time limit passes or the request ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Result = TypeVar("Result")
 
 
 class Waiting(Generic[Result]):
-    """Waits for a future, which is cancelled if the wait ends without it.
+    """Waits for a future, and cancels it if the wait ends without a result.
 
-    call: the request, whose end ends the wait; None for a wait that its end does not end.
-    limits: the time limits of the wait.
-    need: what the request waits for, as a clause for errors.
+    call: the request; if it ends, the wait ends. None for a wait without a request.
+    limits: time limits of the wait.
+    need: what the request waits for, as the clause that completes an error, such as "earlier recordings were read".
     """
 
     def __init__(self, future: asyncio.Future[Result], call: Call | None, limits: TimeLimits, need: str) -> None:
@@ -29,7 +29,7 @@ class Waiting(Generic[Result]):
         self._ended = False
 
     async def result(self) -> Result:
-        """The result of the future.
+        """Wait for the future, and return its result.
 
         Raises:
             DeadlineExceeded, EngineFailure: a time limit has passed.

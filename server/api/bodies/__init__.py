@@ -1,1 +1,4 @@
-"""Bodies of requests and responses: JSON, forms and server-sent events, each within limits of bytes and time."""
+"""Bodies of requests and responses: JSON, forms and server-sent events.
+
+Request bodies have limits of size and time; responses have a limit for clients that stop reading.
+"""

@@ -21,15 +21,15 @@ from server.errors import BodyTimeout, BodyTooLarge, ClientGone, InvalidRequest,
 
 MAX_DEPTH = 100
 MAX_CHAT_DEPTH = 240
-"""Levels of JSON in the body of a chat. A tool's schema with 100 levels has 205; the library writes at most 254."""
+"""Maximum nesting of JSON in a chat body. A schema of a tool with 100 levels nests 205; orjson writes at most 254."""
 THREAD_BYTES = 1 << 16
 """Bodies of at least this size are parsed in a thread, so that they do not block the event loop."""
 MAX_ERRORS = 1000
-"""With more invalid fields or items, the error gives their number only, because describing them takes long."""
+"""A body with more invalid fields or items gets an error with only their count, because describing them takes long."""
 
 _BODY = "triptych.body"
 _BODY_BYTES = "triptych.body_bytes"
-"""Keys of the scope for a parsed body and its size."""
+"""Keys in the ASGI scope: the parsed body, and its size in bytes before parsing."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -37,8 +37,8 @@ Schema = TypeVar("Schema", bound=BaseModel)
 async def read(request: Request, schema: type[Schema], limits: BodyLimits) -> Schema:
     """Receive a JSON body and validate it.
 
-    schema: the pydantic model to return. Path parameters are fields of the body too.
-    Raises the exceptions of `read_json`.
+    schema: the pydantic model to return. Path parameters are added to the body as fields, and replace its own fields.
+    Raises InvalidRequest for a body that does not match the schema, and the exceptions of `read_json`.
     """
     value = await read_json(request, limits)
     if request.path_params and isinstance(value, dict):
@@ -51,7 +51,7 @@ async def read(request: Request, schema: type[Schema], limits: BodyLimits) -> Sc
 async def read_json(request: Request, limits: BodyLimits, needs_content_type: bool = True) -> Any:
     """Receive a JSON body and parse it. A second call for the same request returns the same value.
 
-    needs_content_type: whether a request that does not say that its body is JSON is refused.
+    needs_content_type: refuse a request whose `Content-Type` is not JSON, with UnsupportedMediaType.
     Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidRequest, or ClientGone after a disconnect.
     """
     if not is_kept(request):
@@ -70,17 +70,17 @@ async def read_json(request: Request, limits: BodyLimits, needs_content_type: bo
 
 
 def is_large(request: Request) -> bool:
-    """Whether the body, which was read before, is so large that work on it belongs in a thread."""
+    """Whether the body has at least `THREAD_BYTES`, so that work on it belongs in a thread. It must have been read."""
     return bool(request.scope[_BODY_BYTES] >= THREAD_BYTES)
 
 
 def keep(request: Request, value: Any, num_bytes: int) -> None:
-    """Remember the parsed body of a request, so that `read_json` returns it. num_bytes: size before parsing."""
+    """Keep the parsed body in the request's scope, so that `read_json` returns it. num_bytes: size before parsing."""
     request.scope[_BODY], request.scope[_BODY_BYTES] = value, num_bytes
 
 
 def add_bytes(request: Request, num_bytes: int) -> None:
-    """Count stored text, to which the body of a request refers, as a part of the body. The body must have been read."""
+    """Add the size of stored text that a body refers to, to the size of the body. The body must have been read."""
     request.scope[_BODY_BYTES] += num_bytes
 
 
@@ -95,9 +95,10 @@ async def receive(request: Request, max_bytes: int, timeout_seconds: float) -> b
 
 
 async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: float) -> list[bytes]:
-    """Receive a body in chunks.
+    """Receive a body, and return its chunks as they arrived.
 
-    Raises UnsupportedMediaType for a compressed body, BodyTooLarge, BodyTimeout, or ClientGone after a disconnect.
+    Raises UnsupportedMediaType for a compressed body, BodyTooLarge above `max_bytes`, BodyTimeout if the body does not
+    end within `timeout_seconds`, or ClientGone after a disconnect.
     """
     check_codings(request)
     declared = request.headers.get("content-length", "")
@@ -123,7 +124,7 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
 
 
 def check_codings(request: Request) -> None:
-    """Raise UnsupportedMediaType for a compressed body."""
+    """Raise UnsupportedMediaType for a body with a `Content-Encoding`, or a `Transfer-Encoding` other than chunked."""
     if any(coding.strip().lower() not in ("identity", "") for coding in request.headers.getlist("content-encoding")):
         raise UnsupportedMediaType(
             "send the body without `Content-Encoding`: it is not decompressed", "content-encoding"
@@ -135,8 +136,8 @@ def check_codings(request: Request) -> None:
 def parse(raw: bytes, limits: ValueLimits = BODY_VALUES) -> Any:
     """Parse JSON (RFC 8259).
 
-    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates, more levels than MAX_DEPTH or
-    MAX_CHAT_DEPTH, and more values than the limits.
+    limits: maximum number of values. `CHAT_VALUES` also allows MAX_CHAT_DEPTH levels of nesting instead of MAX_DEPTH.
+    Raises InvalidRequest for invalid JSON, NaN, infinities, lone surrogates, too many levels, and too many values.
     """
     check_size(raw, limits)
     try:
@@ -163,7 +164,11 @@ def _check_depth(value: Any, most: int) -> None:
 
 
 def validate(value: Any, schema: type[Schema]) -> Schema:
-    """Validate a parsed body. Raises InvalidRequest that names the first invalid field, but not its value."""
+    """Validate a parsed body against a pydantic model, and return the model.
+
+    Raises InvalidRequest if the body is no object or has an invalid field. The message names the field, but never its
+    value.
+    """
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object")
     try:

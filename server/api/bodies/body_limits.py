@@ -14,9 +14,10 @@ from server.operations.chatting.chat_prompt import check_body_bytes
 class BodyLimits:
     """Limits of one body.
 
-    max_bytes: largest body. timeout_seconds: time for receiving all of it.
+    max_bytes: largest body.
+    timeout_seconds: time for receiving the whole body.
     values: limits of the number of JSON values.
-    check: called with the number of bytes, before they are parsed. Raises RequestError.
+    check: called with the size of the body in bytes before it is parsed. May raise RequestError.
     """
 
     max_bytes: int
@@ -28,8 +29,8 @@ class BodyLimits:
 def body_limits(state: State, operation: str = "") -> BodyLimits:
     """Limits of the bodies of an operation.
 
-    The history of a conversation is sent with each of its turns, so chat takes larger bodies than other operations. A
-    body that is longer than any prompt is refused as such before it is parsed.
+    Chat takes larger bodies than other operations, because each request repeats the whole conversation. A chat body
+    that is longer than any prompt could be is refused as a too long prompt before it is parsed.
     """
     settings = state.settings
     if operation != "chat":

@@ -21,19 +21,19 @@ from server.errors import InvalidRequest, UnsupportedMediaType
 
 MAX_FIELDS = 32
 MAX_FIELD_BYTES = 64 << 10
-"""Limits of a form with a file."""
+"""Limits of a form with a file: number of fields, and bytes of one field."""
 MAX_VALUES = 1100
-"""Values of a form without a file: a list of `MAX_ITEMS` texts, and other fields."""
+"""Maximum number of values in a form without a file: a list of `MAX_ITEMS` texts, and other fields."""
 URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 UNQUOTED_BYTES = 16 << 10
 CHUNK_BYTES = 64 << 10
-"""The parser yields to other requests after each chunk of this size."""
+"""Size of the chunks that the parser gets. It lets other requests run after each one."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class _MemoryFile(UploadFile):
-    """A file in memory. chunks: its content. They are joined in a thread, which takes a while for a long recording."""
+    """A file in memory. chunks: its content, joined later in a thread because this takes long for a long recording."""
 
     def __init__(self, filename: str | None = None) -> None:
         super().__init__(BytesIO(), filename=filename)
@@ -44,7 +44,10 @@ class _MemoryFile(UploadFile):
 
 
 class _MemoryParser(MultiPartParser):
-    """Multipart parser that keeps files in memory. The size of the whole body was checked before. Texts are UTF-8."""
+    """Multipart parser that keeps files in memory, which is safe because the size of the whole body was checked before.
+
+    Raises InvalidRequest for a text field that is not UTF-8.
+    """
 
     def on_part_end(self) -> None:
         part = self._current_part
@@ -63,7 +66,7 @@ class _MemoryParser(MultiPartParser):
 
 
 def is_form(request: Request) -> bool:
-    """Whether the body is a form."""
+    """Whether the header `Content-Type` announces a form: multipart or URL-encoded."""
     return _content_type(request) in (URL_ENCODED, MULTIPART)
 
 
@@ -74,8 +77,8 @@ def _content_type(request: Request) -> str:
 def _check_charset(request: Request) -> None:
     """Raise UnsupportedMediaType for a form in another encoding than UTF-8 (RFC 7578, section 5.1.2).
 
-    The parser takes every codec of Python that a client names. Some raise errors of other kinds, some make surrogates,
-    and Python keeps every name that it does not know.
+    Without this check, the parser would decode with any Python codec that a client names. Some codecs raise unexpected
+    errors, some make surrogates, and Python caches every unknown name for ever.
     """
     _, options = parse_options_header(request.headers.get("content-type"))
     if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
@@ -85,8 +88,8 @@ def _check_charset(request: Request) -> None:
 async def read_fields(request: Request, limits: BodyLimits) -> Any:
     """Receive JSON, or a form whose values are strings. A second call for the same request returns the same value.
 
-    A field `name[]`, and one that is repeated, is a list.
-    Raises the exceptions of `read_json`.
+    A form field that is repeated or is called `name[]` becomes a list with the key `name`.
+    Raises InvalidRequest for an invalid form or one with a file, and the exceptions of `read_json`.
     """
     if is_form(request) and not is_kept(request):
         _check_charset(request)
@@ -107,7 +110,10 @@ async def read_fields(request: Request, limits: BodyLimits) -> Any:
 
 
 def _url_encoded(raw: bytes) -> list[tuple[str, str]]:
-    """Names and values of a form (URL Standard, section 5.1)."""
+    """Parse a URL-encoded form (URL Standard, section 5.1) into pairs of name and value.
+
+    Raises InvalidRequest for more than `MAX_VALUES` values, and for text that is not UTF-8.
+    """
     if raw.count(b"&") >= MAX_VALUES:
         raise InvalidRequest(f"the form has more than {MAX_VALUES} values")
     parts = [pair.partition(b"=") for pair in raw.split(b"&") if pair]
@@ -118,7 +124,10 @@ def _url_encoded(raw: bytes) -> list[tuple[str, str]]:
 
 
 def _unquoted(value: bytes) -> str:
-    """The text of a name or value. Its escapes are read in pieces: one call for 2 MB holds Python's lock for 70 ms."""
+    """Decode a URL-encoded name or value. Raises UnicodeDecodeError.
+
+    Works in pieces of `UNQUOTED_BYTES`, because one call for 2 MB would hold Python's global lock for 70 ms.
+    """
     parts = []
     start = 0
     while start < len(value):
@@ -148,7 +157,7 @@ async def _multipart(request: Request, raw: bytes, max_bytes: int) -> list[tuple
 
 
 async def _in_turns(chunks: list[bytes]) -> AsyncGenerator[bytes, None]:
-    """Small chunks of a body, in turns with other requests. Empties the list."""
+    """Yield a body in chunks of `CHUNK_BYTES`, and let other tasks run after each one. Empties the list."""
     chunks.reverse()
     while chunks:
         chunk = chunks.pop()
@@ -160,13 +169,13 @@ async def _in_turns(chunks: list[bytes]) -> AsyncGenerator[bytes, None]:
 async def read_form(
     request: Request, schema: type[Schema], lists: frozenset[str], max_bytes: int, timeout_seconds: float
 ) -> tuple[Schema, bytes, str]:
-    """Receive a form. Returns its validated fields, and the bytes and the name of its part `file`.
+    """Receive a multipart form. Returns its validated fields, and the content and the filename of its part `file`.
 
     schema: the pydantic model of the fields.
     lists: names of the fields that may be repeated, also written `name[]`.
     max_bytes: largest body.
     timeout_seconds: time for receiving the whole body.
-    Raises the exceptions of `body.read`.
+    Raises InvalidRequest for a form without file or with a repeated field, and the exceptions of `body.read`.
     """
     if _content_type(request) != MULTIPART:
         raise UnsupportedMediaType("send a form with the header `Content-Type: multipart/form-data`", "content-type")

@@ -1,4 +1,4 @@
-"""Responses with one JSON document. A small one is rendered and sent whole, a large one in a thread and in pieces."""
+"""Responses with one JSON document. A small one is rendered and sent at once, a large one in a thread and in pieces."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from server.ipc.client.call import Call
 from server.operations.pools import Pool
 
 MAX_INLINE = 2048
-"""A result with at most this many numbers and strings is rendered on the event loop, in a few milliseconds."""
+"""A result with fewer numbers and strings than this is rendered on the event loop, in a few milliseconds."""
 MEDIA_TYPE = "application/json"
 
 
 def json_response(value: Any) -> Response:
-    """A JSON answer. float32 arrays and iterators become lists."""
+    """Response with a JSON value as its body. Arrays and iterators become lists."""
     return Response(dump(value), media_type=MEDIA_TYPE)
 
 
 async def json_answer(render: Callable[[], Any], size: int, pool: Pool, call: Call) -> Response:
-    """The answer of a finished operation.
+    """Response for the result of a finished operation.
 
     render: creates the JSON value.
-    size: number of numbers and strings in the value, or an estimate.
+    size: count of numbers and strings in the value, or an estimate.
     pool: threads for large answers.
-    call: closed when the answer is sent. Until then its reservations stay, even if the client reads slowly.
+    call: closed when the answer is sent. Until then it keeps its reservations, even if the client reads slowly.
     """
     if size < MAX_INLINE:
         with call:
@@ -54,10 +54,10 @@ def _pieces(render: Callable[[], Any]) -> Iterator[bytes]:
 
 
 class PiecewiseResponse(Response):
-    """A JSON document in chunks. The next piece is rendered when the client has taken the one before it.
+    """Response that sends a JSON document in chunks. A piece is rendered after the piece before it has been sent.
 
-    The result is complete before the first byte is sent, so that no error can happen later, except that the client
-    leaves, or reads nothing for `STALL_SECONDS`.
+    The result is complete before the first byte is sent. After that, sending ends early only if the client disconnects
+    or reads nothing for `STALL_SECONDS`.
 
     first: the beginning of the document.
     parts: the other pieces.

@@ -1,7 +1,8 @@
-"""JSON text of large values in pieces, so that neither the whole text nor one long call of the JSON library is needed.
+"""Write the JSON text of large values in pieces, without the whole text in memory and without one long library call.
 
-The library holds Python's global lock while it writes, which stops the event loop even for calls in other threads. A
-renderer therefore returns an iterator in place of a long list: its items are created and written a few at a time.
+The library holds Python's global lock while it writes, which stops the event loop even if the call is in another
+thread. A renderer therefore returns an iterator in place of a long list, whose items are created and written in small
+batches.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from msgspec import Struct
 
 PIECE_BYTES = 1 << 16
 BATCH_WEIGHT = 2048
-"""Numbers and strings that one call of the library writes. It takes about a millisecond."""
+"""Maximum count of numbers and strings that one call of the JSON library writes, in about a millisecond."""
 _ATOMS = frozenset({int, float, bool, type(None)})
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 def dump(value: Any) -> bytes:
-    """The JSON text of a value. float32 arrays and iterators become lists."""
+    """The JSON text of a value. Arrays and iterators become lists. Raises TypeError for values without JSON text."""
     return orjson.dumps(value, _fragment, _OPTIONS)
 
 
@@ -34,7 +35,7 @@ def _fragment(value: Any) -> orjson.Fragment:
 
 
 def pieces(value: Any) -> Iterator[bytes]:
-    """The JSON text of a value, the same bytes as of `dump`, in pieces of about `PIECE_BYTES`."""
+    """Yield the JSON text of a value in pieces of about `PIECE_BYTES`. Joined, they equal the result of `dump`."""
     held: list[bytes] = []
     size = 0
     for part in _parts(value):
@@ -48,7 +49,10 @@ def pieces(value: Any) -> Iterator[bytes]:
 
 
 def weight(value: Any, limit: int) -> int:
-    """Number of numbers and strings in a value, iterators not read; counting ends at `limit`. Long texts count more."""
+    """Approximate count of numbers and strings in a value. A string counts 1 more for each 64 characters.
+
+    limit: counting ends there. An iterator counts as `limit`, and is not read.
+    """
     # The usual types first: the tests for abstract classes take longer than all others.
     kind = type(value)
     if kind in _ATOMS:
@@ -97,11 +101,11 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 class _Items(list[Any]):
-    """Several items of a list that are written at once."""
+    """One batch of list items that a single library call writes. Its only element is the list of these items."""
 
 
 def small_items(items: Iterator[Any]) -> Iterator[Any]:
-    """A long list of small values, such as two numbers each, whose weights need not be counted one by one."""
+    """Group many small values, such as pairs of numbers, in batches, so that `weight` is not called for each value."""
     while batch := list(islice(items, BATCH_WEIGHT // 4)):
         yield _Items([batch])
 
@@ -111,7 +115,7 @@ def _slices(numbers: Any) -> Iterator[Any]:
 
 
 def _list(items: Iterable[Any]) -> Iterator[bytes]:
-    """The JSON text of a list whose items are read one after the other."""
+    """Yield the JSON text of a list in pieces, and read its items one after the other."""
     opened = False
 
     def begin() -> bytes:

@@ -15,9 +15,11 @@ from server.errors import InvalidRequest
 
 @dataclass(frozen=True)
 class ValueLimits:
-    """Largest number of values in one body.
+    """Maximum counts in one JSON body.
 
-    values: values and keys. strings: strings and keys; a string takes five times as long as a number.
+    values: values and keys together.
+    strings: strings, keys included. A string takes five times as long as a number.
+    keys: keys of objects.
     containers: lists and objects.
     """
 
@@ -28,15 +30,18 @@ class ValueLimits:
 
 
 BODY_VALUES = ValueLimits(values=1 << 18, strings=1 << 16, keys=1 << 15, containers=1 << 13)
-"""Token ids are the usual reason for many values: 262,144 of them parse in 15 ms. No route takes as many texts."""
+"""Limits of all bodies but chats. Token ids are the usual reason for many values: 262,144 of them parse in 15 ms."""
 CHAT_VALUES = ValueLimits(values=1 << 18, strings=1 << 16, keys=1 << 15, containers=3 << 12)
-"""A call and its result have about 10 objects and lists, and a tool about 20. So many messages validate in 50 ms."""
+"""Limits of chat bodies. A tool call with its result has about 10 objects and lists, and a tool about 20.
+
+A body of this size is validated in 50 ms.
+"""
 
 
 def check_size(raw: bytes, limits: ValueLimits = BODY_VALUES, what: str = "the body") -> None:
-    """Raise InvalidRequest for too many values. Invalid JSON may pass; the parser refuses it later.
+    """Raise InvalidRequest if JSON text exceeds one of the limits. Invalid JSON may pass; the parser refuses it later.
 
-    what: name of the JSON in the error, such as `the body`.
+    what: name of the JSON text in the error, such as `the body`.
     """
     # Most bodies are within the limits even if the characters inside strings are counted.
     commas, keys = raw.count(b","), raw.count(b":")
@@ -57,7 +62,7 @@ def _check(what: str, name: str, count: int, limit: int) -> None:
 
 
 def _outside_strings(raw: bytes) -> tuple[int, int, int, int]:
-    """Number of commas, colons, and opening brackets and braces, all outside of strings; and number of strings."""
+    """Count marks of JSON outside of strings: commas, colons, opening brackets and braces (together); then strings."""
     if b"\\" in raw:
         raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
     data = np.frombuffer(raw, dtype=np.uint8)

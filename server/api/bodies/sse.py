@@ -1,7 +1,7 @@
 """Server-sent events: their bytes, and the response that streams them.
 
-Each event is one JSON object on one line in ASCII, because some clients treat U+2028 and similar characters as line
-ends. Source: WHATWG HTML Living Standard, section 9.2. See docs/decisions/0002-server-sent-events.md.
+Each event is one JSON object on one line. The line is ASCII, because some clients treat U+2028 and similar characters
+as line ends. Source: WHATWG HTML Living Standard, section 9.2. See docs/decisions/0002-server-sent-events.md.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from server.api.bodies.json_pieces import dump
 from server.errors import ClientGone
 
 PING_SECONDS = 15.0
-"""Time without any event before a comment is sent, which keeps proxies from closing the connection."""
+"""Time without any event after which a comment is sent, so that proxies do not close the connection."""
 STALL_SECONDS = 30.0
-"""A client that accepts no byte for this time is disconnected."""
+"""A client that reads nothing for this time is disconnected."""
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 @dataclass(frozen=True)
 class StreamFormat:
-    """The bytes of a stream besides its events.
+    """Format of a streamed response: server-sent events, or lines of JSON.
 
     media_type: value of the header `Content-Type`.
-    ping: bytes that clients skip, sent after `PING_SECONDS` without any event; empty where the format has none.
+    ping: bytes that clients skip, sent after `PING_SECONDS` without any event. Empty if the format has no comments.
     """
 
     media_type: str
     ping: bytes
 
     def failure(self, value: Any) -> bytes:
-        """The error of a stream that has no events yet. value: the error in the shape of the dialect."""
+        """Bytes that report an error in a stream without events so far. value: the error in the dialect's format."""
         return frame("error", value) if self.ping else json_line(value)
 
 
@@ -61,7 +61,7 @@ logging.getLogger("sse_starlette").setLevel(logging.WARNING)
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON in ASCII; other characters are escaped as UTF-16 code units."""
+    """Compact JSON text in ASCII. Other characters are escaped as UTF-16 code units, such as `\\u00e9`."""
     data = dump(value)
     if data.isascii() and b"\x7f" not in data:
         return data
@@ -73,17 +73,17 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def frame(name: str, value: Any) -> bytes:
-    """One event with its name and data, including the empty line at its end."""
+    """Bytes of one event with a name and a JSON value, including the empty line that ends the event."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), dumps(value))
 
 
 def data_frame(value: Any) -> bytes:
-    """One event without a name."""
+    """Bytes of one event with a JSON value and no name."""
     return b"data: %s\n\n" % dumps(value)
 
 
 def json_line(value: Any) -> bytes:
-    """One line of a stream of JSON objects."""
+    """Bytes of one line in a stream of JSON lines."""
     return dumps(value) + b"\n"
 
 
@@ -91,17 +91,17 @@ class DirectConnection(Protocol):
     """Connection of one request that accepts bytes of the response body without ASGI."""
 
     def write(self, body: bytes) -> bool:
-        """Send immediately and return True, or send nothing and return False where the caller would have to wait."""
+        """Send `body` immediately and return True. Returns False and sends nothing if the caller would have to wait."""
 
 
 DIRECT_CONNECTION = "triptych.direct_connection"
-"""Key of the scope for the DirectConnection of a request. Absent if the ASGI server offers none."""
+"""Key in the ASGI scope: the DirectConnection of the request. Absent if the ASGI server offers none."""
 
 
 class EventWriter:
-    """Sends events of one stream immediately where the connection allows it, and keeps them otherwise.
+    """Sends events of one stream immediately if the connection allows it, and otherwise keeps them for `take`.
 
-    connection: None if the ASGI server offers no direct writes.
+    connection: accepts direct writes; None if the ASGI server offers none.
     last_sent: time of the last byte sent, in seconds of the monotonic clock.
     """
 
@@ -122,21 +122,21 @@ class EventWriter:
         return False
 
     def take(self) -> bytes:
-        """The bytes that were kept, in order. They are not kept any more."""
+        """Remove and return the bytes that `write` has kept, in order."""
         kept = b"".join(self._kept)
         self._kept.clear()
         return kept
 
 
 class EventStream(EventSourceResponse):
-    """Streams events to a client: with sse_starlette, or without it where the connection allows direct writes.
+    """Response that streams events: with sse_starlette, or without it if the connection allows direct writes.
 
     events: generator of the stream's bytes. It receives the writer for direct writes and yields the bytes that
         ASGI has to send. An exception ends the connection without a further event, so the generator reports
         failures to the client.
-    leave: called immediately when the client disconnects, and at the end.
+    leave: called when the client disconnects, and again when the stream ends.
     format: media type and pings.
-    ping_seconds: time without any event before a comment is sent.
+    ping_seconds: time without any event after which a comment is sent.
     headers: further headers of the response.
     """
 
@@ -209,13 +209,13 @@ class EventStream(EventSourceResponse):
 
 
 async def _send_body(send: Send, body: bytes) -> None:
-    """Send a part of the response body. Raises TimeoutError if the client stalls."""
+    """Send a part of the response body. Raises TimeoutError if the client reads nothing for `STALL_SECONDS`."""
     async with asyncio.timeout(STALL_SECONDS):
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def watch_disconnect(receive: Receive, leave: Callable[[], None]) -> None:
-    """Call `leave` when the client disconnects. The request's body must have been read."""
+    """Wait until the client disconnects, and call `leave`. The request's body must have been read before."""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

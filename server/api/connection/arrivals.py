@@ -1,12 +1,12 @@
-"""Refuse or start each request, in the HTTP protocol: a refusal needs no task, no middleware and no route.
+"""Refuse or start each request inside the HTTP protocol, where a refusal needs no task, no middleware and no route.
 
 An overloaded server may receive ten times the requests that it can answer. A refusal in the protocol takes much less
-time than one that passes through ASGI, so it delays the requests in progress less. While requests are refused, the
-event loop does not interrupt the steps of the worker: see decision 99.
+time than a refusal that passes through ASGI, so it delays the requests in progress less. While requests are refused,
+the event loop does not interrupt the worker's steps: see decision 99.
 
-If one of several models is full, the body says whether the request is for that model. Requests that need more than this
-(a key in a field of the body, a traced request, another error format, a page of another origin) and those under another
-ASGI server are refused by `RequestMiddleware` and by the operations.
+If one of several models is full, this module reads the model's name from the body. It leaves some requests to
+`RequestMiddleware` and the operations, which refuse them: those with a key in a field of the body, traced requests,
+requests for another error format, and requests from a web page. Under another ASGI server they refuse all requests.
 
 Requests that arrive at the same time are started over several iterations of the event loop, so that a thousand of
 them do not delay all other work. Requests that have not started yet count as in progress.
@@ -42,17 +42,17 @@ from server.system.cores import steps_uninterrupted
 log = logging.getLogger("triptych.door")
 
 LOG_SECONDS = 1.0
-"""Period after a refusal that one warning covers. The access log, if it is on, has a line for each refusal."""
+"""All refusals within this period are reported in one warning. The access log, if it is on, has a line for each."""
 MAX_BODY_BYTES = 1 << 14
-"""A larger body is not read here, because reading it would take longer than a refusal may take."""
+"""The model's name is not read from a larger body, because parsing it would take longer than a refusal may take."""
 BURST_STARTS = 64
-"""Requests that start in one iteration of the event loop of an idle server, so that the first step has the burst."""
+"""Requests that an idle server starts in one iteration of the event loop, so that they are all in its first step."""
 STARTS_PER_ITERATION = 8
-"""Requests that start in one iteration while others are in progress. This takes 10 ms; refusals are sent in between."""
+"""Requests that a busy server starts in one iteration, which takes 10 ms. Refusals are sent between the iterations."""
 
 
 class _Body(msgspec.Struct):
-    """The part of a body that says which model it is for."""
+    """The only field of a request body that is parsed here: the name of the model."""
 
     model: str | None = None
 
@@ -61,7 +61,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 class Arrivals:
-    """Receives requests from the protocol. state: state of the application."""
+    """Receives requests from the HTTP protocol, and refuses them or starts them in turn."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -71,15 +71,16 @@ class Arrivals:
         self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
         self._started: list[str] = []
         self._models: Counter[str] = Counter()
-        """Number of requests that wait, or whose task has not run yet, by model; the empty name stands for no model."""
+        """Requests that have not started, or whose task has not run yet, counted by model. The empty name: no model."""
         self._preparing = ExitStack()
         self._refusing = ExitStack()
 
     def __call__(self, scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
-        """The refusal of a request whose headers have arrived, or None if the application answers it.
+        """Return a response that refuses the request, or None if the application will answer it.
 
-        body: None unless it has arrived as a whole.
-        start: hands the request to the application; called soon if it is not refused.
+        scope: ASGI scope of a request whose headers have arrived.
+        body: the complete body, or None if parts of it are missing.
+        start: hands the request to the application. Called now or soon, unless the request is refused.
         """
         if scope["method"] != "POST":
             start()
@@ -102,7 +103,10 @@ class Arrivals:
         return None
 
     def _start_next(self) -> None:
-        """Start the next requests. By now, `Door` and admission have counted the requests of the last iteration."""
+        """Start the next requests, and schedule the next call as long as requests wait.
+
+        The requests of the last iteration are no longer counted here: `Door` and admission have counted them by now.
+        """
         for model in self._started:
             self._models[model] -= 1
         self._started.clear()
@@ -118,7 +122,7 @@ class Arrivals:
             start()
 
     def _model(self, path: str, body: bytearray) -> str:
-        """The model of a request, or an empty name if only the application can find it out."""
+        """Name of the model that a request is for, or an empty string if only the application can find it out."""
         if path not in OPERATION_PATHS or len(body) > MAX_BODY_BYTES:
             return ""
         try:
@@ -136,7 +140,11 @@ class Arrivals:
         return name if name in runtime.texts else ""
 
     def _may_refuse(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the application would send the same refusal, so that it can be sent here."""
+        """Whether the application would send the same refusal, so that it can be sent here.
+
+        False if it would answer with another error (such as a wrong key or host), or in another format.
+        Puts the limits of the API key into `scope`.
+        """
         state = self._state
         if state.draining or state.tracing is not None or ERROR_FORMAT in headers:
             return False

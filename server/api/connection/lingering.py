@@ -1,7 +1,7 @@
 """Close a connection so that its client can read the last answer.
 
 Closing a socket that has unread bytes resets the connection (RFC 9293, section 3.10.7.1), and the client may lose the
-answer. A lingering close sends the end of the stream first, and drops what the client still sends for a short time.
+answer. A lingering close sends the end of the stream first, and discards the client's bytes for `LINGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LINGER_SECONDS = 2.0
 
 
 class LingeringTransport:
-    """A transport whose `close` lingers. All other attributes are those of the transport inside.
+    """Wrapper of a transport whose `close` lingers. All other attributes are those of the wrapped transport.
 
     TLS has no half-closed connections, so a TLS transport is closed immediately.
     """
@@ -29,7 +29,7 @@ class LingeringTransport:
         return self._closing or self._transport.is_closing()
 
     def close(self) -> None:
-        """Send the end of the stream now. Close when the client has closed its side, or after `LINGER_SECONDS`."""
+        """Send the end of the stream now. The connection ends when the client closes it, or after `LINGER_SECONDS`."""
         if self.is_closing():
             return
         self._closing = True

@@ -1,6 +1,6 @@
-"""The answer to bytes that are no HTTP request, and one log line for many of them.
+"""The answer to bytes that are no HTTP request, and one log line for many such errors.
 
-No application sees these bytes, and nothing of them is repeated.
+The bytes never reach the application. Neither the answer nor the log repeats any of them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from server.errors import HeadersTooLarge, MalformedHttp
 log = logging.getLogger("triptych.http")
 
 LOG_SECONDS = 1.0
-"""Period after a log line in which further requests are only counted."""
+"""Period after a log line in which further malformed requests are only counted."""
 
 
 class _Log:
-    """Logs the first request of a period, and then the number of the others."""
+    """Logs the first malformed request of a period, and at its end the count of the others."""
 
     def __init__(self) -> None:
         self._others: int | None = None
@@ -43,7 +43,10 @@ _log = _Log()
 
 
 def refusal(error: MalformedHttp | HeadersTooLarge, client: tuple[str, int] | None) -> bytes:
-    """The whole answer, after which the connection is closed. client: address and port, for the log."""
+    """Log the error, and return the bytes of a complete HTTP response with `connection: close`.
+
+    client: address and port, of which the address is logged.
+    """
     request_id = uuid.uuid4().hex
     _log.add(error.message, client[0] if client else "-", request_id)
     body = dumps(error.body(request_id))

@@ -36,7 +36,7 @@ MAX_HEADER_BYTES = 64 << 10
 SELF_TEST_SECONDS = 10.0
 
 SOCKET_PATHS = frozenset({b"/v1/realtime"})
-"""Paths that take WebSocket connections. Elsewhere the header `Upgrade` changes nothing."""
+"""Paths that take WebSocket connections. Requests to other paths are handled as if they had no header `Upgrade`."""
 MAX_MESSAGE_BYTES = 4 << 20
 """Largest message of a WebSocket connection: over a minute of audio in base64."""
 
@@ -44,23 +44,24 @@ _PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """Closes a connection whose request line and headers take too long or are too large.
+    """HTTP/1.1 protocol that limits connections, and the time and size of request line and headers.
 
-    The deadline also applies to a new connection that sends nothing. Requests on a connection above the limit are
-    marked, and the middleware refuses them; such a connection is closed after its answer.
+    Headers must arrive within `HEADER_SECONDS`, also on a new connection that sends nothing, and within
+    `MAX_HEADER_BYTES`; otherwise the connection is closed.
 
-    max_connections: maximum number of open connections.
+    max_connections: maximum number of open connections. Requests on a connection above it are marked in the scope, and
+        the middleware refuses them. The connection is closed after that answer.
     """
 
     max_connections: ClassVar[int] = sys.maxsize
 
     @staticmethod
     def receive(scope: Scope, body: bytearray | None, start: Callable[[], None]) -> Response | None:
-        """Receive a request (`server.api.connection.arrivals`): call `start` now or soon, or return a response.
+        """Start the application for a request, or return a response to send instead. `Arrivals` replaces this function.
 
-        The response is sent instead of starting the application.
-
-        body: None unless it has arrived as a whole.
+        scope: ASGI scope of the request.
+        body: the complete body, or None if parts of it are missing.
+        start: starts the application. It must be called, now or soon, if None is returned.
         """
         start()
         return None
@@ -101,10 +102,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(HeadersTooLarge(f"the request line and the headers have more than {limit}"))
 
     def _feed(self, data: memoryview) -> None:
-        """Parse received bytes. A request with an `Upgrade` that changes nothing is parsed again without it.
+        """Parse received bytes. If the server ignores the header `Upgrade` of a request, parse it again without it.
 
-        The parser takes all bytes after the headers of such a request for those of the other protocol, its body too.
-        Java's client asks for HTTP/2 with the first request of each connection.
+        Otherwise the parser would treat the body of such a request as bytes of the other protocol. Java's client, for
+        example, asks for HTTP/2 in the first request of each connection.
         """
         waiting = [data]
         while waiting:
@@ -125,7 +126,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
 
     def _refuse(self, error: MalformedHttp | HeadersTooLarge) -> None:
-        """Answer bytes that are no request, and close. A running answer on the connection is cut, not mixed with it."""
+        """Answer bytes that are no HTTP request, and close the connection.
+
+        If an earlier request is in progress on the connection, its answer is cut off and the error is not sent.
+        """
         cycle = self.cycle
         is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
         if not is_answering and not self.pipeline:
@@ -174,13 +178,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._answer(cycle, answer)
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Hand a request to the application."""
+        """Hand a request to the application. cycle: the request and its response; app: the ASGI application."""
         if cycle.scope["http_version"] == "1.0":
             cycle.send = _send_without_chunks(cycle)  # type: ignore[method-assign, assignment]
         super()._start_asgi_task(cycle, app)
 
     def _answer(self, cycle: RequestResponseCycle, response: Response) -> None:
-        """Send a complete response to a request that no route handles. The rest of its body is read and dropped."""
+        """Send a complete response to a request without starting the application. Its further body is discarded."""
         keep_alive = cycle.keep_alive and not self._is_over_limit
         headers = [*cycle.default_headers, *response.raw_headers]
         if not keep_alive:
@@ -209,7 +213,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def _send_without_chunks(cycle: RequestResponseCycle) -> Send:
-    """ASGI `send` for HTTP/1.0, which has no chunks: a body without `Content-Length` ends with the connection."""
+    """ASGI `send` for HTTP/1.0. It has no chunked encoding, so closing the connection ends a body of unknown length."""
     send = cycle.send
     is_open_ended = False
 
@@ -230,21 +234,21 @@ def _send_without_chunks(cycle: RequestResponseCycle) -> Send:
 class UvicornConnection:
     """Writes chunks of a response body to the connection of one request, without ASGI.
 
-    Produces the same bytes as uvicorn's `send` (chunked encoding, RFC 9112, section 7.1). Through ASGI, a chunk passes
-    five wrappers and a timer. With one chunk per stream and step, these would cost more than the chunks themselves.
+    Produces the same bytes as uvicorn's `send` (chunked encoding, RFC 9112, section 7.1). Through ASGI, each chunk
+    would pass five wrappers and a timer. This costs more than the chunk itself, and each stream sends one per step.
 
-    cycle: the request. Its scope refers to this object, so a reference back would keep the request and its body in
-        memory until the garbage collector runs.
+    cycle: the request and its response. Kept as a weak reference, because its scope refers to this object: a cycle of
+        references would keep the request in memory until the garbage collector runs.
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = weakref.ref(cycle)
 
     def write(self, body: bytes) -> bool:
-        """Write a chunk of at least one byte and return True, or return False and write nothing.
+        """Write a chunk of at least one byte and return True, or write nothing and return False.
 
-        Returns False before the response head, after the end of the response, after the client has disconnected, and
-        while the client reads more slowly than the server writes.
+        Returns False before the headers of the response, after its end, after the client has disconnected, and while
+        the send buffer is full.
         """
         cycle = self._cycle()
         if cycle is None or not cycle.chunked_encoding:
@@ -256,7 +260,7 @@ class UvicornConnection:
 
 
 class DirectHttpProtocol(LimitedHttpProtocol):
-    """Adds the connection of each request to its scope, for direct writes."""
+    """HTTP/1.1 protocol that also puts a `UvicornConnection` for direct writes into the scope of each request."""
 
     def _start(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[DIRECT_CONNECTION] = UvicornConnection(cycle)  # type: ignore[literal-required]
@@ -264,7 +268,7 @@ class DirectHttpProtocol(LimitedHttpProtocol):
 
 
 async def choose_protocol(candidate: type[LimitedHttpProtocol] = DirectHttpProtocol) -> type[LimitedHttpProtocol]:
-    """Return `candidate` if its direct writes work with the installed uvicorn, else the protocol without them."""
+    """Return `candidate` if its direct writes work with the installed uvicorn, otherwise `LimitedHttpProtocol`."""
     try:
         async with asyncio.timeout(SELF_TEST_SECONDS):
             if await _direct_writes_work(candidate):
@@ -277,7 +281,7 @@ async def choose_protocol(candidate: type[LimitedHttpProtocol] = DirectHttpProto
 
 
 async def _direct_writes_work(protocol_class: type[LimitedHttpProtocol]) -> bool:
-    """Run one request in memory, with direct and ASGI writes in turn, and compare the response body."""
+    """Whether direct writes send the right bytes: runs one request in memory with direct and ASGI writes in turn."""
     accepted: list[bool] = []
     transport = _MemoryTransport()
 
@@ -307,14 +311,14 @@ async def _direct_writes_work(protocol_class: type[LimitedHttpProtocol]) -> bool
 
 
 class _NoConnection:
-    """A connection that accepts no writes, for a protocol that added no connection to the scope."""
+    """A connection that accepts no writes. Stands in for a missing connection in the scope."""
 
     def write(self, body: bytes) -> bool:
         return False
 
 
 class _MemoryTransport(asyncio.Transport):
-    """Collects written bytes."""
+    """Transport that collects written bytes in memory, for the self-test."""
 
     def __init__(self) -> None:
         super().__init__()

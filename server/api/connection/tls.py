@@ -1,4 +1,4 @@
-"""TLS from certificate and key files in PEM form. Each mistake in the files is one line for the operator."""
+"""TLS from certificate and key files in PEM form. An unusable file is reported to the operator in one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """The TLS settings of the server's port, or None if it speaks plain HTTP. Versions below 1.2 are refused.
+    """TLS context for the server's port, or None for plain HTTP. TLS versions below 1.2 are refused.
 
     Raises StartError for a file that cannot be read or used.
     """
@@ -32,9 +32,11 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def read_certificates_again(context: ssl.SSLContext, settings: Settings) -> None:
-    """Give new connections the certificate that the files have now. If they cannot be used, it only logs the error.
+    """Load the current certificate and key files into a context, for new connections.
 
-    context: the settings in use, made from the same files.
+    If the files cannot be used, the error is logged and the context stays as it was.
+
+    context: the TLS context in use, made from the same files.
     """
     try:
         tls_context(settings)  # a pair that does not fit would leave the context in use without a key
@@ -47,7 +49,7 @@ def read_certificates_again(context: ssl.SSLContext, settings: Settings) -> None
 
 
 def _load(context: ssl.SSLContext, settings: Settings, certificate: Path, key: Path) -> None:
-    """Read certificate and key into a context. Raises StartError."""
+    """Read certificate and key into a context. Raises StartError for a file that cannot be read or used."""
     _check_form("tls_certificate", certificate, _CERTIFICATE, "certificate")
     _check_form("tls_key", key, _KEY, "private key")
     password = settings.tls_key_password.get_secret_value() if settings.tls_key_password else ""

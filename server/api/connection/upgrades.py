@@ -1,4 +1,4 @@
-"""The header `Upgrade`: which requests open a WebSocket connection, and the others without it."""
+"""The header `Upgrade`: find the requests that open a WebSocket connection, and remove the header from all others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import httptools
 
 Headers = Sequence[tuple[bytes, bytes]]
-"""Names in lower case, and values."""
+"""Headers as pairs of name, in lower case, and value."""
 
 _KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -18,7 +18,8 @@ _TOKENS = re.compile(rb"[ \t]*%b[ \t]*(?:,[ \t]*%b[ \t]*)*" % (_TOKEN, _TOKEN))
 def is_handshake(headers: Headers) -> bool:
     """Whether the headers open a WebSocket connection of version 13 (RFC 6455, section 4.2.1).
 
-    The library answers others with text that repeats them, before the API key is checked.
+    The WebSocket library must not get other requests: it would repeat parts of them in its answer, before the API key
+    is checked.
     """
 
     def values(name: bytes) -> list[bytes]:
@@ -35,7 +36,10 @@ def is_handshake(headers: Headers) -> bool:
 
 
 def head_without_upgrade(parser: httptools.HttpRequestParser, url: bytes, headers: Headers) -> bytes:
-    """The request line and the headers of a request that was parsed, without `Upgrade`."""
+    """Write the request line and headers of a parsed request again, without the header `Upgrade`.
+
+    parser: has parsed the headers of the request. url: target of the request.
+    """
     lines = [b"%b %b HTTP/%b" % (parser.get_method(), url, parser.get_http_version().encode())]
     for name, value in headers:
         if name == b"connection":

@@ -1,7 +1,7 @@
 """The LibreTranslate dialect: `/translate` with `q`, `/translate_file`, `/suggest`, `/detect` and others.
 
-Bodies are JSON or forms, and hold the API key in `api_key`. Fields and answers were read from LibreTranslate's own
-source. Unlike LibreTranslate, this server keeps character references in translated HTML.
+Bodies are JSON or forms, and may hold the API key in `api_key`. Fields and answers follow LibreTranslate's source code.
+Unlike LibreTranslate, this server keeps character references (such as `&nbsp;`) in translated HTML.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from server.text.languages.offered_languages import language_label, offered_lang
 from server.text.markup.markup import MarkupOptions
 
 _CODES = {"zt": "zh-Hant", "pb": "pt-BR"}
-"""Codes of LibreTranslate's own, and what they mean."""
+"""Language codes that only LibreTranslate uses, and the usual codes."""
 MAX_SUGGESTED = 10_000
-"""Characters of a suggestion."""
+"""Maximum length of a suggested translation, and of its source text, in characters."""
 _KEY = Annotated[str | None, Field(max_length=1024, description="the API key, if no header has it")]
 
 
 class LibreTranslateBody(Body):
-    """`POST /translate`. `source`: a language code, or auto. `alternatives`: number of further translations.
+    """Body of `POST /translate`. `source`: a language code, or auto. `alternatives`: number of further translations.
 
-    `split_sentences` is a field of this server: nonewlines joins the lines of texts that are wrapped.
+    `split_sentences`: a field that LibreTranslate does not have. nonewlines joins the lines of wrapped texts.
     """
 
     q: Texts
@@ -71,7 +71,7 @@ class LibreTranslateBody(Body):
 
 
 class LibreTranslateFileBody(Body):
-    """`POST /translate_file`. `source`: a language code, or auto."""
+    """Body of `POST /translate_file`, besides the file. `source`: a language code, or auto."""
 
     source: Language
     target: Language
@@ -83,7 +83,7 @@ class LibreTranslateFileBody(Body):
 
 
 class LibreTranslateSuggestion(BaseModel):
-    """`POST /suggest`: a better translation."""
+    """Body of `POST /suggest`: a client's better translation of a text."""
 
     model_config = Body.model_config
 
@@ -95,7 +95,7 @@ class LibreTranslateSuggestion(BaseModel):
 
 
 class LibreTranslateDetectBody(Body):
-    """`POST /detect`."""
+    """Body of `POST /detect`. The texts of a list are joined, and get one answer."""
 
     q: Texts
     api_key: _KEY = None
@@ -112,7 +112,10 @@ class DetectedLanguageConfidence(AnswerBody):
 
 
 class LibreTranslateAnswer(AnswerBody):
-    """Strings for one text, lists for a list of texts. `detectedLanguage`: only with `source` auto."""
+    """Single values for one text; lists with one value per text for a list.
+
+    `detectedLanguage`: present if the request's `source` is `auto`.
+    """
 
     translatedText: str | list[str]
     alternatives: list[str] | list[list[str]] | None = None
@@ -120,7 +123,7 @@ class LibreTranslateAnswer(AnswerBody):
 
 
 class LibreTranslateFileAnswer(AnswerBody):
-    """`translatedFileUrl`: address of the translated file. It can be fetched once, and within an hour."""
+    """`translatedFileUrl`: address of the translated file, which can be fetched once within an hour."""
 
     translatedFileUrl: str
 
@@ -145,9 +148,9 @@ class LibreTranslateLanguage(AnswerBody):
 
 
 class LibreTranslateLanguagesAnswer(RootModel[list[LibreTranslateLanguage]]):
-    """The languages of the loaded models, each with those that it is translated to: none for a target only.
+    """The languages of the loaded models. `targets`: languages that a language is translated to; may be empty.
 
-    `direct`: those of `targets` that one model translates, if others need a pivot language. The field is our own.
+    `direct`: the targets that need no pivot language; only if some targets need one. LibreTranslate has no such field.
     """
 
 
@@ -189,7 +192,7 @@ def _confidence(detected: DetectedLanguage) -> dict[str, Any]:
 
 
 def _translated(body: LibreTranslateBody, results: Sequence[DetectedTranslation]) -> dict[str, Any]:
-    """The values of a single text, or lists of them."""
+    """Render an answer: single values for one text, or lists with one value per text for a list of texts."""
     answer: dict[str, list[Any]] = {"translatedText": [result.translation.text for result in results]}
     if body.alternatives:
         answer["alternatives"] = [[text for text, _ in result.translation.alternatives] for result in results]

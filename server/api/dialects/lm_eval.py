@@ -1,7 +1,7 @@
 """The tokenizer routes that lm-eval's `local-completions` reads: `tokenizer_info`, `tokenize` and `detokenize`.
 
-vLLM has the same routes. Without a model's name they describe the first model that generates text;
-`/models/{model}/...` names a model.
+vLLM has the same routes. A path `/models/{model}/...` names a model. Without a name, the first model that generates
+text is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from server.text.tokens.computed import Computed
 
 
 class PromptTokensBody(Body):
-    """`POST /tokenize` with `prompt`."""
+    """Body of `POST /tokenize` with the field `prompt`."""
 
     prompt: str
     add_special_tokens: bool | None = None
@@ -41,7 +41,7 @@ class PromptTokensAnswer(AnswerBody):
 
 
 class PromptTextBody(Body):
-    """`POST /detokenize` with `tokens`. Special tokens are part of the text."""
+    """Body of `POST /detokenize` with the field `tokens`. The text of the answer includes special tokens."""
 
     tokens: Annotated[TokenIds, Field(max_length=1 << 20)]
 
@@ -54,7 +54,7 @@ class PromptTextAnswer(AnswerBody):
 
 
 class TokenizerInfo(AnswerBody):
-    """Special tokens, null where the checkpoint has none, and the chat template."""
+    """A model's special tokens and chat template; null for each that the checkpoint does not have."""
 
     bos_token: str | None
     eos_token: str | None
@@ -66,7 +66,7 @@ class TokenizerInfo(AnswerBody):
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """Token ids of one text. context_tokens: longest sequence of the model."""
+    """Token ids of one text. context_tokens: the model's context length, in tokens."""
 
     token_ids: Sequence[int]
     context_tokens: int

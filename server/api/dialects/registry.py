@@ -1,4 +1,4 @@
-"""All routes of all dialects."""
+"""Tables of the routes of all dialects, and look-ups by path: route, error format, default model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     *deepl.ROUTES,
     *whisper_cpp.ROUTES,
 )
-"""Routes that run an operation. Where dialects share a path, the first one also answers bodies that fit no dialect."""
+"""Routes that run an operation. If dialects share a path, the first of them answers bodies that fit no dialect."""
 GET_ROUTES: tuple[GetRoute, ...] = (
     *info.GET_ROUTES,
     *lm_eval.GET_ROUTES,
@@ -70,7 +70,7 @@ OWNED_ROUTES: tuple[OwnedRoute | StateRoute, ...] = (
     *libretranslate.STATE_ROUTES,
     *deepl.STATE_ROUTES,
 )
-"""Routes on what the server keeps: models, and answers, documents and glossaries of an API key."""
+"""Routes that read or change stored data: models, and an API key's answers, documents and glossaries."""
 
 CLIENTS: Mapping[str, tuple[str, Sequence[Route[Any, Any, Any] | GetRoute | OwnedRoute | StateRoute]]] = {
     "Triptych": ("The routes of this server: every task, every option.", native.ROUTES),
@@ -93,7 +93,7 @@ CLIENTS: Mapping[str, tuple[str, Sequence[Route[Any, Any, Any] | GetRoute | Owne
     "whisper.cpp": ("Clients of whisper.cpp's server.", whisper_cpp.ROUTES),
     "Evaluation": ("The harness lm-eval.", (*lm_eval.ROUTES, *lm_eval.GET_ROUTES)),
 }
-"""Groups of the routes in the OpenAPI document, by their clients: what they are, and their routes."""
+"""Groups of routes in the OpenAPI document, by client: name to description and routes."""
 
 
 def tags() -> dict[tuple[str, str], str]:
@@ -118,7 +118,7 @@ def _by_path() -> Mapping[str, list[Route[Any, Any, Any]]]:
 
 _ROUTES_BY_PATH = _by_path()
 OPERATION_PATHS = frozenset(_ROUTES_BY_PATH)
-"""Paths of routes that run an operation, as the routes are written."""
+"""Paths of routes that run an operation, as templates such as `/models/{model}`."""
 _CHAT_PATHS = [compile_path(path)[0] for path, routes in _ROUTES_BY_PATH.items() if routes[0].operation == "chat"]
 _ALL_ROUTES: tuple[Route[Any, Any, Any] | GetRoute | StateRoute, ...] = (
     *ROUTES,
@@ -132,7 +132,7 @@ KEYS_IN_FIELDS = frozenset(
     for path in (route.path, *getattr(route, "aliases", ()))
     for method in ((route.method, "POST") if isinstance(route, GetRoute) and route.takes_post else (route.method,))
 )
-"""(method, path) of routes that check the API key themselves, if the headers have none."""
+"""(method, path) of routes whose requests may have the API key in a field, so that the route checks it."""
 _SECRET_PATHS = [
     compile_path(route.path)[0] for route in OWNED_ROUTES if isinstance(route, StateRoute) and route.is_public
 ]
@@ -142,7 +142,7 @@ _SHAPES_BY_PREFIX = {
     "/v2/glossar": deepl.ERRORS,
     "/v2/document": deepl.ERRORS,
 }
-"""Error shapes of paths that no route has, by the beginning of the path."""
+"""Error formats for paths without a route, by the beginning of the path."""
 _PATHS: list[tuple[str, ErrorShape]] = [
     (realtime.PATH, OPENAI_ERRORS),
     *((route.path, route.errors) for route in OWNED_ROUTES),
@@ -152,9 +152,9 @@ _PATHS: list[tuple[str, ErrorShape]] = [
 _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
     (compile_path(path)[0], path, shape) for path, shape in _PATHS
 ]
-"""The paths of all routes: as an expression, as the route is written, and the shape of its errors."""
+"""For all routes: the path as a regular expression and as a template, and the error format."""
 _KEPT_PATHS = 512
-"""Request paths of which the functions below keep their answers, so that most requests compare no expression."""
+"""Number of request paths whose results each function below caches, so that most requests match no expressions."""
 
 
 def add_routes(app: FastAPI) -> None:
@@ -181,27 +181,27 @@ def add_routes(app: FastAPI) -> None:
 
 @lru_cache(_KEPT_PATHS)
 def has_secret(path: str) -> bool:
-    """Whether a path itself has the secret that allows to read it, so that no key is needed."""
+    """Whether the path itself contains a secret that permits the request, so that no API key is needed."""
     return any(pattern.match(path) for pattern in _SECRET_PATHS)
 
 
 @lru_cache(_KEPT_PATHS)
 def is_chat(path: str) -> bool:
-    """Whether requests to a path have a whole conversation in their bodies."""
+    """Whether the path belongs to a chat route, whose bodies contain a whole conversation."""
     return any(pattern.match(path) for pattern in _CHAT_PATHS)
 
 
 @lru_cache(_KEPT_PATHS)
 def route_path(path: str) -> str | None:
-    """The path of the route that a request is for, as the route is written; None if no route has the path."""
+    """The template of the route for a request path, such as `/models/{model}`; None if there is no such route."""
     return next((written for pattern, written, _ in _PATTERNS if pattern.match(path)), None)
 
 
 def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
-    """How errors of a request are reported: in the shape of its body's dialect if that is known, else of its path's.
+    """Error format for a request: that of the body's dialect if it is known, otherwise that of the path.
 
-    dialect: dialect of the errors on routes that the native dialect and text-embeddings-inference share. A header of
-        the request overrides it.
+    dialect: `native` or `tei`, for routes that the native dialect and text-embeddings-inference share. The header
+        `X-Error-Format` of the request overrides it.
     """
     shape: ErrorShape = request.scope.get(ERROR_SHAPE) or _shape_of_path(request.scope["path"])
     if shape is NATIVE_ERRORS and request.headers.get(ERROR_FORMAT, dialect) == "tei":
@@ -211,14 +211,17 @@ def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
 
 @lru_cache(_KEPT_PATHS)
 def _shape_of_path(path: str) -> ErrorShape:
-    """The error shape of the route that has the path, else of the paths that begin like it, else the native one."""
+    """Error format of the route with the path; otherwise one for the path's beginning, or the native format."""
     of_routes = (shape for pattern, _, shape in _PATTERNS if pattern.match(path))
     by_prefix = (shape for prefix, shape in _SHAPES_BY_PREFIX.items() if path.startswith(prefix))
     return next(chain(of_routes, by_prefix), NATIVE_ERRORS)
 
 
 def with_paths(error: RequestError, path: str) -> RequestError:
-    """The error with routes in place of operation names, for a request to `path`."""
+    """Replace an error that names operations by InvalidRequest with the paths of routes. Others are returned unchanged.
+
+    path: path of the request.
+    """
     if not isinstance(error, OperationNotSupported):
         return error
     if error.model is None:
@@ -228,12 +231,15 @@ def with_paths(error: RequestError, path: str) -> RequestError:
 
 
 def paths_of(model: ServedModel) -> list[str]:
-    """The routes that a model answers, one per operation."""
+    """The paths of routes that a model supports, one path per operation."""
     return _paths(model.operations())
 
 
 def check_defaults(entries: Iterable[str]) -> None:
-    """Raise StartError for an entry `OPERATION=MODEL` or `ROUTE=MODEL` whose operation or route does not exist."""
+    """Check the setting `default_model`: raise StartError for an entry whose operation or route does not exist.
+
+    entries: texts of the form `OPERATION=MODEL` or `ROUTE=MODEL`.
+    """
     known = dict.fromkeys(name for route in ROUTES for name in (route.operation, route.path))
     for entry in entries:
         name = entry.partition("=")[0]
@@ -242,7 +248,10 @@ def check_defaults(entries: Iterable[str]) -> None:
 
 
 def default_models(runtime: Runtime) -> dict[str, str]:
-    """For each route, the model that answers requests without the field `model`."""
+    """Route path to the name of the model that answers requests without the field `model`.
+
+    Routes without a loaded model, or whose bodies require `model`, are left out.
+    """
     defaults: dict[str, str] = {}
     for route in ROUTES:
         model = route.body.model_fields.get("model")

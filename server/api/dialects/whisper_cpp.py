@@ -1,8 +1,8 @@
 """The dialect of whisper.cpp's server: `POST /inference`, a form with a recording.
 
-Fields and answers were read from its source (`examples/server/server.cpp`). Differences: the language is detected
-unless the form has one, because English is only the default of that server's command line; and a field without an
-effect here is refused or named in `X-Ignored-Parameters`.
+Fields and answers follow its source (`examples/server/server.cpp`), with two differences. The language is detected if
+the form has none; whisper.cpp then uses the language of its command line. A field that would have no effect here is
+refused, or named in `X-Ignored-Parameters`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from server.text.speech.subtitles import srt, vtt
 
 _TIMED = frozenset({"verbose_json", "srt", "vtt"})
 TEMPERATURE_STEP = 0.2
-"""Default step of the temperatures that are tried after the first one."""
+"""Default difference between the temperatures that are tried one after another."""
 
 
 def _number(value: object) -> object:
-    """The number that the text of a form spells; other values unchanged."""
+    """Convert text of a form to a float. Text that is no number, and any other value, is returned unchanged."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -45,7 +45,7 @@ _Unset = Annotated[Any, BeforeValidator(_number), wish(0.0, -1.0)]
 
 
 class WhisperCppForm(BaseModel):
-    """Fields of a form with a recording. Form values are text, so numbers are converted."""
+    """Form of `/inference`, besides the file. Numbers are converted, because form values are text."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -90,7 +90,7 @@ class WhisperCppForm(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _filled_in(cls, values: Any) -> Any:
-        """The fields without those that are empty: web forms send every field."""
+        """Remove empty fields, because web forms also send fields that are not filled in."""
         if not isinstance(values, Mapping):
             return values
         return {name: value for name, value in values.items() if value != ""}
@@ -100,7 +100,7 @@ class WhisperCppForm(BaseModel):
         return "translate" if self.translate else "transcribe"
 
     def spec(self, file: RecordingFile, max_seconds: float) -> TranscribeSpec:
-        """Convert the form to a specification. Raises InvalidRequest."""
+        """Convert the form to a `TranscribeSpec`. max_seconds: longest recording that the server accepts."""
         detects = bool(self.detect_language) or self.language == "auto"
         step = TEMPERATURE_STEP if self.temperature_inc is None else self.temperature_inc
         return TranscribeSpec(
@@ -131,7 +131,7 @@ class WhisperCppErrorAnswer(ErrorMembers):
 
 
 class WhisperCppSegment(AnswerBody):
-    """A part of the text. Times in seconds, unless the form has `no_timestamps`."""
+    """A part of the text. `start`, `end`: its times in seconds; absent if the form has `no_timestamps`."""
 
     id: int
     text: str
@@ -144,7 +144,7 @@ class WhisperCppSegment(AnswerBody):
 
 
 class WhisperCppAnswer(AnswerBody):
-    """The parts of the text, one on each line. Only `response_format` verbose_json has more than `text`."""
+    """The text of a recording, with one part on each line. The other fields need `response_format` verbose_json."""
 
     text: str
     task: SpeechTask | None = None

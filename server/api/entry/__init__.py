@@ -1,1 +1,1 @@
-"""What every request passes before it reaches a route: request id, foreign pages, API key, limits."""
+"""Checks that every request passes before it reaches a route: host and web page, API key, and limits of load."""

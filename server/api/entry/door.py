@@ -1,11 +1,11 @@
 """Limits the number of requests in progress and the total bytes of their bodies, before a body is read.
 
-These limits are the first ones. Admission by cost follows when the body is known (`server.operations.admission`), and
-the queue of the engine when the texts are tokenized (`server.ipc.client.queue`). `server.limits.refusals` lists
-all limits.
+These limits are the first that a request meets. Later follow admission by cost, when the body is known
+(`server.operations.admission`), and the engine's queue, when the texts are tokenized (`server.ipc.client.queue`).
+`server.limits.refusals` lists all limits.
 
-A recording is a large body, and the memory for bodies has room for few of them. A request with a recording is therefore
-not refused: its body stays unread until there is room (`Door.wait_for_body`).
+The memory for bodies has room for only a few recordings. A request with a recording is therefore not refused for lack
+of this memory: its body stays unread until there is room (`Door.wait_for_body`).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from server.operations.turnstile import Turnstile
 from server.operations.waiting import Waiting
 
 OVER_CONNECTION_LIMIT = "triptych.over_connection_limit"
-"""Key of the scope: the limit of connections, for a request whose connection is above it; else 0."""
+"""Key in the ASGI scope: the limit of connections if the request's connection exceeds it, otherwise 0."""
 HELD_BYTES = "triptych.held_bytes"
-"""Key of the scope: bytes that the door counts for the body of the request."""
+"""Key in the ASGI scope: bytes that `Door` counts for the body of the request."""
 RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations", "/inference"})
-"""Paths of recordings. Their bodies are counted when they are about to be read."""
+"""Paths whose bodies are recordings. A body is counted when it is about to be read, not when the request arrives."""
 LIVE_PATHS = frozenset({"/v1/audio/transcriptions/live"})
-"""Paths of streams of audio. What is in memory of their bodies is counted while they are read."""
+"""Paths whose bodies are streams of audio. The part of a body that is in memory is counted while it is read."""
 
 
 class Door:
-    """Limits how many requests are in progress, and the bytes of their bodies.
+    """Limits the number of requests in progress, and the total bytes of their bodies.
 
     max_requests: maximum number of requests in progress.
-    max_body_bytes: limit on the bytes of all their bodies, by their `Content-Length`.
+    max_body_bytes: maximum total of their body sizes, taken from `Content-Length`. A body that is alone may exceed it.
     assumed_bytes: size that is assumed for a body without `Content-Length`.
     """
 
@@ -52,15 +52,15 @@ class Door:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def enter(self, scope: Scope, headers: Headers) -> None:
-        """Count a request and the bytes of its body. Raises Overloaded without room for it."""
+        """Count a request and the bytes of its body. Raises Overloaded if a limit would be exceeded."""
         size = scope[HELD_BYTES] = self.check(scope, headers)
         self.requests += 1
         self.body_bytes += size
 
     def receive(self, scope: Scope, size: int) -> None:
-        """Count the bytes of a body without an announced length. size: bytes that have arrived so far.
+        """Count the bytes of a body whose length was not announced. size: bytes that are in memory now.
 
-        Raises Overloaded if they are more than were assumed and there is no room for them.
+        Raises Overloaded if these are more than were counted before, and the limit would be exceeded.
         """
         more = size - scope[HELD_BYTES]
         if more <= 0:
@@ -74,9 +74,9 @@ class Door:
         self.body_bytes += more
 
     def check(self, scope: Scope, headers: Headers, waiting: int = 0) -> int:
-        """Bytes of the body of a request. Raises Overloaded without room for the request.
+        """Check the limits for a request, and return the bytes to count for its body. Raises Overloaded.
 
-        waiting: requests that have arrived before and have not entered yet.
+        waiting: number of earlier requests that have not entered yet.
         """
         if most := scope.get(OVER_CONNECTION_LIMIT):
             raise self._overloaded("too many connections are open", CONNECTIONS.refusal(f"{most:,}"))
@@ -93,12 +93,13 @@ class Door:
         return size
 
     async def wait_for_body(self, scope: Scope, size: int, limits: TimeLimits) -> None:
-        """Wait until there is room for the body of a recording, and count it. Bodies get room in their order.
+        """Wait until there is room for the body of a recording, and count it. Bodies get room in order of arrival.
 
-        A body that was counted when the request arrived, because its path also takes other bodies, does not wait.
+        A body that was counted already when the request arrived, because its path also takes other bodies, need not
+        wait.
 
         size: bytes of the body. limits: time limits of the wait.
-        Raises DeadlineExceeded when a limit has passed.
+        Raises DeadlineExceeded when a time limit has passed.
         """
         if scope.get(HELD_BYTES):
             return
@@ -112,7 +113,7 @@ class Door:
             self.body_bytes += size
 
     def drop_body(self, scope: Scope) -> None:
-        """Stop counting the body of a request, because it was read and dropped, or because the request has ended."""
+        """Stop counting the body of a request that is not in memory any more, and wake waiting bodies."""
         self.body_bytes -= scope.get(HELD_BYTES, 0)
         scope[HELD_BYTES] = 0
         while self._waiting:
@@ -121,7 +122,7 @@ class Door:
                 left.set_result(None)
 
     def leave(self, scope: Scope) -> None:
-        """Count a request that has ended."""
+        """Stop counting a request that has ended, and its body."""
         self.requests -= 1
         self.drop_body(scope)
         self._rate.add(1)

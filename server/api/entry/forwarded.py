@@ -1,4 +1,4 @@
-"""The client and the scheme of a request that a trusted reverse proxy has forwarded."""
+"""Find the real client address and URL scheme of a request that a trusted reverse proxy has forwarded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _SOCKET_SCHEMES = {"http": "ws", "https": "wss"}
 
 
 class ForwardedMiddleware:
-    """Reads `X-Forwarded-For` and `X-Forwarded-Proto` of requests that come from a trusted proxy.
+    """Replaces the client address and the scheme in the scope of requests that come from a trusted proxy.
 
-    The client is the last address of `X-Forwarded-For` that is no trusted proxy: every proxy appends the address of its
-    own peer, so that a client can only forge the addresses before it. Text that is no address ends the search.
+    The client is the last address in `X-Forwarded-For` that is no trusted proxy. Every proxy appends the address that
+    it received the request from, so a client can only forge the addresses before its own. Text that is no address
+    ends the search. The scheme is the last one in `X-Forwarded-Proto`.
 
-    proxies: addresses and networks, as `10.0.0.1` or `10.0.0.0/8`.
+    proxies: addresses and networks of trusted proxies, such as `10.0.0.1` or `10.0.0.0/8`.
     """
 
     def __init__(self, app: ASGIApp, proxies: Iterable[str]) -> None:
@@ -55,9 +56,10 @@ class ForwardedMiddleware:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """An IP address, alone or with a port; None for any other text. An IPv4 address within IPv6 becomes IPv4.
+    """Parse an IP address, which may have a port. Returns None for any other text. IPv4 mapped to IPv6 becomes IPv4.
 
-    The zone of an IPv6 address (`fe80::1%eth0`) is left out: it may be any text, and the log shows the address.
+    The zone of an IPv6 address (as in `fe80::1%eth0`) is removed: a client can write any text there, and the address
+    is logged.
     """
     name = text.strip()
     if name.startswith("["):

@@ -1,21 +1,22 @@
-"""`HEAD` for every `GET` route (RFC 9110, section 9.3.2): the same answer without its body."""
+"""Answer `HEAD` requests for every `GET` route, with the same headers and no body (RFC 9110, section 9.3.2)."""
 
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 IS_HEAD = "triptych.head"
-"""Key of the scope of a request that asks for headers only, while a route answers it as `GET`."""
+"""Key in the ASGI scope: True for a `HEAD` request, which routes see as `GET`. Absent for other requests."""
 
 
 _RANGES = frozenset({b"range", b"if-range"})
-"""Headers that ask for a part of a body. They mean something for `GET` alone (RFC 9110, section 14.2)."""
+"""Headers that ask for a part of a body. They are removed: they apply only to `GET` (RFC 9110, section 14.2)."""
 
 
 class HeadMiddleware:
-    """Lets the application answer `HEAD` as `GET`, and drops the body.
+    """Lets the application answer a `HEAD` request as `GET`, and drops the body.
 
-    The application gets a scope of its own: the ASGI server reads the method of the original one while it sends.
+    The application gets a copy of the scope, because the ASGI server reads the method of the original scope while it
+    sends. Afterwards the original scope gets the keys that the application has added.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -11,11 +11,12 @@ from server.limits.key_limits import KeyLimits
 from server.limits.refusals import LIVE_SESSIONS
 
 MAX_SESSIONS_PER_KEY = 16
-"""Live connections of one API key, or of all clients without keys. A key's `max_requests` may be lower."""
+"""Maximum number of live connections per API key, or of all clients without keys. `max_requests` of a key may lower it.
+"""
 
 
 class LiveSessions:
-    """The open live connections of all keys."""
+    """The open live connections, counted by API key."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -23,8 +24,9 @@ class LiveSessions:
 
     @contextmanager
     def open(self, key: KeyLimits | None, stop: Callable[[], None]) -> Iterator[None]:
-        """Context manager: count a connection. Raises Overloaded if its key has too many.
+        """Context manager that counts a connection as open. Raises Overloaded if its key has too many.
 
+        key: limits of the API key; None for a client without a key.
         stop: called when the server drains.
         """
         name = "" if key is None else key.name
@@ -46,6 +48,6 @@ class LiveSessions:
                 del self._counts[name]
 
     def stop(self) -> None:
-        """Ask every connection to end after the turns that it has committed."""
+        """Call the `stop` function of every open connection, because the server drains."""
         for stop in tuple(self._stops):
             stop()

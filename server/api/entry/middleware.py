@@ -1,4 +1,4 @@
-"""ASGI middleware around every route: request id, foreign pages, API key, drain check, metrics and access log.
+"""ASGI middleware around every route: request id, check of host and origin, API key, draining, metrics, access log.
 
 It runs before routing, so that a request without a valid key cannot find out which routes exist.
 """
@@ -35,26 +35,26 @@ from server.settings.entries import ErrorDialect
 PUBLIC_PATHS = frozenset({"/health", "/ready", *docs_page.PAGE.files, *playground_page.FILES})
 """Paths that need no API key for `GET` and `HEAD`."""
 OPERATIONS_PATHS = PUBLIC_PATHS | {"/info", "/metrics", "/openapi.json"}
-"""Paths that are answered while the server drains, for `GET` and `HEAD`. Requests to them do not delay its shutdown."""
+"""Paths that are answered while the server drains, for `GET` and `HEAD`. Requests to them do not delay the shutdown."""
 
 UNMATCHED = "unmatched"
-"""Route of a path that no route has, in metrics and in the access log."""
+"""Name that stands for the route in metrics if a request's path has no route."""
 _KEY_SCHEMES = frozenset({"bearer", "deepl-auth-key"})
-"""Schemes of the header `Authorization` whose value is the API key."""
+"""Schemes of the header `Authorization` that are followed by the API key, in lower case."""
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
-"""Subprotocol of WebSocket that ends with the API key, as OpenAI's clients in pages send it."""
+"""Prefix of a WebSocket subprotocol that contains the API key. OpenAI's clients in web pages send the key this way."""
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class RequestMiddleware:
-    """Checks, counts and logs each HTTP request and WebSocket connection before and after the application handles it.
+    """Checks and counts each HTTP request and WebSocket connection before the application handles it, and logs its end.
 
     Adds to the scope: `triptych.arrival` (float, seconds of the monotonic clock), `triptych.request_id` (str),
     `triptych.key_limits` (KeyLimits, for a request with a key) and `triptych.cache_salt` (str, separates the prefix
     cache entries of different API keys).
 
-    needs_key: whether API keys are checked, if there are any.
-    any_host: whether requests without a key may name any host.
+    needs_key: check API keys, if the server has any.
+    any_host: accept any `Host` if API keys are not checked.
     """
 
     def __init__(self, app: ASGIApp, state: State, needs_key: bool = True, any_host: bool = False) -> None:
@@ -131,13 +131,13 @@ class RequestMiddleware:
             record(self.state, scope, status or 499, time.monotonic() - started)
 
     def _check(self, scope: Scope, headers: Headers) -> None:
-        """Check host, origin, API key and drain state of a request. Stores the limits and the cache salt of the key.
+        """Check host, origin and API key of a request. Puts the limits and the cache salt of the key into the scope.
 
         If the headers have no key and the path takes keys in a field, the route checks the key before anything else
         (`keys.authorize`).
 
-        Raises BadHost and Forbidden as `page_check` does, Unauthorized without a valid key, NotReady while the server
-        drains, InvalidRequest for an unknown error format.
+        Raises BadHost for a wrong number of `Host` headers, Forbidden for a foreign web page or host, Unauthorized
+        without a valid key, NotReady while the server drains, and InvalidRequest for an unknown error format.
         """
         check_single_host(scope, headers)
         needs_key = self._needs_key and bool(self.state.keys)
@@ -166,9 +166,10 @@ class RequestMiddleware:
 
 
 def record(state: State, scope: Scope, status: int, seconds: float) -> None:
-    """Count a request that has ended, log it and end its span.
+    """Count an ended request in the metrics, log it, and end its trace span.
 
-    Status 499 means that the client disconnected before a status was sent.
+    status: HTTP status that was sent; 499 if the client disconnected before any was sent.
+    seconds: duration of the request.
     """
     route = _route(scope)
     metrics = state.runtime.metrics
@@ -184,7 +185,7 @@ def record(state: State, scope: Scope, status: int, seconds: float) -> None:
 
 
 def _route(scope: Scope) -> str:
-    """The path of the request's route as the route is written, or `UNMATCHED`."""
+    """Path template of the request's route, such as `/models/{model}`, or `UNMATCHED`."""
     path = scope["path"]
     if "route" in scope:
         return str(getattr(scope["route"], "path", UNMATCHED))
@@ -195,23 +196,23 @@ def _route(scope: Scope) -> str:
 
 
 def without_slash(path: str) -> str:
-    """The path without the slash that some clients add. Pages keep it, because their links are relative."""
+    """Remove the last slash of a path, which some clients add. Pages keep it, because their links are relative."""
     return path[:-1] if path.endswith("/") and path[:-1] not in ("", *docs_page.PAGE.files) else path
 
 
 def _reads(scope: Scope, paths: frozenset[str]) -> bool:
-    """Whether a request only reads one of these paths. `GET /` is a page, `POST /` may run a model."""
+    """Whether a request is a `GET` or `HEAD` of one of the paths. `POST` may run a model on the same path."""
     return scope["type"] == "http" and scope["path"] in paths and scope["method"] in ("GET", "HEAD")
 
 
 def request_id_of(headers: Headers) -> str:
-    """The id that the client has sent for the request, or a new one."""
+    """The request id from the header `X-Request-Id`, or a new one if it is absent or malformed."""
     sent = headers.get("x-request-id", "")
     return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
 
 
 def sent_key(headers: Headers) -> bytes:
-    """The API key of a request, in any of the headers that clients use; empty without one."""
+    """The API key of a request, from `Authorization` or `X-Api-Key`. Empty if the request has none."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() not in _KEY_SCHEMES:
         key = headers.get("x-api-key", "")
@@ -219,13 +220,16 @@ def sent_key(headers: Headers) -> bytes:
 
 
 def subprotocol_key(scope: Scope) -> bytes:
-    """The API key among the subprotocols of a WebSocket handshake: pages cannot set headers of one. Else empty."""
+    """The API key among the subprotocols of a WebSocket handshake; empty if there is none.
+
+    Web pages send it there, because they cannot set headers of a handshake.
+    """
     keys = (name.removeprefix(KEY_SUBPROTOCOL) for name in scope["subprotocols"] if name.startswith(KEY_SUBPROTOCOL))
     return next(keys, "").encode("utf-8", "replace")
 
 
 def error_response(error: RequestError, scope: Scope, state: State, shape: ErrorShape) -> Response:
-    """Render an error in the shape of a dialect, and count it."""
+    """Create the response for an error in the format of a dialect, and count the error in the metrics."""
     count_error(error, state.runtime.metrics, scope)
     headers = {}
     if error.status in (429, 503):

@@ -1,8 +1,8 @@
-"""Refuse requests of foreign web pages, on servers that require no API key.
+"""Refuse requests from web pages of other sites, on servers that require no API key.
 
-A browser sends requests of every page to every address that it reaches, localhost included. `Host` shows DNS rebinding,
-where the name of the page resolves to this machine; `Origin` and `Sec-Fetch-Site` show a page of another site.
-See docs/decisions/0115-foreign-pages.md.
+A browser lets every page send requests to every address that it can reach, localhost included. The header `Host`
+reveals DNS rebinding, in which the domain of a page resolves to this machine. `Origin` and `Sec-Fetch-Site` reveal a
+page of another site. See docs/decisions/0115-foreign-pages.md.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from starlette.types import Scope
 from server.errors import BadHost, Forbidden
 
 PROBES = frozenset({"/health", "/ready"})
-"""Paths that answer under any name: load balancers and orchestrators probe by names of their own."""
+"""Paths that are answered with any `Host`, because load balancers and orchestrators probe under their own names."""
 PAGES = frozenset({"/", "/docs"})
 """Pages that links on other sites may open."""
 
 _AUTHORITY = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(.+)")
 _PAGE_SCHEMES = {"ws": "http", "wss": "https"}
-"""Schemes of the pages from which a WebSocket connection of the same site comes."""
+"""Scheme of a WebSocket connection to the scheme of a page on the same site."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class PageCheck:
-    """Checks `Host`, `Origin` and `Sec-Fetch-Site`.
+    """Checks the headers `Host`, `Origin` and `Sec-Fetch-Site` of requests.
 
-    allowed_hosts: names besides those of this machine; `*.example.com` is every name below example.com, `*` is any.
-    origins: origins of other pages that may call the server; `*` is any.
+    allowed_hosts: host names to accept besides this machine's; `*.example.com` accepts every name below example.com,
+        and `*` any name.
+    origins: origins of other sites whose pages may call the server; `*` accepts any origin.
     """
 
     def __init__(self, allowed_hosts: Iterable[str], origins: Sequence[str]) -> None:
@@ -45,11 +46,17 @@ class PageCheck:
         self._origins = frozenset(origins)
 
     def look_up_full_name(self) -> None:
-        """Add the full name of this machine, in a thread: without a name server, the look-up may take many seconds."""
+        """Start a thread that looks up the machine's full host name and adds it to the accepted names.
+
+        Without a name server, the look-up may take many seconds.
+        """
         threading.Thread(target=lambda: self._names.add(_normal(socket.getfqdn())), daemon=True).start()
 
     def check(self, scope: Scope, headers: Headers, any_host: bool = False) -> None:
-        """Check one request. any_host: the request may name any host. Raises Forbidden."""
+        """Raise Forbidden for a request with an unknown host, or from a page of another site that is not allowed.
+
+        any_host: accept any `Host`.
+        """
         hosts = headers.getlist("host")
         if hosts and not (any_host or self._any_host or scope["path"] in PROBES or self._is_own(hosts[0])):
             raise Forbidden(
@@ -73,15 +80,15 @@ class PageCheck:
             )
 
     def _is_own(self, host: str) -> bool:
-        """Whether a `Host` is an IP address or a known name."""
+        """Whether the value of a `Host` header is an IP address or an accepted name."""
         name, _ = _split(host)
         return bool(name) and (_is_address(name) or name in self._names or name.endswith(self._suffixes))
 
 
 def check_single_host(scope: Scope, headers: Headers) -> None:
-    """Raise BadHost unless a request has exactly one `Host` (RFC 9112, section 3.2).
+    """Raise BadHost unless a request has exactly one header `Host` (RFC 9112, section 3.2).
 
-    Probes over HTTP/1.0, which has no such header, are accepted.
+    Health probes over HTTP/1.0 may have none, because HTTP/1.0 does not require it.
     """
     hosts = headers.getlist("host")
     if len(hosts) > 1:
@@ -91,12 +98,15 @@ def check_single_host(scope: Scope, headers: Headers) -> None:
 
 
 def _opens_page(scope: Scope, headers: Headers) -> bool:
-    """Whether a browser opens one of our pages, for example by a link."""
+    """Whether the request is a browser's navigation to one of our pages, for example by a link."""
     return scope["method"] == "GET" and scope["path"] in PAGES and headers.get("sec-fetch-mode") == "navigate"
 
 
 def _is_same(origin: str, scheme: str, hosts: Sequence[str]) -> bool:
-    """Whether an `Origin` is the server itself, as the client has named it: same scheme, name and port."""
+    """Whether an `Origin` is the same as the request's target: the same scheme, name and port.
+
+    scheme: scheme of the request. hosts: values of the header `Host`.
+    """
     found = _ORIGIN.fullmatch(origin.lower())
     scheme = _PAGE_SCHEMES.get(scheme, scheme)
     if found is None or found[1] != scheme or not hosts:
@@ -107,7 +117,10 @@ def _is_same(origin: str, scheme: str, hosts: Sequence[str]) -> bool:
 
 
 def _split(authority: str) -> tuple[str, int | None]:
-    """Name and port of `name:port`, in lower case and without the brackets of an IPv6 address. Empty if malformed."""
+    """Split `name:port` into name and port (None if absent). The name is in lower case, without the brackets of IPv6.
+
+    The name is empty for malformed text.
+    """
     if _is_address(authority):
         return authority.lower(), None
     found = _AUTHORITY.fullmatch(authority)
@@ -120,7 +133,7 @@ def _split(authority: str) -> tuple[str, int | None]:
 
 
 def _normal(name: str) -> str:
-    """A name in lower case, without the dot of the root that some clients add."""
+    """Convert a host name to lower case, and remove a dot at its end, the DNS root that some clients write."""
     return name.lower().removesuffix(".")
 
 

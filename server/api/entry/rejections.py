@@ -1,4 +1,4 @@
-"""Count the errors that requests are answered with, and keep why one was refused for its line of the access log."""
+"""Count the errors that the server answers with, and keep the reason of a refusal for the access log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from server.metrics import Metrics
 
 
 def count_error(error: RequestError, metrics: Metrics, scope: Scope) -> None:
-    """Count an error before it is sent. The request of a client that has left is counted as cancelled instead."""
+    """Count an error in the metrics before it is sent, and keep the reason of an Overloaded error in the scope.
+
+    Errors of clients that have left (status 499) are not counted; such a request is counted as cancelled elsewhere.
+    """
     if error.status != 499:
         metrics.rejected.labels(error.reason).inc()
     if isinstance(error, Overloaded):

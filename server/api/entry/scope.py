@@ -1,16 +1,16 @@
-"""Keys of the ASGI scope under which the parts of the server pass on facts about a request."""
+"""Keys in the ASGI scope under which parts of the server store data about a request for other parts."""
 
 from __future__ import annotations
 
 KEY_LIMITS = "triptych.key_limits"
-"""The `KeyLimits` of the request's API key. Missing if no key is required."""
+"""The `KeyLimits` of the request's API key. Absent if the request needs no key."""
 CACHE_SALT = "triptych.cache_salt"
-"""The salt of the request's API key. Missing until the key was checked."""
+"""Text that separates the prefix cache entries of different API keys. Absent until the key was checked."""
 CALL = "triptych.call"
-"""The engine work of the request. Missing if the request never reached an operation."""
+"""The `Call` that groups the engine's work for the request. Absent if the request never reached an operation."""
 OPERATION = "triptych.operation"
-"""Name of the operation of a request that has engine work."""
+"""Name of the request's operation, such as `generate`. Present together with `CALL`."""
 REFUSAL = "triptych.refusal"
-"""The `Refusal` of a request that was refused. Missing for others."""
+"""The `Refusal` of a request that was refused for lack of capacity. Absent for other requests."""
 TRACE = "triptych.trace"
-"""The span of the request. Missing unless it is traced."""
+"""The trace span of the request. Absent unless the request is traced."""

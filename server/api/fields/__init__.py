@@ -1,1 +1,1 @@
-"""Fields of request bodies: types that dialects share, descriptions, kinds, and messages about wrong values."""
+"""Fields of request bodies: types that dialects share, descriptions, kinds of fields, and error messages."""

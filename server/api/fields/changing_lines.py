@@ -1,7 +1,7 @@
-"""Lines with which programs begin a system prompt and that change with every request.
+"""Remove lines that some clients put before a system prompt and that change with every request.
 
-Such a line says nothing to the model, but a prompt that differs from the first tokens on cannot use the prefix cache.
-It is dropped, and its place is named in `X-Ignored-Parameters`.
+Such a line tells the model nothing, but it makes the first tokens of each prompt different, so that the prefix cache
+cannot be used. It is dropped, and the field that contained it is named in `X-Ignored-Parameters`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 CHANGING_LINES = ("x-anthropic-billing-header:",)
-"""Beginnings of the lines. Claude Code: version and a checksum of the request."""
+"""Beginnings of the lines that are removed. Claude Code sends a line with its version and a checksum of the request."""
 
 
 def without_changing_lines(text: str) -> str:
-    """A system prompt without the known lines at its front. A prompt without any is returned unchanged."""
+    """Remove known changing lines, and empty lines after them, from the front of a system prompt."""
     while text.startswith(CHANGING_LINES):
         text = text.partition("\n")[2].lstrip("\n")
     return text
 
 
 def changing_texts(texts: Sequence[str]) -> list[int]:
-    """Indices of the texts, at the front of a system prompt of several texts, that begin with a known line."""
+    """Indices of the texts that begin with a known changing line.
+
+    texts: parts of one system prompt. The search ends at the first text that has other content.
+    """
     found = []
     for index, text in enumerate(texts):
         rest = without_changing_lines(text)

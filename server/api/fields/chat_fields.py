@@ -31,29 +31,29 @@ OTHER_PARTS: Mapping[str, str] = {
     "document": "document",
     "browser_state": "state of a browser",
 }
-"""Types of parts that clients send and the server cannot read, and what a note calls such a part."""
+"""Types of content parts that the server cannot read, and the word that a note in the prompt uses for such a part."""
 _PART_HINTS = frozenset(
     {
         *("annotations", "logprobs", "citations", "id", "index", "parsed"),
         *("cache_control", "copilot_cache_control", "prompt_cache_breakpoint"),
     }
 )
-"""Further keys of a text part, which do not change the prompt."""
+"""Further keys that a text part may have. They do not change the prompt."""
 _SET_BY_SERVER = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-"""Variables of chat templates for which requests have separate fields."""
+"""Variables of chat templates that a request cannot set directly, because separate fields set them."""
 
 
 class ChatObject(BaseModel):
-    """Base of the objects inside chat requests: strict types, unknown fields refused."""
+    """Base of the objects inside chat requests. It has strict types and refuses unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def text_parts(*types: str, skipped: str = "") -> BeforeValidator:
-    """A validator for a field with text, or with a list of text parts, which become one text with a line per part.
+    """Create a validator for a field with text, or with a list of text parts, which are joined with line breaks.
 
-    types: the types of parts that are text. Their text is in the key `text`, that of a `refusal` in `refusal`.
-    skipped: a type of parts that another validator reads.
+    types: accepted types of parts. A part's text is in the key `text`, or in `refusal` for the type `refusal`.
+    skipped: type of parts to leave out, because another validator reads them.
     """
 
     def join(value: Any) -> Any:
@@ -87,7 +87,7 @@ def _text_of(part: Any, types: Sequence[str], index: int) -> str:
 
 
 def _arguments_text(value: Any) -> Any:
-    """The text of a call's arguments. Some clients send an object, or nothing for no arguments."""
+    """Convert the arguments of a call to JSON text. Some clients send an object; null becomes an empty text."""
     return orjson.dumps(value).decode() if isinstance(value, dict) else value or ""
 
 
@@ -111,7 +111,7 @@ TEXT_OR_PARTS = WithJsonSchema(
 )
 FunctionName = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
 ArgumentsText = Annotated[str, BeforeValidator(_arguments_text), WithJsonSchema({"type": "string"})]
-"""Arguments of an earlier call. Any text: a call that the token limit cut has a part of a JSON text."""
+"""Arguments of an earlier call as any text, because a call that the token limit cut off has incomplete JSON."""
 JsonSchema = Annotated[dict[str, Any], Field(description="a JSON Schema")]
 TemplateVariables = Annotated[
     dict[str, Any],
@@ -121,10 +121,11 @@ TemplateVariables = Annotated[
 
 
 def tool_choice(named: type[BaseModel], form: str, *others: type[BaseModel]) -> AfterValidator:
-    """A validator for `tool_choice`. Null is the same as an absent field.
+    """Create a validator for the field `tool_choice`, which is a mode (none, auto or required) or an object.
 
-    named: schema of the choice of one function. form: how an error describes it. others: schemas of other choices,
-    which have a `type` of their own.
+    named: schema of an object that chooses one function.
+    form: text that describes valid objects in an error.
+    others: schemas of other objects, selected by their `type`.
     """
     schemas = {str(get_args(other.model_fields["type"].annotation)[0]): other for other in others}
 
@@ -141,9 +142,9 @@ def tool_choice(named: type[BaseModel], form: str, *others: type[BaseModel]) -> 
 
 
 def tool_kind(*functions: str) -> Callable[[Any], str]:
-    """The discriminator of a list of tools: `function tool` for a function of the client, else `built-in tool`.
+    """Create the discriminator for a list of tools. It returns the tag "function tool" or "built-in tool".
 
-    functions: the values of `type` that mark a function of the client. A tool without a type is one too.
+    functions: values of `type` that mark a function of the client. A tool without a type is also a function.
     """
 
     def kind(value: Any) -> str:
@@ -154,9 +155,9 @@ def tool_kind(*functions: str) -> Callable[[Any], str]:
 
 
 def check_dropped(choice: ToolChoice, functions: Collection[str], sent: int) -> None:
-    """Raise InvalidRequest for a choice that requires a call of a tool that was dropped.
+    """Raise InvalidRequest for a choice that requires a call and allows only tools that were dropped.
 
-    functions: names of the tools that were not. sent: number of all tools.
+    functions: names of the tools that were kept. sent: number of all tools in the request.
     """
     if choice.mode == "required" and not any(map(choice.allows, functions)) and len(functions) < sent:
         raise InvalidRequest("`tool_choice` asks for a tool that this server does not have", "tool_choice")
@@ -166,12 +167,12 @@ TOOL_CHOICE = WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, 
 
 
 def function_call(call_id: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-    """A call of a tool in an earlier answer, in the form of `ChatSpec`. arguments: an object, or any text."""
+    """A tool call of an earlier answer, in the form for `ChatSpec.messages`. arguments: an object, or any text."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def complete_calls(calls: Sequence[ToolCall]) -> list[tuple[ToolCall, dict[str, Any]]]:
-    """Calls with their arguments as objects. A call that the token limit cut is left out."""
+    """Pair each call with its arguments as an object. A call that the token limit cut off is left out."""
     found = []
     for call in calls:
         try:
@@ -182,7 +183,7 @@ def complete_calls(calls: Sequence[ToolCall]) -> list[tuple[ToolCall, dict[str, 
 
 
 def started_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object. A call that the token limit cut has only the members that are complete.
+    """Parse the arguments of a call to an object. If the token limit cut off the call, only complete members are kept.
 
     Anthropic's clients read the same object from a stream.
     """

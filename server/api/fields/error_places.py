@@ -1,8 +1,8 @@
-"""Finds the fields of a body that pydantic's errors are about.
+"""Find the field of a body that causes an error of pydantic.
 
-The location of an error names fields and indices, and also members of unions: the tag of a discriminated union, or the
-class or type of another one. A tag may be spelled like a field of the same object (`text`, `thinking`, `json_schema`),
-so only the schema tells which parts are fields.
+The location of an error consists of fields and indices, and of labels of union members: the tag of a discriminated
+union, or the class or type in another union. A tag may be spelled like a field of the same object (`text`, `thinking`,
+`json_schema`), so only the schema tells which parts are fields.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ _ANY: Mapping[str, Any] = {"type": "any"}
 
 @dataclass(frozen=True)
 class Place:
-    """A location of an error.
+    """The location of an error, split into fields and union members.
 
     fields: the parts that are fields and indices of the body.
-    unions: for each union without a discriminator that the location passes: the number of `fields` before it, and the
-        member.
+    unions: for each union without a discriminator in the location: the number of `fields` before it, and the label of
+        its member.
     """
 
     fields: tuple[Part, ...] = ()
     unions: tuple[tuple[int, Part], ...] = ()
 
     def after(self, *parts: Part) -> Place:
-        """The same place, seen from an outer value. parts: the fields and indices that lead to the inner value."""
+        """The same place, relative to an outer value. parts: fields and indices that lead to the inner value."""
         return Place((*parts, *self.fields), tuple((len(parts) + count, member) for count, member in self.unions))
 
     def inside(self, member: Part) -> Place:
-        """The same place, with the union member that it is in. member: label of the member in pydantic's location."""
+        """The same place, inside a union member. member: label of the member in pydantic's location."""
         return Place(self.fields, ((0, member), *self.unions))
 
 
 def place_of(schema: Mapping[str, Any], location: Sequence[Part]) -> Place:
-    """Convert the location of a pydantic error to a place. A location that the schema does not have stays as it is.
+    """Convert the location of a pydantic error to a `Place`. All parts of an unknown location count as fields.
 
     schema: pydantic's core schema of the body.
     """
@@ -45,7 +45,10 @@ def place_of(schema: Mapping[str, Any], location: Sequence[Part]) -> Place:
 
 
 def _place(schema: Any, location: tuple[Part, ...], definitions: Mapping[str, Any]) -> Place | None:
-    """The place of a location inside a value with this schema; None if the schema has no such location."""
+    """Convert the location of a pydantic error to a `Place`; None if the schema has no such location.
+
+    schema: pydantic-core schema of the value that the location starts from. definitions: shared schemas by reference.
+    """
     if not location:
         return Place()
     kind, first, rest = schema["type"], location[0], location[1:]
@@ -78,16 +81,17 @@ def _place(schema: Any, location: tuple[Part, ...], definitions: Mapping[str, An
 
 
 def _field(fields: Mapping[str, Any], name: Part) -> Any:
-    """The schema of a field by its name on the wire, or None."""
+    """The schema of the field with this name in JSON, or None if there is none."""
     return next((field for key, field in fields.items() if field.get("validation_alias", key) == name), None)
 
 
 def _members(
     schema: Mapping[str, Any], label: Part, rest: tuple[Part, ...], definitions: Mapping[str, Any]
 ) -> Iterator[Place]:
-    """Places for a location inside a union: one per member whose schema has the location.
+    """Yield places for a location inside a union: one for each member whose schema has the location.
 
-    Members whose class has the name `label` come first. rest: the location after the label.
+    label: label of the member in the location; members whose class has this name come first.
+    rest: the location after the label.
     """
     members = [choice[0] if isinstance(choice, tuple) else choice for choice in schema["choices"]]
     members.sort(key=lambda choice: getattr(choice.get("cls"), "__name__", None) != label)

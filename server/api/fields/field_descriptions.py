@@ -1,8 +1,8 @@
 """Descriptions of request fields, for the OpenAPI document and docs/api-reference.md: one place for each field.
 
-A field has the same description in every body that has it. A key `Schema.field` is for a field that means something
-else in one schema. A field whose schema has its own description is not listed here. Hints, wishes and refused fields
-are described by their kind (`field_kinds`), and `REASONS` has what there is to say besides.
+A field has the same description in every body. A key `Schema.field` is for a field with another meaning in one schema.
+A field with a description in its schema is not listed here. Hints, wishes and refused fields are described by their
+kind (`field_kinds`); `REASONS` has additional text for some of them.
 """
 
 from __future__ import annotations
@@ -310,11 +310,11 @@ REASONS: Mapping[str, str] = {
     "n_predict": "use `max_tokens`",
     "preserve_formatting": "the server never corrects what the model writes",
 }
-"""Hints, wishes and refused fields: what to do instead, or why nothing is lost."""
+"""Text for some hints, wishes and refused fields: what to use instead, or why the field is not needed."""
 
 
 def describe_fields(schemas: dict[str, Any], bodies: list[str]) -> None:
-    """Add the descriptions to the schemas of request bodies, and to those that they contain.
+    """Add descriptions to the fields of request bodies, and of the schemas that the bodies refer to.
 
     schemas: JSON Schemas by name, changed in place. bodies: names of the request bodies.
     """
@@ -329,9 +329,9 @@ def describe_fields(schemas: dict[str, Any], bodies: list[str]) -> None:
 
 
 def _parameters_text(name: str, field: str) -> str | None:
-    """Description of a field `parameters` or `options` of a request body; None for other fields and schemas.
+    """Description of a field `parameters` or `options` of a request body. None for other fields and other schemas.
 
-    `parameters` of a function is another thing, so the name of the schema decides.
+    name: name of the schema. It decides, because `parameters` of a function has another meaning.
     """
     if field == "parameters" and name.endswith("Body"):
         return "further fields of the task"
@@ -339,7 +339,7 @@ def _parameters_text(name: str, field: str) -> str | None:
 
 
 def reachable(schemas: Mapping[str, Any], names: list[str]) -> list[str]:
-    """The schemas with these names, and all that they refer to."""
+    """The given names, and the names of all schemas that these schemas refer to, directly or indirectly."""
     found: dict[str, None] = {}
     waiting = list(names)
     while waiting:

@@ -1,13 +1,13 @@
-"""The kinds of fields in foreign dialects: hints, wishes, and fields that the server refuses.
+"""Marks for fields of other servers' APIs that do not work here: hints, wishes and refused fields.
 
-- A hint cannot change which answers are right. It is accepted and has no effect.
-- A wish asks for something that the server cannot do, and an answer without it is still valid. It is dropped, and its
-  name stands in the header `X-Ignored-Parameters`.
+- A hint cannot make an answer right or wrong, such as a cache setting. It is accepted and has no effect.
+- A wish asks for something that the server cannot do, but an answer without it is still valid. It is dropped, and its
+  name is in the header `X-Ignored-Parameters`.
 - A refused field would change the answer, its format or its safety. Only values without an effect are accepted.
 
-Every other field works. The OpenAPI document names the kind of a field under `x-kind`.
-Marks are compared by identity: `typing` keeps one `Annotated` type for equal marks, and `only(0)` would equal
-`only(False)`.
+All fields without a mark work. The OpenAPI document has the kind of a field in its key `x-kind`.
+Marks are compared by identity, because `only(0)` would otherwise equal `only(False)`, and `typing` would share one
+`Annotated` type for both.
 See docs/decisions/0117-three-kinds-of-fields.md.
 """
 
@@ -23,11 +23,11 @@ from pydantic_core import CoreSchema, core_schema
 
 Kind = Literal["hint", "wish", "refused"]
 KIND = "x-kind"
-"""Key of a field's JSON schema: one of `Kind`. Fields that work do not have it."""
+"""Key in a field's JSON schema whose value is one of `Kind`. Absent for fields that work."""
 
 
 def _is_one_of(value: Any, neutral: tuple[Any, ...]) -> bool:
-    """Whether a value is null or equals one of `neutral`, with the same type."""
+    """Whether a value is None, or equals one of `neutral` and has the same type."""
     return value is None or any(type(value) is type(allowed) and value == allowed for allowed in neutral)
 
 
@@ -36,13 +36,13 @@ def _spelled(values: tuple[Any, ...]) -> str:
 
 
 def _marked(schema: JsonSchemaValue, kind: Kind, text: str) -> JsonSchemaValue:
-    """Add the kind of a field to its JSON schema. text: description, unless the schema has one already."""
+    """Add the kind of a field to its JSON schema. text: description, if the schema has none."""
     return {"description": text} | schema | {KIND: kind}
 
 
 @dataclass(frozen=True, eq=False)
 class _Hint:
-    """Marks a hint. Types without bounds are best: `Annotated[Any, ...]`."""
+    """Mark of a field that is accepted without effect. The field should accept any value: `Annotated[Any, ...]`."""
 
     kind: ClassVar[Kind] = "hint"
 
@@ -52,7 +52,10 @@ class _Hint:
 
 @dataclass(frozen=True, eq=False)
 class Wish:
-    """Marks a wish. neutral: values that ask for nothing, besides null; the header does not name them."""
+    """Mark of a field that is dropped, and named in the header `X-Ignored-Parameters`.
+
+    neutral: values that ask for nothing, besides null. The header does not name a field with such a value.
+    """
 
     kind: ClassVar[Kind] = "wish"
     neutral: tuple[Any, ...] = ()
@@ -67,7 +70,10 @@ class Wish:
 
 @dataclass(frozen=True, eq=False)
 class _Refused:
-    """Marks a refused field and checks its value. neutral: accepted values, besides null."""
+    """Mark of a field that is refused unless its value has no effect. It also checks the value.
+
+    neutral: accepted values, besides null.
+    """
 
     kind: ClassVar[Kind] = "refused"
     neutral: tuple[Any, ...] = ()
@@ -78,9 +84,9 @@ class _Refused:
         raise ValueError(f"is {self._text()}")
 
     def _text(self, otherwise: str = "") -> str:
-        """The end of the error for a value of this field: "not supported", and the values that are accepted.
+        """End of the error message for a refused value: "not supported", and the accepted values.
 
-        otherwise: text in place of these values, for a field that accepts none.
+        otherwise: text in place of the accepted values, for a field that accepts only null.
         """
         if self.neutral:
             return f"not supported, except as {_spelled(self.neutral)}"
@@ -94,12 +100,15 @@ class _Refused:
 
 
 def wish(*neutral: Any) -> Wish:
-    """The mark of a wish: `Annotated[Any, wish("auto")]`. It must stand at the outside of the field's annotation."""
+    """Create the mark of a wish, for `Annotated[Any, wish("auto")]`. This must be the outermost type of the field.
+
+    neutral: values that ask for nothing, besides null.
+    """
     return Wish(neutral)
 
 
 def only(*neutral: Any) -> _Refused:
-    """The mark of a refused field: `Annotated[Any, only(False)]`. It accepts null and the values `neutral`."""
+    """Create the mark of a refused field, for `Annotated[Any, only(False)]`. It accepts null and the given values."""
     return _Refused(neutral)
 
 

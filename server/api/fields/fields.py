@@ -1,4 +1,4 @@
-"""Field types that request bodies of all dialects share: strict types, bounds, no unknown fields.
+"""Field types and base classes that request bodies of all dialects share.
 
 `None` always means that the field was not sent. Operations check which fields can be combined.
 """
@@ -20,7 +20,8 @@ MAX_ITEMS = 1024
 MAX_WORDS = 256
 MAX_STOPS = 16
 MAX_FOREIGN_STOPS = 64
-"""Stop strings of a request in dialects whose own servers have no limit. Editors send more than `MAX_STOPS`."""
+"""Maximum number of stop strings in dialects whose original servers have no limit: editors send more than `MAX_STOPS`.
+"""
 MAX_ALLOWED_SEQUENCES = 1 << 16
 MAX_STOP_CHARACTERS = 256
 MAX_NEW_TOKENS = 1 << 20
@@ -44,20 +45,23 @@ _IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems":
 
 
 def form_value(value: object) -> object:
-    """The number or boolean that the text of a form spells. Other values, from JSON, do not change."""
+    """Convert text of a form to an integer or boolean. Other text, and values from JSON, are returned unchanged."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value[:20])
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
 def _split_mode(value: object) -> object:
-    """`split_sentences` of JSON or a form, where 0 and 1 are false and true."""
+    """Convert the field `split_sentences`, as 0, 1, true or false in JSON or a form, to a boolean.
+
+    Any other value is returned unchanged.
+    """
     found = form_value(value)
     return bool(found) if isinstance(found, int) and found in (0, 1) else found
 
 
 SplitSentences = Annotated[bool | Literal["nonewlines"] | None, BeforeValidator(_split_mode)]
-"""Whether texts are translated sentence by sentence; nonewlines: a line break does not end a sentence."""
+"""Whether texts are translated sentence by sentence. "nonewlines": yes, and a line break does not end a sentence."""
 
 
 def _list_of(item: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +85,11 @@ def _is_pair(value: object) -> bool:
 
 
 def _one_or_list(one: Callable[[object], bool], item: Callable[[object], bool], expected: str) -> BeforeValidator:
-    """A validator for one value, or for a list of up to `MAX_ITEMS` items. expected: what an error says is allowed."""
+    """Create a validator for one value, or for a list of 1 to `MAX_ITEMS` items.
+
+    one, item: whether a single value, or an item of a list, is valid.
+    expected: text that describes valid values in an error.
+    """
 
     def check(value: object) -> object:
         if one(value):
@@ -104,17 +112,20 @@ def _same_kind(value: Any) -> Any:
 
 
 def absent(*values: int) -> BeforeValidator:
-    """A validator for a field of another server where `values` mean the same as null, for example -1."""
+    """Create a validator that converts `values` to None: integers that another server treats as null, such as -1."""
     return BeforeValidator(lambda value: None if type(value) is int and value in values else value)
 
 
 def one_or_many(value: object) -> object:
-    """A list as it is; a single value as a list of one item."""
+    """Put a single string into a list. Any other value is returned unchanged."""
     return [value] if isinstance(value, str) else value
 
 
 def _are_sequences(value: object) -> object:
-    """`allowed_sequences`: texts and lists of token ids. A message for each item would be long, and repeat texts."""
+    """Check the field `allowed_sequences`: a list of texts and lists of token ids. Raises ValueError.
+
+    Replaces pydantic's check, whose errors would be long and repeat texts.
+    """
     if not isinstance(value, list) or not value:
         raise ValueError("must be a list of at least one string or list of token ids")
     if len(value) > MAX_ALLOWED_SEQUENCES:
@@ -175,37 +186,37 @@ ForeignStops = Annotated[
     BeforeValidator(one_or_many),
     Field(max_length=MAX_FOREIGN_STOPS),
 ]
-"""Stop strings of other APIs. An empty one stops nothing."""
+"""Stop strings in dialects of other servers. Empty strings are dropped."""
 TopPOrZero = Annotated[Finite, Field(ge=0, le=1)]
-"""`top_p` of APIs in which 0 is valid: it keeps the most likely token alone."""
+"""`top_p` in dialects in which 0 is valid and keeps only the most likely token."""
 
 
 TIMEOUT_DESCRIPTION = "milliseconds for the whole answer; default: the server's limit, usually none"
 
 
 class Body(BaseModel):
-    """Base of every request body: strict types, unknown fields refused."""
+    """Base of every request body. It has strict types and refuses unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     model: ModelName = None
 
     def field_names(self) -> Mapping[str, str]:
-        """Names of fields in errors of operations, and what this request calls these fields.
+        """Field names that operations use in errors, and the names that this request has used for the same fields.
 
-        They take precedence over the names of the dialect.
+        They take precedence over the names in `ErrorShape.fields`.
         """
         return {}
 
 
 class TimedBody(Body):
-    """Base of every request body that waits for the engine."""
+    """Base of the bodies of requests that need the engine: they have a time limit, `timeout_ms`."""
 
     timeout_ms: Annotated[int | None, Field(ge=1, description=TIMEOUT_DESCRIPTION)] = None
 
 
 class SamplingFields(TimedBody):
-    """Decoding options (docs/decoding.md) that every generating route of every dialect can accept."""
+    """Sampling and decoding options (docs/decoding.md) that generating routes of several dialects accept."""
 
     stream: bool | None = None
     min_new_tokens: Count | None = None
@@ -242,9 +253,9 @@ class SamplingFields(TimedBody):
     metadata: Hint = None
 
     def options(self, **renamed: Any) -> GenerationOptions:
-        """The options that the client sent.
+        """Create `GenerationOptions` from the fields that the client has sent.
 
-        renamed: options that the dialect spells differently; None for those that were not sent.
+        renamed: further options, which the dialect has under other names. None: not sent.
         """
         sent = {name: getattr(self, name) for name in _OPTION_NAMES & type(self).model_fields.keys()} | renamed
         if self.logit_bias is not None:
@@ -253,7 +264,7 @@ class SamplingFields(TimedBody):
 
 
 class GenerationFields(SamplingFields):
-    """All decoding options, as docs/decoding.md lists them."""
+    """All options for generation that docs/decoding.md lists, for the native dialect."""
 
     max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     n: AnswerCount | None = None

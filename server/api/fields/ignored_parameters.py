@@ -1,7 +1,7 @@
-"""Names of the parameters that a request sent and the server dropped, for the header `X-Ignored-Parameters`.
+"""Names of parameters that a request has sent and the server has dropped, for the header `X-Ignored-Parameters`.
 
-A foreign dialect drops a wish: a field that the server cannot grant and whose loss leaves a valid answer. The names
-come from the schemas of this server and from indices; a key that only the client knows is never among them.
+The server drops a wish: a field that it does not support and without which the answer is still valid. The names consist
+of field names in this server's schemas and of indices. They never contain other text of the client.
 See docs/decisions/0117-three-kinds-of-fields.md.
 """
 
@@ -17,21 +17,21 @@ from server.api.fields.field_kinds import Wish
 
 HEADER = "X-Ignored-Parameters"
 MAX_HEADER_BYTES = 1024
-"""Size of the list of names. Names beyond it are counted: `, +3 more`."""
+"""Maximum size of the list of names. Further names are only counted, as in `, +3 more`."""
 
 
 def ignored_parameters(body: BaseModel) -> list[str]:
-    """Paths of the wishes in a body that were sent with a value that has a meaning, as `messages[3].reasoning_details`.
+    """Paths of the wishes in a body that have a value with a meaning, such as `messages[3].reasoning_details`.
 
-    Objects inside the body are searched too. An object with a method `dropped()` adds the paths, relative to itself,
-    that only it can tell, such as the built-in tools in a list. Dictionaries are not searched: their keys are the
-    client's.
+    Objects inside the body are searched too. If an object has a method `dropped()`, this returns further paths relative
+    to the object, such as those of built-in tools. Dictionaries are not searched, because their keys are text of the
+    client.
     """
     return list(_of_object(body, ""))
 
 
 def header_value(names: Sequence[str]) -> str:
-    """The value of the header: each name once. If not all names fit, the number of the remaining names follows."""
+    """The value of the header: each name once. If not all names fit, the count of the remaining names follows."""
     unique = list(dict.fromkeys(names))
     room = MAX_HEADER_BYTES
     for index, name in enumerate(unique):
@@ -43,7 +43,7 @@ def header_value(names: Sequence[str]) -> str:
 
 @cache
 def _fields(schema: type[BaseModel]) -> tuple[tuple[str, str, Wish | None], ...]:
-    """Each field of a schema: the attribute, the name on the wire, and its mark if it is a wish."""
+    """The fields of a schema, as triples: attribute, name in JSON, and its mark if it is a wish, otherwise None."""
     return tuple(
         (name, field.alias or name, next((mark for mark in field.metadata if isinstance(mark, Wish)), None))
         for name, field in schema.model_fields.items()

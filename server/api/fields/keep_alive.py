@@ -1,7 +1,7 @@
-"""`keep_alive` of Ollama: the time that a model stays loaded after a request.
+"""The field `keep_alive` of Ollama: the time that a model stays loaded after a request.
 
-A number is seconds. A text is a duration of Go, such as `1h30m`, or a number. Negative values keep the model for ever,
-0 unloads it when its last request has ended. Source: `api/types.go` of Ollama, type `Duration`.
+A number is in seconds. A text is a number, or a duration in Go's notation, such as `1h30m`. A negative value keeps the
+model for ever; 0 unloads it when its last request has ended. Source: `api/types.go` of Ollama, type `Duration`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ MAX_CHARACTERS = 64
 
 
 def keep_alive_seconds(value: object) -> float | None:
-    """Seconds without requests after which the model is unloaded; None for never. Raises InvalidRequest."""
+    """Convert `keep_alive` to the seconds without requests after which the model is unloaded; None for never.
+
+    Raises InvalidRequest for a value that is no duration.
+    """
     seconds = _seconds(value)
     if seconds is None or not math.isfinite(seconds):
         raise InvalidRequest("`keep_alive` must be a number of seconds or a duration such as 5m or 1h30m", "keep_alive")
@@ -40,5 +43,5 @@ def _seconds(value: object) -> float | None:
 
 
 def unloads(value: object) -> bool:
-    """Whether a value of `keep_alive` unloads the model as soon as no request uses it. Any other value does not."""
+    """Whether a value of `keep_alive` is 0, which unloads the model as soon as no request uses it."""
     return value is not None and value != "" and _seconds(value) == 0

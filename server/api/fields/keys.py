@@ -13,11 +13,14 @@ from server.errors import BodyTooLarge, InvalidRequest, Unauthorized
 
 _IN_HEADER = "as `Authorization: Bearer KEY` or `x-api-key: KEY`"
 KEY_DEFERRED = "triptych.key_deferred"
-"""Key of the scope of a request without a key in its headers, to a path that takes keys in a field."""
+"""Key in the ASGI scope: True if the route must check the API key, because no header has it but a field may."""
 
 
 async def read_unverified(request: Request, reading: Awaitable[Any]) -> Any:
-    """A body whose key is not checked yet. A body that cannot be read holds no key: raises Unauthorized."""
+    """Await the reading of a body whose API key may not be checked yet, and return the body.
+
+    If the key was to be in the body, raises Unauthorized instead of InvalidRequest and BodyTooLarge.
+    """
     try:
         return await reading
     except (InvalidRequest, BodyTooLarge):
@@ -27,10 +30,11 @@ async def read_unverified(request: Request, reading: Awaitable[Any]) -> Any:
 
 
 def authorize(request: Request, state: State, field: str, key: object) -> None:
-    """Check the key in a field, if the headers had none. Must come before any other work or answer.
+    """Check the API key in a field of the body, if no header has it. Must be called before any other work or answer.
 
-    field: name of the field; empty for a dialect that takes keys in headers only. key: its value.
-    Raises Unauthorized.
+    field: name of the field; empty if the dialect takes keys in headers only.
+    key: value of the field.
+    Raises Unauthorized for a missing or unknown key.
     """
     if not request.scope.pop(KEY_DEFERRED, False):
         return

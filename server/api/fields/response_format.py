@@ -1,4 +1,4 @@
-"""The field `response_format` (docs/decoding.md), as clients send it."""
+"""Schemas of the field `response_format` (docs/decoding.md): one class for each format of the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Format(BaseModel):
 
 
 class ResponseFormatText(_Format):
-    """Any text: the same as no format."""
+    """The answer is any text, as without a format."""
 
     type: Literal["text"]
 
@@ -26,7 +26,7 @@ class ResponseFormatText(_Format):
 
 
 class ResponseFormatJsonObject(_Format):
-    """A JSON object with any members."""
+    """The answer is a JSON object with any members."""
 
     type: Literal["json_object"]
 
@@ -35,7 +35,7 @@ class ResponseFormatJsonObject(_Format):
 
 
 class ResponseFormatJsonSchema(_Format):
-    """JSON that matches a schema, its members in the schema's order."""
+    """The answer is JSON that matches a schema. Members of objects have the order of the schema."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema", description="a JSON Schema")]
@@ -45,7 +45,7 @@ class ResponseFormatJsonSchema(_Format):
 
 
 class ResponseFormatRegex(_Format):
-    """A text that a regular expression matches from its beginning to its end."""
+    """The answer is a text that matches a regular expression as a whole."""
 
     type: Literal["regex"]
     pattern: Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARACTERS)]
@@ -64,7 +64,7 @@ def _check_choices(choices: list[str]) -> list[str]:
 
 
 class ResponseFormatChoice(_Format):
-    """An answer that equals one of the given texts."""
+    """The answer equals one of the given texts."""
 
     type: Literal["choice"]
     choices: Annotated[

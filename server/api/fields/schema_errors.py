@@ -1,4 +1,4 @@
-"""Messages about values that a schema refuses, in the terms of JSON.
+"""Error messages for values that a pydantic schema refuses, in terms of JSON.
 
 pydantic's own messages are not used, because they name Python types and classes.
 """
@@ -16,7 +16,7 @@ from pydantic_core.core_schema import ErrorType
 from server.api.fields.error_places import Place, place_of
 
 _FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}|[0-9]{1,9}")
-"""A key that messages may repeat: a name, or a token id."""
+"""Pattern of a key that messages may repeat: a name, or a token id."""
 _TYPES: Mapping[str, str] = {
     "string_type": "a string",
     "string_unicode": "a string",
@@ -36,7 +36,7 @@ _TYPES: Mapping[str, str] = {
     "none_required": "null",
     "finite_number": "a finite number",
 }
-"""By type of the error: description of valid values."""
+"""pydantic's error type to a description of valid values."""
 _BOUNDS: Mapping[str, str] = {
     "int_parsing_size": "is a number with too many digits",
     "greater_than": "must be more than {gt}",
@@ -52,19 +52,20 @@ _BOUNDS: Mapping[str, str] = {
     "union_tag_invalid": "has an unknown {discriminator}; it must be one of {expected_tags}",
     "union_tag_not_found": "needs the field {discriminator}",
 }
-"""By type of the error: description of the fault. The braces name values of pydantic's context."""
+"""pydantic's error type to a description of the fault. Names in braces are filled in from the error's context."""
 _MAX_COMPARED = 64
-"""Number of errors that are searched for those of the same value. The members of a union give a few of them."""
+"""Maximum number of errors that are examined. One wrong value may cause several: one for each member of a union."""
 _OF_PYDANTIC = frozenset(get_args(ErrorType))
-"""Types of the errors of pydantic itself. Others are ours, and so are their messages."""
+"""Error types of pydantic itself. Other types are ours, and their messages are used unchanged."""
 
 
 @dataclass(frozen=True)
 class _Error:
-    """An error of pydantic, and the part of the body that it is about.
+    """An error of pydantic, and the part of the body that causes it.
 
-    place: this part. path: the path of this part in error messages.
-    is_whole: whether the path names the part itself. If false, the path is cut and names a part that contains it.
+    place: the location of this part in the schema.
+    path: path of this part for messages.
+    is_whole: whether the path leads to the part itself. Otherwise it is shortened, and leads to a value around it.
     """
 
     kind: str
@@ -76,9 +77,11 @@ class _Error:
 
 
 def describe_errors(body: Mapping[str, Any], errors: Sequence[Any], schema: type[BaseModel]) -> tuple[str, str | None]:
-    """(message, field) for the errors of a body. The message names the first field at fault, but not its value.
+    """Describe the errors of a body. Returns a message, and the name of the first wrong field (None if unknown).
 
-    errors: `ValidationError.errors()` with their context. schema: the schema of the body.
+    The message names the field, but never its value.
+
+    errors: the result of `ValidationError.errors()`, with context. schema: the schema of the body.
     """
     found = [_error(body, error, schema) for error in errors[:_MAX_COMPARED]]
     first = _in_member(found)
@@ -104,11 +107,11 @@ def _error(body: Mapping[str, Any], error: Any, schema: type[BaseModel]) -> _Err
 
 
 def _in_member(errors: Sequence[_Error]) -> _Error:
-    """Choose the error to report: the first one, or for a union without a discriminator, the first of the best member.
+    """Choose the error to report: the first one, or in a union without a discriminator, the first of the best member.
 
     Pydantic tries all members of such a union and reports the errors of each. A member is a candidate if one of its
-    errors is about a part of the value, because then the value as a whole has the type of the member. The candidate
-    with the fewest errors is the best member.
+    errors is about a part of the value, because then the value as a whole has the member's type. The candidate with the
+    fewest errors is the best member.
     """
     chosen, depth = errors[0], 0
     while depth < len(chosen.place.unions):
@@ -125,7 +128,10 @@ def _in_member(errors: Sequence[_Error]) -> _Error:
 
 
 def _text(first: _Error, errors: Sequence[_Error]) -> str:
-    """Description of an error, such as `must be a string`. errors: all of them, also those of other members."""
+    """Describe an error, for example as `must be a string`.
+
+    errors: all errors of the body. Several errors about the same value are joined, as in `a string or a list`.
+    """
     kind, context = first.kind, first.context
     if kind == "value_error":
         return str(context["error"])
@@ -141,19 +147,19 @@ def _text(first: _Error, errors: Sequence[_Error]) -> str:
 
 
 def _allowed(error: _Error) -> str | None:
-    """The values that a field may have by an error about its type or its value; None for other errors."""
+    """Describe the valid values of a field, for an error about its type or literal value. None for other errors."""
     return str(error.context["expected"]) if error.kind == "literal_error" else _TYPES.get(error.kind)
 
 
 def _name(part: object) -> str | None:
-    """The field that a part of an error's location names; None for an index or a name of pydantic's own."""
+    """Return a part of an error's location if it is a field name; None for an index or one of pydantic's labels."""
     return part if isinstance(part, str) and _FIELD_NAME.fullmatch(part) else None
 
 
 def path_in(body: Any, place: Sequence[int | str]) -> tuple[str, bool]:
-    """The location of an error in the form `messages[0].role`, as far as it is in the body and has names.
+    """Write the location of an error in the form `messages[0].role`, up to the first part that is not in the body.
 
-    Returns the path, and whether it has all parts of the location.
+    Returns the path, and whether it contains all parts of the location.
     """
     path = ""
     for part in place:

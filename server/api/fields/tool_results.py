@@ -1,8 +1,8 @@
-"""Parts of a tool's result that are no text, such as a screenshot: a note in the prompt takes the place of each.
+"""Replace the parts of a tool's result that are no text, such as a screenshot, by notes in the prompt.
 
-A program sends the whole conversation with every request. A result that is refused once is refused in every later
-request too, so one screenshot would end the session. The note tells the model what is missing, and the part is named in
-the header. In messages of users and of the system these parts are refused, see `chat_fields.text_parts`.
+A client sends the whole conversation with every request. If a result with a screenshot were refused, every later
+request would be refused too, and the session would end. The note tells the model what is missing, and the header
+`X-Ignored-Parameters` names the part. In user and system messages, such parts are refused (`chat_fields.text_parts`).
 See docs/decisions/0167-tool-results-without-text.md.
 """
 
@@ -18,14 +18,16 @@ from server.api.fields.chat_fields import OTHER_PARTS, text_parts
 
 
 def note(kind: str) -> str:
-    """The text that the model reads in place of a part. kind: type of the part, one of `OTHER_PARTS`."""
+    """The text that the model reads in place of a part. kind: type of the part, a key of `OTHER_PARTS`."""
     return f"[{OTHER_PARTS[kind]} left out: this model reads text only]"
 
 
 def with_notes(parts: Sequence[Any], text_type: str = "text") -> tuple[list[Any], list[str]]:
-    """The parts of a result, with a note as a text part in place of each part that is not text; and their places.
+    """Replace each part of a result that is no text by a text part with a note.
 
-    text_type: `type` of the notes. A place is the index and the type of the part that was replaced: `[2]:image_url`.
+    Returns the new parts, and for each replaced part its index and type, such as `[2]:image_url`.
+
+    text_type: value of `type` for the new text parts.
     """
     shown, places = [], []
     for index, part in enumerate(parts):
@@ -39,20 +41,20 @@ def with_notes(parts: Sequence[Any], text_type: str = "text") -> tuple[list[Any]
 
 @dataclass(frozen=True)
 class ToolOutput:
-    """The text of a tool's result. places: of the parts that notes stand for, see `with_notes`."""
+    """The text of a tool's result. places: index and type of each replaced part, such as `[2]:image_url`."""
 
     text: str
     places: tuple[str, ...] = ()
 
     def dropped(self, field: str) -> Iterator[str]:
-        """Names of the parts for the header. field: the field with the result."""
+        """Names of the replaced parts for `X-Ignored-Parameters`. field: name of the field with the result."""
         return (f"{field}{place}" for place in self.places)
 
 
 def tool_output(*types: str) -> AfterValidator:
-    """A validator for a field of any type with a result: text, or a list of parts. The value becomes a `ToolOutput`.
+    """Create a validator for a field with a tool's result: text or a list of parts. The value becomes a `ToolOutput`.
 
-    types: the types of parts that are text.
+    types: types of parts that are text.
     """
     joined = text_parts(*types).func
 
@@ -68,10 +70,12 @@ def tool_output(*types: str) -> AfterValidator:
 
 
 def leave_out(message: Mapping[str, Any], images: str = "") -> tuple[Mapping[str, Any], list[str]]:
-    """A message with notes in its `content`, and the names of the parts that the notes stand for.
+    """Replace the parts of a message's `content` that are no text by notes.
 
-    message: has a result of a tool, as it was sent. images: a field with a list of images besides the content, if the
-    dialect has one.
+    Returns the new message, and the names of the replaced parts for `X-Ignored-Parameters`.
+
+    message: a message with a tool's result, as it was sent.
+    images: name of a further field with a list of images; empty if the dialect has none.
     """
     content, pictures = message.get("content"), message.get(images) if images else None
     if isinstance(pictures, list) and pictures and (content is None or isinstance(content, str | list)):

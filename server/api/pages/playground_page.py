@@ -29,13 +29,16 @@ PAGE = StaticPage(
     "img-src 'self'; media-src 'self' blob:; script-src 'self'; style-src 'self'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
 )
-"""Routes are fixed at start: a file of the folder is served, a file added later is not."""
+"""The playground and its files. The list of files is read at import, so a file that is added later is not served."""
 
 FILES = frozenset({"/", *PAGE.files})
 
 
 async def index(request: Request) -> Response:
-    """The page for clients that accept HTML, else a JSON object, which says whether requests need an API key."""
+    """Answer `GET /`: the playground for clients that accept HTML, otherwise a JSON object about the server.
+
+    The object tells whether requests need an API key.
+    """
     if accepts_html(request.headers.get("accept", "")):
         response = await PAGE.respond(_INDEX, request)
     else:
@@ -47,7 +50,7 @@ async def index(request: Request) -> Response:
 
 
 def accepts_html(accept: str) -> bool:
-    """Whether a value of the header `Accept` names `text/html` with a weight above 0. Source: RFC 9110, 12.5.1."""
+    """Whether a header `Accept` contains `text/html` with a weight above 0. Source: RFC 9110, section 12.5.1."""
     ranges = ["".join(part.split()).lower().split(";") for part in accept.split(",")]
     return any(kind == "text/html" and not _ZERO.intersection(parameters) for kind, *parameters in ranges)
 

@@ -1,4 +1,4 @@
-"""Pages from files of this package: a fixed table of routes, a security policy, and 304 for unchanged files."""
+"""Serve pages from files of this package, with a fixed table of routes, security headers, and 304 if unchanged."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class StaticPage:
     """A page and its files. No other file is served.
 
     directory: folder with the files.
-    files: route to file, relative to `directory`.
-    policy: the Content-Security-Policy.
+    files: request path to file name, relative to `directory`.
+    policy: value of the header `Content-Security-Policy`.
     """
 
     directory: Path
@@ -35,7 +35,7 @@ class StaticPage:
         object.__setattr__(self, "_static", StaticFiles(directory=self.directory))
 
     async def respond(self, name: str, request: Request) -> Response:
-        """One file, or 304 when the browser's copy is current."""
+        """Send a file, or status 304 if the browser's copy is current. name: file name, relative to `directory`."""
         response = await self._static.get_response(name, request.scope)
         response.headers.update(
             {
@@ -48,6 +48,6 @@ class StaticPage:
         return response
 
     def add_to(self, router: APIRouter) -> None:
-        """Register the routes, for `GET` and `HEAD`."""
+        """Register a `GET` route for each file."""
         for path, name in self.files.items():
             router.add_route(path, partial(self.respond, name), methods=["GET"])

@@ -1,1 +1,1 @@
-"""Routes as data: a record per route, how it is answered, its errors and its part of the OpenAPI document."""
+"""Routes as data. The record of a route says how it is answered, its errors and its part of the OpenAPI document."""

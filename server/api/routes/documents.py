@@ -1,4 +1,4 @@
-"""The OpenAPI document: bodies, answers, errors and an example for every route. Not used for answering requests."""
+"""Create the OpenAPI document: bodies, answers, errors and an example of every route. It validates no requests."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _STREAM = (
     "With `stream`: server-sent events, `token` events and then `done` with the whole answer; or `error` and no `done`."
 )
 QUERY = "x-query"
-"""Key of an operation for the schema of the parameters in its query."""
+"""Key in an OpenAPI operation: reference to the schema of all parameters in its query."""
 _STATUS = "Server"
-"""Group of the routes that belong to no client."""
+"""Name of the group for routes that belong to no dialect, such as `/health`."""
 _FILE = {"type": "string", "format": "binary"}
 
 
 def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
-    """Arguments of `FastAPI.add_api_route`: operation id, body, and every possible answer."""
+    """Keyword arguments of `FastAPI.add_api_route` for a route: operation id, body, and every possible answer."""
     example, answer = route.example
     content: dict[str, Any] = {"schema": _reference(route.answer), "example": answer}
     success: dict[str, Any] = {"description": "the answer", "content": {"application/json": content}}
@@ -80,7 +80,7 @@ def describe(route: Route[Any, Any, Any]) -> dict[str, Any]:
 
 
 def describe_shared(routes: Sequence[Route[Any, Any, Any]]) -> dict[str, Any]:
-    """Like `describe`, for a path of several dialects: the bodies and answers of any of them."""
+    """Keyword arguments of `FastAPI.add_api_route` for a path of several dialects: all their bodies and answers."""
     merged = describe(routes[0])
     merged["description"] = " ".join(
         [routes[0].description, *(f"A body with `{route.field}`: {route.description}" for route in routes[1:])]
@@ -93,7 +93,7 @@ def describe_shared(routes: Sequence[Route[Any, Any, Any]]) -> dict[str, Any]:
 
 
 def _add_alternatives(described: dict[str, Any], other: dict[str, Any]) -> None:
-    """Add the schemas of another request body or response, per media type."""
+    """Add the schemas of another request body or response as alternatives, per media type. Changes `described`."""
     for media_type, content in other["content"].items():
         mine = described["content"].setdefault(media_type, content)
         if mine["schema"] != content["schema"]:
@@ -103,7 +103,7 @@ def _add_alternatives(described: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def describe_get(route: GetRoute | OwnedRoute) -> dict[str, Any]:
-    """Arguments of `FastAPI.add_api_route` for a route without a body."""
+    """Keyword arguments of `FastAPI.add_api_route` for a route without a body."""
     content = {"application/json": {"schema": _reference(route.answer), "example": route.example}}
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "the answer", "content": content}}
     found = (401, 403, 404, 422, 500, 503) if isinstance(route, OwnedRoute) else (401, 403, 404, 500, 503)
@@ -117,7 +117,7 @@ def describe_get(route: GetRoute | OwnedRoute) -> dict[str, Any]:
 
 
 def describe_state(route: StateRoute) -> dict[str, Any]:
-    """Arguments of `FastAPI.add_api_route` for a route on what is kept."""
+    """Keyword arguments of `FastAPI.add_api_route` for a route that reads or changes stored data."""
     content = {"application/json": {"schema": _reference(route.answer), "example": route.example}}
     responses: dict[int | str, dict[str, Any]] = {route.status: {"description": "the answer", "content": content}}
     responses |= _error_responses((401, 403, 404, 413, 415, 422, 429, 500, 503), route.errors)
@@ -142,7 +142,7 @@ def _query_parameters(parameters: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _body_parameters(body: type[BaseModel]) -> list[dict[str, Any]]:
-    """The fields of a schema as parameters of the query."""
+    """Describe the fields of a schema as query parameters, for a route whose body is a stream of audio."""
     schema = body.model_json_schema()
     describe_fields({body.__name__: schema}, [body.__name__])
     return [
@@ -159,7 +159,10 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 
 
 def describe_status(name: str, answer: type[BaseModel] | None = None, example: Any = None) -> dict[str, Any]:
-    """Arguments of `FastAPI.add_api_route` for a `GET` route. answer: schema of JSON, or None for plain text."""
+    """Keyword arguments of `FastAPI.add_api_route` for a status route.
+
+    answer: schema of the JSON answer, or None for plain text.
+    """
     content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     if answer is not None:
         content = {"application/json": {"schema": _reference(answer)} | ({"example": example} if example else {})}
@@ -177,9 +180,12 @@ def document(
     clients: Mapping[str, str],
     tags: Mapping[tuple[str, str], str],
 ) -> dict[str, Any]:
-    """The whole OpenAPI document of an application. status_answers: answer schemas of the native `GET` routes.
+    """Create the whole OpenAPI document of an application.
 
-    clients: names of the groups of routes, with what each is. tags: the group of a path and a method.
+    routes: routes that run an operation. get_routes: all other routes of dialects.
+    status_answers: answer schemas of the status routes, such as `/info`.
+    clients: names and descriptions of the groups of routes.
+    tags: group name by path and method.
     """
     described = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     dialect_routes: list[Route[Any, Any, Any] | GetRoute | OwnedRoute | StateRoute] = [*routes, *get_routes]
@@ -208,7 +214,7 @@ def document(
 
 
 def _group(described: dict[str, Any], clients: Mapping[str, str], tags: Mapping[tuple[str, str], str]) -> None:
-    """Give each operation its group, and the first sentence of its description as its summary."""
+    """Set the group of each operation, and use the first sentence of its description as its summary."""
     for path, item in described["paths"].items():
         for method, operation in item.items():
             operation["tags"] = [tags.get((path, method), _STATUS)]
@@ -222,7 +228,10 @@ def _reference(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _error_responses(statuses: Iterable[int], shape: ErrorShape) -> dict[int | str, dict[str, Any]]:
-    """Descriptions of errors by the status that a dialect uses; some use one status for several errors."""
+    """Descriptions of errors by the HTTP status that a dialect sends. It may send one status for several errors.
+
+    statuses: HTTP statuses of the native dialect.
+    """
     texts: dict[int, list[str]] = {}
     for status in statuses:
         texts.setdefault(shape.statuses.get(status, status), []).append(_ERRORS[status])

@@ -14,22 +14,22 @@ from pydantic import BaseModel, ConfigDict
 from server.errors import Overloaded, RequestError
 
 _FIELD = re.compile(r"`(\w+)`")
-"""A field as error messages name it."""
+"""Pattern of a field name in an error message, such as `model` in backticks."""
 
 
 def named_message(error: RequestError) -> str:
-    """The message of an error, for shapes that have no place for the name of the field."""
+    """The message of an error with its field name before it, for error formats without a place for the field name."""
     return error.message if error.param is None or error.param in error.message else f"`{error.param}`: {error.message}"
 
 
 class AnswerBody(BaseModel):
-    """Base of every answer schema: fields that are not documented are an error."""
+    """Base of every answer schema. An answer with a field that the schema does not have is invalid."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
 class ErrorMembers(AnswerBody):
-    """Base of the objects with the message of an error. reason: the limit that refuses a request, with status 429."""
+    """Base of the objects that contain an error message. reason: the limit that refused the request (status 429)."""
 
     reason: str = ""
 
@@ -50,13 +50,13 @@ class ErrorAnswer(AnswerBody):
 
 @dataclass(frozen=True)
 class ErrorShape:
-    """How a dialect reports errors.
+    """The error format of a dialect.
 
-    statuses: HTTP status of the dialect by the status in `server.errors`, where the two differ.
-    codes: HTTP status by error code; takes precedence over `statuses`.
-    fields: the dialect's name of a field by the name that errors of operations use, where the two differ.
-    body: the JSON body, from the error and the request id.
-    answer: schema of the body.
+    statuses: status in `server.errors` to the dialect's HTTP status, if they differ.
+    fields: field name in errors of operations to the dialect's field name, if they differ.
+    body: creates the JSON body from the error and the request id.
+    answer: schema of that body.
+    codes: error code to HTTP status; takes precedence over `statuses`.
     """
 
     statuses: Mapping[int, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class ErrorShape:
         return self.codes.get(error.code) or self.statuses.get(error.status, error.status)
 
     def render(self, error: RequestError, request_id: str) -> Any:
-        """The JSON body of an error. In every dialect, the body of a refusal has `reason` beside the message."""
+        """The JSON body of an error. For an Overloaded error, the dialect's body also gets the field `reason`."""
         body = self.body(error, request_id)
         if isinstance(error, Overloaded):
             holder = body["error"] if isinstance(body.get("error"), dict) else body
@@ -78,9 +78,9 @@ class ErrorShape:
 
     @contextmanager
     def renaming(self, sent: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-        """Context manager around an operation: its errors name the fields as the dialect does.
+        """Context manager around an operation that replaces field names in its errors by those of the dialect.
 
-        sent: names that one request has used in place of the usual ones.
+        sent: field name in errors to the name that the request has used. Takes precedence over `fields`.
         """
         fields = {**self.fields, **sent}
         try:

@@ -1,4 +1,4 @@
-"""`GET` routes of the dialects: they describe the server or its models, and run no operation."""
+"""`GET` routes of the dialects. They describe the server or its models, and run no model."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from server.errors import InvalidRequest
 class GetRoute:
     """A `GET` route of a dialect that describes the server or its models.
 
-    render: from the state and the parameters, the JSON value of the answer, or a coroutine that returns it. Raises
-        RequestError.
+    answer: schema of the answer. example: an example of the answer, for the OpenAPI document.
+    render: creates the JSON value of the answer from the state and the parameters, or returns a coroutine for it. May
+        raise RequestError.
     parameters: names and descriptions of parameters in the query, or in a form. If it is empty, the parameters of a
         request are ignored.
     takes_post: the route also answers `POST`.
-    The other fields are those of `Route`.
+    The other fields have the same meaning as in `Route`.
     """
 
     path: str
@@ -49,7 +50,7 @@ class GetRoute:
         return self.name
 
     async def respond(self, request: Request) -> Response:
-        """Answer one request. Raises RequestError."""
+        """Answer one request. Raises Unauthorized, InvalidRequest for an unknown parameter, and errors of `render`."""
         state = of(request)
         given: dict[str, Any] = {}
         if self.parameters:

@@ -1,4 +1,4 @@
-"""Find the route of most requests in one look-up, instead of comparing their path with every route in turn."""
+"""Find the route of most requests in one table look-up, instead of comparing the path with every route in turn."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from starlette.types import Receive, Scope, Send
 
 
 class LiteralPaths(BaseRoute):
-    """The routes without parameters in their paths. As the first route of an application, it takes their requests.
+    """One route that stands for all routes without parameters in their paths. It must be the application's first route.
 
-    routes: of two with the same path and method, the first one answers. Routes of other kinds are left out.
+    routes: all routes. If two have the same path and method, the first one answers. Routes with parameters are left
+        out.
     """
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
@@ -29,7 +30,7 @@ class LiteralPaths(BaseRoute):
         return (Match.NONE, {}) if route is None or scope.get("root_path") else route.matches(scope)
 
     def url_path_for(self, name: str, /, **path_params: Any) -> NoReturn:
-        """Raise NoMatchFound: the routes themselves make addresses."""
+        """Raise NoMatchFound, so that starlette creates the address from the route itself."""
         raise NoMatchFound(name, path_params)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Routes that read or delete what an API key has stored before."""
+"""Routes that read or delete the responses that an API key has stored before."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from server.errors import InvalidRequest
 
 @dataclass(frozen=True, kw_only=True)
 class OwnedRoute:
-    """A route on the stored records of the request's API key. It has no body.
+    """A route that reads or deletes stored responses of the request's API key. It has no body.
 
-    render: the JSON value of the answer, from the records and the parameters. Raises RequestError.
-    parameters: names and descriptions of the parameters in the query. Others are refused.
-    The other fields are those of `Route`.
+    render: creates the JSON value of the answer, from the key's shelf and the parameters. May raise RequestError.
+    parameters: names and descriptions of the parameters in the query. Other parameters are refused.
+    The other fields have the same meaning as in `Route`.
     """
 
     path: str
@@ -37,7 +37,7 @@ class OwnedRoute:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     async def respond(self, request: Request) -> Response:
-        """Answer one request. Raises RequestError."""
+        """Answer one request. Raises InvalidRequest for an unknown parameter, and the errors of `render`."""
         unknown = next((name for name in request.query_params if name not in self.parameters), None)
         if unknown is not None:
             taken = ", ".join(f"`{name}`" for name in self.parameters) or "no parameters"

@@ -1,4 +1,4 @@
-"""Routes whose body has a recording: the number of recordings in memory is limited, and their bodies wait for room."""
+"""Routes whose body contains a recording. The number of recordings in memory is limited; their bodies wait for room."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ FormT = TypeVar("FormT", bound=BaseModel)
 class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
     """A route whose body is a form with a recording.
 
-    parse: makes the specification, from the fields of the form, the file, and the longest recording that the server
+    parse: creates the specification from the form's fields, the file, and the longest recording that the server
         accepts, in seconds. Raises InvalidRequest.
-    render: makes the answer, from the fields of the form and the text of the recording.
-    lists: fields of the form that may be repeated.
+    render: creates the response from the form's fields and the transcript.
+    lists: form fields that may be repeated.
     """
 
     media_type: ClassVar[str] = "multipart/form-data"
@@ -84,7 +84,7 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
     ) -> Response:
         """Transcribe the recording and answer. Raises RequestError.
 
-        held: the place of the recording; an answer that is a stream has to release it.
+        held: the place that the recording takes in memory. A streamed answer sets its `is_streaming` and releases it.
         """
         with call:
             async with leaving_on_disconnect(request, call):
@@ -96,9 +96,9 @@ class RecordingRoute(Route[FormT, TranscribeSpec, Transcript], Generic[FormT]):
 
 
 class HeldRecording:
-    """One of the limited places for recordings in memory, taken at once and held until `release`.
+    """One of the limited places for recordings in memory. It is taken at creation and held until `release`.
 
-    is_streaming: the place is held until the stream ends.
+    is_streaming: set to True if a stream releases the place at its end.
     Raises Overloaded if all places are taken.
     """
 
@@ -113,7 +113,7 @@ class HeldRecording:
         self.is_streaming = False
 
     def release(self) -> None:
-        """Make room for another recording. A second call does nothing."""
+        """Give the place back for another recording. A second call does nothing."""
         state, self._state = self._state, None
         if state is not None:
             state.recordings -= 1

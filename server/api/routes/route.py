@@ -1,7 +1,8 @@
-"""One record per route: request schema, parsing, operation, rendering and error shape. Every dialect is a list of them.
+"""Records of routes: request schema, parsing, operation, rendering and error format. A dialect is a list of routes.
 
-`respond` is the same for all routes: read the body, parse it, run the operation while watching the connection, render.
-`streaming_route` has routes whose answer can be read in parts. A `SharedPath` is one path of several dialects.
+`respond` does the same for all routes: read the body, parse it, run the operation while watching the connection, and
+render the result. `streaming_route` has the routes with streamed answers. A `SharedPath` is one path of several
+dialects.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ from server.system.loop_iterations import next_iteration
 
 
 class Spec(Protocol):
-    """The input of an operation. `cost` bounds its work before any of it is done."""
+    """The input of an operation. `cost` returns upper bounds of the work before any of it is done."""
 
     def cost(self, model: ServedModel) -> Cost: ...
 
 
 COMMIT_SECONDS = 15.0
-"""A stream whose model is still loading after this time gets its status, so that proxies keep the connection."""
+"""If a stream's model is still loading after this time, the HTTP status is sent, so that proxies do not give up."""
 TRUNCATED_INPUTS = "X-Truncated-Inputs"
-"""Response header: places, in the request, of the inputs that lost tokens because they were too long."""
+"""Response header: indices of the inputs that were shortened because they were too long."""
 ERROR_FORMAT = "x-error-format"
-"""Request header: `native` or `tei`, the shape of errors on routes of both dialects."""
+"""Request header: `native` or `tei`, the error format for routes that both dialects have."""
 ERROR_SHAPE = "triptych.error_shape"
-"""Key of the scope for the error shape of a request whose path belongs to several dialects."""
+"""Key in the ASGI scope: the `ErrorShape` of a request whose path belongs to several dialects, once it is known."""
 
 BodyT = TypeVar("BodyT", bound=BaseModel)
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -63,16 +64,16 @@ ResultT = TypeVar("ResultT")
 class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     """A route that runs one operation.
 
-    path: may contain parameters, as in `/models/{model}`. They are fields of the body.
-    operation: name of the operation, as in `ServedModel.operations`.
+    path: may contain parameters, as in `/models/{model}`. Their values become fields of the body.
+    operation: name of the operation, one of those in `ServedModel.operations`.
     name: operation id in the OpenAPI document, if it differs from `operation`.
-    field: a field that only bodies of this dialect have, if several dialects share the path.
-    description: for the OpenAPI document.
+    field: if several dialects share the path, a field that only bodies of this dialect have.
+    description: text for the OpenAPI document.
     body, answer: schemas of the request and of the answer.
     example: a valid request and its answer, for the OpenAPI document.
-    run: the operation itself.
-    aliases: further paths, not in the OpenAPI document.
-    errors: how errors are reported.
+    run: function that performs the operation.
+    aliases: further paths, which the OpenAPI document leaves out.
+    errors: error format.
     takes_forms: the body may also be a form.
     takes_any_content_type: the body is JSON, whatever its content type says.
     key_field: field of the body that may hold the API key; empty if only headers may.
@@ -95,7 +96,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     key_field: str = ""
     media_type: ClassVar[str] = "application/json"
     fields_in_query: ClassVar[bool] = False
-    """Whether the fields of `body` are parameters of the query. The body of the request is then a stream of audio."""
+    """Whether the query contains the fields of `body`. The body of the request is then a stream of audio."""
 
     @property
     def operation_id(self) -> str:
@@ -106,7 +107,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         """Answer one request. Raises RequestError."""
 
     async def read(self, request: Request, state: State) -> BodyT:
-        """The validated body. Raises RequestError; Unauthorized if neither headers nor body have a valid key."""
+        """Receive and validate the body. Raises RequestError, such as Unauthorized if the request has no valid key."""
         limits = body_limits(state, self.operation)
         reading = (
             read_fields(request, limits)
@@ -120,7 +121,10 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
     async def specify(
         self, request: Request, state: State, call: Call, body: BodyT, parse: Callable[[BodyT], SpecT]
     ) -> SpecT:
-        """The specification of a body. A large body is converted in a thread. Raises InvalidRequest."""
+        """Convert a body to the specification of the operation, in a thread if the body is large.
+
+        Adds the names of dropped parameters to `call`. parse: converts the body. Raises InvalidRequest.
+        """
 
         def convert() -> SpecT:
             call.ignore(ignored_parameters(body))
@@ -130,25 +134,25 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         return self.with_default_model(state, spec)
 
     def renaming(self, body: BodyT) -> contextlib.AbstractContextManager[None]:
-        """Context manager: errors of the operation name the fields as the request does."""
+        """Context manager that replaces field names in errors of the operation by those of the request."""
         return self.errors.renaming(body.field_names() if isinstance(body, Body) else {})
 
     def with_default_model(self, state: State, spec: SpecT) -> SpecT:
-        """Add the default model of the path to a specification without a model, if the operator has set one."""
+        """If the operator has set a default model for the path, add it to a specification without a model."""
         default = state.runtime.names.defaults.get(self.path)
         if default is not None and getattr(spec, "model", default) is None:
             spec = replace(spec, model=default)  # type: ignore[type-var]
         return spec
 
     async def start(self, state: State, call: Call, spec: SpecT) -> ResultT:
-        """Run the operation, after its model is loaded."""
+        """Wait until the model is loaded, run the operation, and return its result."""
         await state.runtime.prepare(call, self.operation, spec)
         return await self.run(state.runtime, call, spec)
 
     async def prepare(self, state: State, call: Call, spec: SpecT, is_stream: bool) -> asyncio.Task[None] | None:
-        """Load the model that a request needs, and wait until it is loaded.
+        """Load the model that a request needs, and wait until it is loaded. Returns None.
 
-        For a stream, the wait ends after `COMMIT_SECONDS`. The result is then the task that goes on loading; else None.
+        For a stream, the wait ends after `COMMIT_SECONDS`, and the task that continues to load is returned.
         """
         if state.runtime.registry is None:
             return None
@@ -164,7 +168,7 @@ class Route(ABC, Generic[BodyT, SpecT, ResultT]):
         return None
 
     def call(self, request: Request, state: State, body: BodyT) -> Call:
-        """The engine work of a request, with its time limits."""
+        """Create the `Call` for a request, which has its time limits and groups its work in the engine."""
         deadline = state.deadline(request, getattr(body, "timeout_ms", None))
         key = request.scope.get(KEY_LIMITS)
         queue_seconds = state.settings.queue_timeout_seconds
@@ -183,7 +187,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
     """A route that answers with one JSON document.
 
     parse: converts a body to a specification. Raises InvalidRequest.
-    render: the JSON value of a result.
+    render: creates the JSON value of the answer from the body and the result.
     """
 
     parse: Callable[[BodyT], SpecT]
@@ -210,15 +214,15 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
 
 @dataclass(frozen=True)
 class SharedPath:
-    """Several dialects on one path. A body's dialect is the one whose `field` it has.
+    """Routes of several dialects on one path. The route is chosen whose `field` the body contains.
 
-    routes: in order of precedence; the first one answers bodies without any of the fields.
+    routes: the first one answers bodies that have none of the fields.
     """
 
     routes: Sequence[Route[Any, Any, Any]]
 
     async def respond(self, request: Request) -> Response:
-        """Answer one request in its dialect. Raises RequestError, InvalidRequest for fields of two dialects."""
+        """Answer one request by the route of its dialect. Raises InvalidRequest for fields of two dialects."""
         state = of(request)
         limits = body_limits(state)
         routes = [route for route in self.routes if route.takes_forms] if is_form(request) else self.routes
@@ -235,7 +239,7 @@ class SharedPath:
 
 
 def call_headers(call: Call) -> dict[str, str]:
-    """Headers that tell what the server changed in a request: shortened inputs and dropped parameters."""
+    """Response headers that name shortened inputs and dropped parameters of a request; empty if there are none."""
     headers = {}
     if call.truncated_inputs:
         headers[TRUNCATED_INPUTS] = ",".join(map(str, call.truncated_inputs))
@@ -246,7 +250,7 @@ def call_headers(call: Call) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def leaving_on_disconnect(request: Request, call: Call) -> AsyncIterator[None]:
-    """Context manager: inside its block, a disconnect of the client ends the call. The body must have been read."""
+    """Context manager inside which a disconnect of the client ends the call. The body must have been read before."""
     watcher = asyncio.create_task(watch_disconnect(request.receive, call.leave))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Routes that read or change what the server keeps: documents, glossaries, loaded models. They run no model."""
+"""Routes that read or change stored data or loaded models: documents, glossaries, models. They run no operation."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from server.api.state import State, of
 
 @dataclass(frozen=True, kw_only=True)
 class StateRoute:
-    """A route that reads or changes what the server keeps.
+    """A route that reads or changes the server's stored data or its loaded models.
 
-    body: schema of the body, JSON or a form; None for a route without one.
-    render: from the state, the request and the body, the JSON value of the answer, or the answer, or a coroutine that
-        returns one of them. Raises RequestError.
-    status: of an answer that `render` gives as a JSON value.
-    is_public: the route needs no key: a secret in its path says who may use it.
-    works_in_thread: `render` works on much text, or with a file. It then runs in a thread of its own pool, one
-        request at a time.
+    body: schema of the body, which is JSON or a form; None for a route without body.
+    render: takes the state, the request and the body. Returns the JSON value of the answer, a response, or a coroutine
+        for one of them. May raise RequestError.
+    status: HTTP status of an answer that `render` returns as a JSON value.
+    is_public: the route needs no API key, because its path contains a secret.
+    works_in_thread: `render` takes long, because of much text or a file. It runs in a separate thread, one request at
+        a time.
     key_field: field of the body that may hold the API key; empty if only headers may.
-    The other fields are those of `Route`.
+    The other fields have the same meaning as in `Route`.
     """
 
     path: str

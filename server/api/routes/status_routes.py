@@ -24,10 +24,10 @@ from server.operations.served_model import ServedModel
 from server.text.languages.pivots import pivoted_pairs
 
 probes = APIRouter()
-"""`/health` and `/ready`."""
+"""Routes `/health` and `/ready`."""
 router = APIRouter()
 metrics_router = APIRouter()
-"""`/metrics`."""
+"""Route `/metrics`."""
 
 
 class Status(AnswerBody):
@@ -35,9 +35,9 @@ class Status(AnswerBody):
 
 
 class TokenVectorSizes(AnswerBody):
-    """Sizes for late interaction.
+    """Sizes of a late-interaction model, which has one vector per token. `dimensions`: components of a vector.
 
-    `dimensions`: numbers in a vector. `query_tokens`, `document_tokens`: longest texts, special tokens included.
+    `query_tokens`, `document_tokens`: longest query and document, in tokens, special tokens included.
     """
 
     dimensions: int
@@ -46,14 +46,15 @@ class TokenVectorSizes(AnswerBody):
 
 
 class ModelDescription(AnswerBody):
-    """`max_input_tokens`: longest input text. A longer one is refused, or shortened and named in a header.
+    """A loaded model. `max_input_tokens`: longest input text. A longer text is refused, or shortened and named in a
+    header.
 
-    `context_tokens`: longest sequence of the decoder, or of the encoder of a model without decoder. `source_tokens`:
-        longest source of an encoder-decoder.
-    `kv_tokens`: tokens that the KV cache of a worker holds; null without a KV cache. `agent_sequences`: sequences of
-        `agent_tokens` tokens that it holds together.
+    `context_tokens`: longest sequence of the decoder; for a model without decoder, of the encoder.
+    `source_tokens`: longest source text of an encoder-decoder; null for other models.
+    `kv_tokens`: number of tokens that a worker's KV cache can hold; null without a KV cache.
+    `agent_sequences`: number of sequences with `agent_tokens` tokens that the KV cache can hold at the same time.
     `execution`: how steps run: `program` (one call of the compiled kernels), `CUDA graphs`, or `eager: REASON`.
-    `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` takes `instruction`.
+    `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` accepts `instruction`.
     """
 
     name: str
@@ -102,7 +103,7 @@ class ServerLimits(AnswerBody):
 
 
 class Workers(AnswerBody):
-    """`ready`: number of worker processes that answer. `total`: number that the server keeps running."""
+    """Numbers of worker processes. `ready`: processes that can answer. `total`: processes that should be running."""
 
     ready: int
     total: int
@@ -112,9 +113,10 @@ class DeclaredModelInfo(AnswerBody):
     """A model that is loaded when a request asks for it.
 
     `state`: declared (not loaded), loading, loaded, unloading or failed. `reason`: why the last load failed.
-    `memory_bytes`: memory that is counted for it. `disk_bytes`: size of its files.
-    `expires_in_seconds`: time until it is unloaded unless a request comes; null for never.
-    `retry_in_seconds`: time until a failed load may be tried again.
+    `memory_bytes`: memory that is counted for the model. `disk_bytes`: size of its files.
+    `running`, `waiting`: numbers of requests that use the model, and that wait for it.
+    `expires_in_seconds`: time until the model is unloaded if no request comes; null for never.
+    `retry_in_seconds`: time until loading may be tried again after a failure.
     """
 
     name: str
@@ -130,7 +132,7 @@ class DeclaredModelInfo(AnswerBody):
 
 
 class OnDemandInfo(AnswerBody):
-    """Models that are loaded when a request asks for them. `memory_bytes`: their limit; null for none."""
+    """Models that are loaded when a request asks for them. `memory_bytes`: limit of their memory; null for none."""
 
     memory_bytes: int | None
     used_bytes: int
@@ -138,10 +140,11 @@ class OnDemandInfo(AnswerBody):
 
 
 class InfoAnswer(HubInfo):
-    """The server and its models. The fields of `HubInfo` are about the first model, and absent while models load.
+    """The server and its models. The fields of `HubInfo` describe the first model, and are absent if none is loaded.
 
-    `defaults`: for each route, the model that answers requests without `model`.
-    `pivoted`: translations that need two models, as source-pivot-target. `languages` of a model are direct ones.
+    `defaults`: path of each route to the model that answers requests without `model`.
+    `pivoted`: translations through a third language, as source-pivot-target. `languages` of a model has only direct
+        translations.
     `on_demand`: models that are loaded when a request asks for them; absent if all are loaded at the start.
     """
 

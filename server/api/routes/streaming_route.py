@@ -1,4 +1,4 @@
-"""Routes whose answer can be read in parts: as a stream of events, or whole."""
+"""Routes whose answer can be sent as a stream of events, or whole."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ RenderedT = TypeVar("RenderedT", contravariant=True)
 
 
 class Renderer(Protocol[DeltaT, RenderedT]):
-    """Renders the result of one request of a `StreamingRoute`, whole or as a stream. One instance per request."""
+    """Renders the result of a request to a `StreamingRoute`, whole or as a stream. Each request has a new instance."""
 
     def whole(self, result: RenderedT) -> Any:
-        """The JSON value of the answer without streaming."""
+        """The JSON value of an answer that is not streamed."""
 
     def deltas(self, deltas: list[DeltaT]) -> bytes:
-        """New deltas as bytes of the stream; empty bytes are not sent."""
+        """Render new parts of the answer as bytes of the stream. Empty bytes are not sent."""
 
     def end(self, result: RenderedT) -> bytes:
-        """The last bytes of a complete stream."""
+        """The last bytes of a successful stream. result: the whole result."""
 
     def error(self, error: RequestError, request_id: str) -> bytes:
-        """The last bytes of a stream that failed: the error in the format of the stream."""
+        """The last bytes of a failed stream: the error in the format of the stream."""
 
 
 class StreamingSpec(Spec, Protocol):
-    """A specification whose result can be streamed."""
+    """A specification whose result can be streamed. `stream`: whether the client asks for a stream."""
 
     @property
     def stream(self) -> bool: ...
@@ -56,15 +56,16 @@ StreamingSpecT = TypeVar("StreamingSpecT", bound=StreamingSpec)
 class StreamingRoute(
     Route[BodyT, StreamingSpecT, Run[DeltaT, ResultT]], Generic[BodyT, StreamingSpecT, DeltaT, ResultT]
 ):
-    """A route whose result can be read in parts.
+    """A route whose result can be streamed.
 
-    Nothing is sent before the first deltas, so that a failure until then still gets its HTTP status. A failure after
-    the first byte is one error event, and the stream ends without its end event.
+    Nothing is sent before the first part of the answer, so that a failure until then still gets its HTTP status, unless
+    the model loads for more than `COMMIT_SECONDS`. A later failure is sent as one error event, and the stream ends
+    without its usual end event.
 
     parse: converts a body to a specification. Raises InvalidRequest.
-    renderer: creates the renderer of one request, from its body and its submitted run.
+    renderer: creates the renderer of one request, from its body and its started run.
     format: media type and pings of the stream.
-    reports_timeouts: the renderer reports an answer that its deadline has ended. On other routes that is an error.
+    reports_timeouts: the renderer can show that the deadline has ended an answer. On other routes this is an error.
     """
 
     parse: Callable[[BodyT], StreamingSpecT]
@@ -108,14 +109,14 @@ class StreamingRoute(
         return EventStream(stream.events, call.leave, self.format, headers=call_headers(call))
 
     def check_time(self, run: Run[Any, Any]) -> None:
-        """Raise DeadlineExceeded for an answer that its deadline has ended, unless the renderer reports that."""
+        """Raise DeadlineExceeded if the deadline has ended the answer, unless the renderer can show that."""
         if not self.reports_timeouts:
             check_complete(run)
 
 
 @dataclass
 class _Stream(Generic[DeltaT, ResultT]):
-    """One streamed answer, from the first deltas to the end."""
+    """One streamed answer. first: the parts of the answer that have arrived already."""
 
     route: StreamingRoute[Any, Any, DeltaT, ResultT]
     state: State
@@ -126,9 +127,9 @@ class _Stream(Generic[DeltaT, ResultT]):
     scope: Scope
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """Write deltas to the connection in the call that receives them from the worker.
+        """Write the events of the answer directly to the connection, in the call that receives them from the worker.
 
-        Yield the bytes that the connection cannot take yet.
+        Yields bytes that the connection cannot take yet. An error becomes the last event.
         """
         metrics = self.state.runtime.metrics
         metrics.streams_open.inc()
@@ -146,7 +147,7 @@ class _Stream(Generic[DeltaT, ResultT]):
             metrics.streams_open.dec()
 
     async def answer(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """The events of an answer that does not fail. Raises RequestError."""
+        """Write or yield the events of the answer, as `events` does. Raises RequestError for a failed answer."""
         renderer = self.renderer
 
         def sink(deltas: list[DeltaT]) -> bool:
@@ -166,7 +167,7 @@ class _Stream(Generic[DeltaT, ResultT]):
 
 @dataclass
 class _LateStream(Generic[DeltaT, ResultT]):
-    """A streamed answer whose status was sent while its model was loading. preparing: loads the model."""
+    """A streamed answer whose HTTP status is sent while its model is still loading. preparing: task that loads it."""
 
     route: StreamingRoute[Any, Any, DeltaT, ResultT]
     state: State
@@ -177,7 +178,7 @@ class _LateStream(Generic[DeltaT, ResultT]):
     scope: Scope
 
     async def events(self, writer: EventWriter) -> AsyncGenerator[bytes, None]:
-        """The events of the answer, or of its failure. Pings are sent meanwhile."""
+        """Yield a ping, wait until the model is loaded, and yield the events of the answer or its error."""
         metrics, route, call = self.state.runtime.metrics, self.route, self.call
         if route.format.ping:
             yield route.format.ping

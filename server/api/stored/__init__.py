@@ -1,1 +1,1 @@
-"""What the HTTP process keeps for its clients: answers, documents in translation, suggested translations."""
+"""Data that the HTTP process stores for its clients: answers, documents in translation, suggested translations."""

@@ -1,6 +1,6 @@
 """Documents that are translated in the background, and their results, in the memory of the HTTP process.
 
-A document belongs to the API key that has sent it. It is dropped when its result was fetched, when its time is over, or
+A document belongs to the API key that has sent it. It is dropped when its result was fetched, when it has expired, or
 when the server stops. Nothing is written to disk. See docs/decisions/0140-documents.md.
 """
 
@@ -23,21 +23,24 @@ from server.log_format import fault_place
 log = logging.getLogger("triptych.documents")
 
 WORKING_BYTES = 8
-"""Memory that a document needs for each of its bytes while it is translated: its parts, texts and translations."""
+"""Bytes of memory for each byte of a document while it is translated: for its parts, texts and translations."""
 MAX_JOBS = 256
-"""Documents of one API key, so that small ones do not fill the list."""
+"""Maximum number of documents per API key, so that many small documents do not make the list long."""
 JobStatus = Literal["queued", "translating", "done", "error"]
 
 
 @dataclass
 class DocumentJob:
-    """One document.
+    """One document that is translated in the background.
 
-    id: names it. key: secret that its owner needs besides. owner: the API key, as a cache salt.
-    filename: name of the translated file. media_type: of its content.
-    characters, done_characters: of its texts, and of those that are translated.
-    num_bytes: memory that is counted for it. expires: time of `time.monotonic()`.
-    result: the translated file. error: why there is none.
+    owner: cache salt of the API key that has sent it.
+    filename, media_type: name and content type of the translated file.
+    num_bytes: memory that is counted for the document.
+    expires: time of `time.monotonic()` at which it is dropped.
+    id: public name of the document. key: secret that a client needs, together with the id, to access it.
+    characters, done_characters: characters of all its texts, and of the texts that are translated already.
+    result: content of the translated file; empty until it is there.
+    error: reason of a failed translation.
     """
 
     owner: str
@@ -57,14 +60,14 @@ class DocumentJob:
 
     @property
     def seconds_remaining(self) -> int | None:
-        """Estimate from what is done; None before anything is."""
+        """Estimated seconds until the translation is done, from its speed so far; None if no text is translated yet."""
         if not self.done_characters:
             return None
         elapsed = time.monotonic() - self.started
         return math.ceil(elapsed * (self.characters - self.done_characters) / self.done_characters)
 
     async def finished(self) -> bytes:
-        """The translated file, when it is there. Raises the error of a translation that has failed."""
+        """Wait for the translation, and return the translated file. Raises the error of a failed translation."""
         if self.task is not None:
             await asyncio.wait([self.task])
         if self.error is not None:
@@ -73,7 +76,7 @@ class DocumentJob:
 
 
 class DocumentJobs:
-    """All documents. max_bytes: memory of them together. ttl_seconds: time until one is dropped."""
+    """All documents. max_bytes: maximum of their total memory. ttl_seconds: time after which a document is dropped."""
 
     def __init__(self, max_bytes: int, ttl_seconds: float) -> None:
         self._max_bytes = max_bytes
@@ -85,7 +88,11 @@ class DocumentJobs:
         return sum(job.num_bytes for job in self._jobs.values())
 
     def add(self, owner: str, filename: str, media_type: str, file_bytes: int) -> DocumentJob:
-        """A new document, for which memory is reserved. Raises RequestTooLarge, and Overloaded for want of memory."""
+        """Create a document and reserve memory for it.
+
+        Raises RequestTooLarge for a document larger than all the memory, and Overloaded if other documents need the
+        memory or the owner has `MAX_JOBS` documents.
+        """
         self.tidy()
         needed = file_bytes * WORKING_BYTES
         if needed > self._max_bytes:
@@ -103,9 +110,9 @@ class DocumentJobs:
         return job
 
     def count_texts(self, job: DocumentJob, text_bytes: int) -> None:
-        """Reserve more memory for a document whose texts are larger than its file, which is compressed.
+        """Reserve more memory for a document whose texts are larger than its file, which may be compressed.
 
-        Raises the errors of `add`.
+        text_bytes: size of all its texts. Raises RequestTooLarge and Overloaded, as `add` does.
         """
         needed = text_bytes * WORKING_BYTES
         if needed > self._max_bytes:
@@ -123,7 +130,7 @@ class DocumentJobs:
         return Overloaded("other documents need all memory for documents", DOCUMENTS.refusal(limit), 5)
 
     def start(self, job: DocumentJob, translation: Callable[[], Awaitable[bytes]]) -> None:
-        """Translate a document in the background."""
+        """Start the translation of a document in the background. translation: returns the translated file."""
         job.started = time.monotonic()
         job.task = asyncio.create_task(self._run(job, translation), name="document")
 
@@ -140,7 +147,7 @@ class DocumentJobs:
         job.num_bytes = len(job.result)
 
     def find(self, owner: str, job_id: str, key: str) -> DocumentJob:
-        """The document of an owner. Raises NotFound."""
+        """The document with an id. Raises NotFound if it does not exist, or if `owner` or `key` is wrong."""
         job = self._jobs.get(job_id)
         known = job is not None and job.owner == owner and job.expires > time.monotonic()
         if job is None or not known or not hmac.compare_digest(job.key.encode(), key.encode("utf-8", "replace")):
@@ -148,7 +155,7 @@ class DocumentJobs:
         return job
 
     def linked(self, token: str) -> DocumentJob:
-        """The translated document whose secret is in a link. Raises NotFound."""
+        """The translated document whose secret key is in a link. Raises NotFound for a wrong or expired link."""
         given = token.encode("utf-8", "replace")
         for job in self._jobs.values():
             if hmac.compare_digest(job.key.encode(), given) and job.status == "done" and job.expires > time.monotonic():
@@ -156,19 +163,19 @@ class DocumentJobs:
         raise NotFound("there is no such file: it was fetched, or its time is over")
 
     def drop(self, job: DocumentJob) -> None:
-        """Forget a document, and end its translation."""
+        """Remove a document, and cancel its translation if it is in progress."""
         self._jobs.pop(job.id, None)
         if job.task is not None and not job.task.done():
             job.task.cancel()
 
     def tidy(self) -> None:
-        """Drop the documents whose time is over."""
+        """Drop all expired documents."""
         now = time.monotonic()
         for job in [known for known in self._jobs.values() if known.expires <= now]:
             self.drop(job)
 
     async def close(self) -> None:
-        """Drop all documents."""
+        """Drop all documents, and wait until their translations have stopped."""
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         for job in list(self._jobs.values()):
             self.drop(job)

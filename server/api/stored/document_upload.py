@@ -44,11 +44,13 @@ BodyT = TypeVar("BodyT", bound=BaseModel)
 
 @dataclass(frozen=True)
 class DocumentOptions:
-    """How a document is translated.
+    """Options for the translation of a document.
 
-    source_lang: None to detect it. glossary_ids: stored glossaries.
-    name: file name that replaces the one in the form. output_format: file extension asked for the translated file.
-    formality: as for `TranslateSpec`.
+    source_lang: source language; None to detect it.
+    glossary_ids: ids of stored glossaries.
+    name: file name that replaces the name in the form.
+    output_format: file extension for the translated file. It must be that of the document.
+    formality: formality that a language model is asked for; None for its default.
     """
 
     source_lang: str | None
@@ -62,12 +64,12 @@ class DocumentOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentRoute(Route[BodyT, DocumentSpec, str]):
-    """A route whose body is a form with a document.
+    """A route whose body is a form with a document, which is translated in the background.
 
-    run: finds the language of the document, before the translation begins.
-    options: from the body. Raises InvalidRequest.
-    render: the JSON value of the answer, from the request and the document.
-    waits: the answer is sent when the document is translated, and ends with the client.
+    run: finds the language of the document before the translation begins.
+    options: converts the body to `DocumentOptions`. Raises InvalidRequest.
+    render: creates the JSON value of the answer from the request and the document.
+    waits: the answer is sent only when the document is translated; the translation ends if the client disconnects.
     """
 
     media_type: ClassVar[str] = "multipart/form-data"
@@ -99,7 +101,11 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
     async def _start(
         self, request: Request, state: State, call: Call, body: BodyT, data: bytes, filename: str
     ) -> DocumentJob:
-        """Read a document and start its translation. Raises RequestError for one that cannot be translated."""
+        """Read a document, and start its translation in the background.
+
+        data: content of the file. filename: name of the file in the form.
+        Raises RequestError for a document that cannot be translated, or does not fit into the memory for documents.
+        """
         owner = cache_salt(request)
         options = self.options(body)
         name = (options.name or filename)[-MAX_NAME_CHARACTERS:]
@@ -145,7 +151,10 @@ def _read(state: State, suffix: str, data: bytes) -> DocumentTexts:
 async def _translation(
     request: Request, state: State, job: DocumentJob, suffix: str, data: bytes, spec: DocumentSpec, source: str
 ) -> bytes:
-    """The translated file."""
+    """Translate all texts of a document, and return the content of the translated file.
+
+    suffix: file extension of the document. data: its content. source: its language.
+    """
     salt, key = cache_salt(request), request.scope.get(KEY_LIMITS)
 
     def new_call() -> Call:
@@ -167,7 +176,11 @@ async def _translation(
 
 
 async def _wait(state: State, call: Call, job: DocumentJob) -> None:
-    """Wait for a document. It is dropped if the client leaves, the time limit of the request passes, or it fails."""
+    """Wait until a document is translated.
+
+    If the client leaves, the request's time limit passes or the translation fails, the document is dropped. Raises
+    ClientGone, DeadlineExceeded, or the error of the translation.
+    """
     deadline = call.limits.deadline
     waiting = asyncio.ensure_future(job.finished())
 
@@ -194,13 +207,13 @@ async def _wait(state: State, call: Call, job: DocumentJob) -> None:
 
 
 def _translated_name(name: str, target_lang: str) -> str:
-    """`letter.docx` as `letter_fr.docx`."""
+    """Name of the translated file, such as `letter_fr.docx` for `letter.docx`. Unsafe characters become `_`."""
     stem, _, suffix = name.rpartition(".")
     return _UNSAFE.sub("_", f"{stem}_{target_lang.lower()}.{suffix.lower()}")
 
 
 def file_response(state: State, request: Request, job: DocumentJob) -> Response:
-    """The translated file. The document is dropped when all of it was sent, unless only the headers were asked for."""
+    """Response with the translated file. After it was sent, the document is dropped, except for a `HEAD` request."""
 
     async def drop() -> None:  # a plain function would run in a thread, later
         state.documents.drop(job)

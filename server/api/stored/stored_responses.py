@@ -1,9 +1,9 @@
 """A store of answers and their conversations in the memory of the HTTP process, bounded by bytes, time and API key.
 
-A record holds what one answer adds to a conversation, and the id of the record before it. Equal parts of the records of
-a key, such as its tools or a message that a client sends again, are held once. Each key has an equal share of the
-memory. A record that does not fit takes the place of the records of the same key that were used longest ago.
-The store knows JSON texts and ids, not what they mean. See docs/decisions/0119-stored-responses.md.
+A record contains the items that one answer adds to a conversation, and the id of the record before it. Equal values in
+the records of an API key, such as tools or a repeated message, are stored once. Each key may use an equal part of the
+memory. A record that does not fit replaces records of the same key, beginning with the least recently used one.
+The store handles JSON texts and ids without interpreting them. See docs/decisions/0119-stored-responses.md.
 """
 
 from __future__ import annotations
@@ -21,58 +21,63 @@ import msgspec
 import orjson
 
 PART_BYTES = 360
-"""Memory of one part besides its JSON text: digest, number of holders, and its places in tables."""
+"""Bytes of memory for one `SharedPart` besides its JSON text: digest, reference count, and entries in tables."""
 RECORD_BYTES = 800
-"""Memory of one record besides its packed form: ids, time of its last use, and its places in tables."""
+"""Bytes of memory for one record besides its packed form: ids, time of last use, and entries in tables."""
 MAX_CHAIN = 2048
-"""Records in one conversation. Reading 2,048 of them takes less than 50 ms."""
+"""Maximum number of records in one conversation. Reading 2,048 records takes less than 50 ms."""
 BATCH = 256
-"""Records that `tidy` drops at once, in about a millisecond, so that it never delays requests."""
+"""Maximum number of records that one call of `Shelf.tidy` drops, in about a millisecond, so that no request waits long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPart:
-    """A JSON value, held once for all records of an API key that contain it."""
+    """A JSON value that is stored once for all records of an API key that contain it.
+
+    data: JSON text. digest: 32-byte BLAKE2b hash of the text.
+    """
 
     data: bytes
     digest: bytes
 
 
 def shared_part(value: Any) -> SharedPart:
-    """The part with a JSON value. Equal values give equal texts."""
+    """Create the `SharedPart` of a JSON value. Equal values have equal texts and digests."""
     data = json_text(value)
     return SharedPart(data, hashlib.blake2b(data, digest_size=32).digest())
 
 
 def json_text(value: Any) -> bytes:
-    """The JSON text of a value, in a copy: the library returns texts in buffers of up to twice their size."""
+    """The JSON text of a value, with sorted keys. It is copied, because the library's buffer may be twice as large."""
     return bytes(memoryview(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """One item of a conversation: its id, and the object without the id."""
+    """One item of a conversation. id: its id. part: its JSON object without the id."""
 
     id: str
     part: SharedPart
 
     def json(self) -> bytes:
-        """The whole object."""
+        """The JSON text of the item: the id, followed by the members of `part`."""
         return b'{"id":' + orjson.dumps(self.id) + (b"," if self.part.data != b"{}" else b"") + self.part.data[1:]
 
 
 def joined(items: Sequence[StoredItem]) -> bytes:
-    """Several items as one JSON list."""
+    """The JSON text of a list of items."""
     return b"[" + b",".join(item.json() for item in items) + b"]"
 
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """One stored answer.
+    """One stored answer (a record).
 
-    parent_id: the record that it continues, or None.
+    parent_id: id of the record that it continues, or None.
     inputs, outputs: the items that it adds to the conversation.
-    head: the other fields of the answer, as a JSON object. shared: fields that records often have in common.
+    head: JSON text of an object with the other fields of the answer.
+    shared: field name to value, for fields that often have the same value in several records.
     """
 
     id: str
@@ -92,11 +97,11 @@ class StoredResponse:
 
 
 class StoredResponses:
-    """All records. Safe for use by several threads.
+    """The records of all owners (API keys). Safe for use by several threads.
 
-    max_bytes: memory of all records together; 0 stores none.
-    ttl_seconds: a record is dropped when it was not used for this time.
-    clock: seconds that never go back.
+    max_bytes: maximum memory of all records together; 0 stores none.
+    ttl_seconds: a record is dropped if it was not used for this time.
+    clock: monotonic clock, in seconds.
     """
 
     def __init__(self, max_bytes: int, ttl_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,12 +114,13 @@ class StoredResponses:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all records, as it is counted."""
+        """Counted memory of all records, in bytes."""
         with self._lock:
             return sum(shelf.num_bytes for shelf in (*self._shelves.values(), *self._leaving))
 
     def use_owners(self, owners: Collection[str]) -> None:
-        """Set the owners of records, one for each API key. Nobody finds the records of other owners any more."""
+        """Set the owners of records, one for each API key. Records of other owners become inaccessible, and are dropped
+        later by `tidy`."""
         with self._lock:
             share = self._max_bytes // max(len(owners), 1)
             self._leaving += [shelf for owner, shelf in self._shelves.items() if owner not in owners]
@@ -125,14 +131,14 @@ class StoredResponses:
                 shelf.max_bytes = 0
 
     def shelf(self, owner: str) -> Shelf:
-        """The records of one owner. An owner that is unknown has none and can add none."""
+        """The records of one owner. For an unknown owner, returns an empty shelf that cannot store records."""
         with self._lock:
             return self._shelves.get(owner) or Shelf(self._lock, self._clock, self.ttl_seconds)
 
     def tidy(self) -> bool:
-        """Drop some of the records whose time is over, whose owner has left, or that exceed a share that was reduced.
+        """Drop some of the records that are expired, have no owner any more, or exceed their owner's reduced memory.
 
-        Returns whether there may be more of them. Must be called now and then, until it returns False.
+        Returns whether more such records may exist. It must be called regularly, each time until it returns False.
         """
         with self._lock:
             more = [shelf.tidy() for shelf in (*self._shelves.values(), *self._leaving)]
@@ -141,17 +147,17 @@ class StoredResponses:
 
 
 _Packed = tuple[list[tuple[str, bytes]], list[tuple[str, bytes]], bytes, dict[str, bytes]]
-"""A record without its ids: id and digest of each input and output, the head, and the digests of shared fields."""
+"""A packed record: id and digest of each input, of each output, the head, and the digests of shared fields by name."""
 _DECODER = msgspec.msgpack.Decoder(_Packed)
 
 
 class Shelf:
     """The records of one owner, ordered by their last use. Created by `StoredResponses`.
 
-    Its tables contain texts, bytes and numbers only. The garbage collector visits every Python object, and would stop
-    the process for a second if a full store consisted of objects.
+    Its tables contain only strings, bytes and numbers, which the garbage collector does not visit. With a full store of
+    other objects, a collection would stop the process for a second.
 
-    max_bytes: memory that the records may take; 0 if none can be added. num_bytes: memory that they take.
+    max_bytes: maximum memory of the records; 0 if none can be added. num_bytes: counted memory of the records.
     """
 
     def __init__(self, lock: threading.RLock, now: Callable[[], float], ttl_seconds: float) -> None:
@@ -167,21 +173,27 @@ class Shelf:
         self._num_holders: dict[bytes, int] = {}
 
     def get(self, record_id: str) -> StoredResponse | None:
-        """The record with this id; None if it is not stored. Counts as a use of it and of the records it continues."""
+        """The record with this id; None if it is not stored or has expired.
+
+        Counts as a use of the record, and of the records that it continues.
+        """
         with self._lock:
             found = self._lineage(record_id)
             self._use(found)
             return self._unpack(record_id) if found else None
 
     def find(self, record_ids: Iterable[str]) -> list[StoredResponse]:
-        """The records with these ids that are still stored. Counts as a use of them."""
+        """The records with these ids, without missing and expired ones. Counts as a use of these records."""
         with self._lock:
             found = [record_id for record_id in record_ids if self._is_current(record_id)]
             self._use(found)
             return [self._unpack(found_id) for found_id in found]
 
     def chain(self, record_id: str) -> list[StoredResponse] | None:
-        """All records that a record continues, the oldest first, then the record itself; None if one is not stored."""
+        """A record and all records that it continues, the oldest first. None if one of them is not stored.
+
+        Counts as a use of these records.
+        """
         with self._lock:
             found = self._lineage(record_id)
             if not found or self._parents[found[0]] is not None:
@@ -190,10 +202,10 @@ class Shelf:
             return [self._unpack(found_id) for found_id in found]
 
     def add(self, record: StoredResponse) -> bool:
-        """Store a record. If the records then take more than `max_bytes`, those used longest ago are dropped.
+        """Store a record. If the records then take more than `max_bytes`, the least recently used ones are dropped.
 
-        Returns False for a record that does not fit beside the records that it continues, or that makes a conversation
-        longer than `MAX_CHAIN`. It is not stored then.
+        Returns False, and stores nothing, if the record and those that it continues exceed `max_bytes`, or if the
+        conversation would have more than `MAX_CHAIN` records.
         """
         with self._lock:
             self._insert(record)
@@ -208,12 +220,15 @@ class Shelf:
             return True
 
     def delete(self, record_id: str) -> bool:
-        """Drop a record. Returns whether it was there."""
+        """Drop a record. Returns whether it was stored."""
         with self._lock:
             return self._is_current(record_id) and self._remove(record_id)
 
     def tidy(self) -> bool:
-        """Drop a batch of records: expired ones, and those beyond `max_bytes`. Returns whether more may be left."""
+        """Drop up to `BATCH` records: expired ones, and others while `max_bytes` is exceeded.
+
+        Returns whether more such records may be left.
+        """
         with self._lock:
             for _ in range(BATCH):
                 oldest = self._oldest(())
@@ -223,15 +238,19 @@ class Shelf:
             return True
 
     def _is_current(self, record_id: str) -> bool:
-        """Whether a record is there and its time is not over."""
+        """Whether a record is stored and not expired."""
         return self._used_at.get(record_id, -math.inf) > self._now() - self._ttl_seconds
 
     def _oldest(self, kept: Collection[str]) -> str | None:
-        """The record that was used longest ago, apart from those in `kept`."""
+        """Id of the least recently used record that is not in `kept`."""
         return next((record_id for record_id in self._packed if record_id not in kept), None)
 
     def _lineage(self, record_id: str | None) -> list[str]:
-        """The records that a record continues, then the record itself. Begins after the last one that is not stored."""
+        """Ids of the records that a record continues, the oldest first, then its own id.
+
+        If a record of this chain is not stored or expired, the list begins after it. The list is empty if the record
+        itself is not stored.
+        """
         found: list[str] = []
         while record_id is not None and self._is_current(record_id):
             found.append(record_id)
@@ -245,7 +264,7 @@ class Shelf:
             self._used_at[record_id] = now
 
     def _insert(self, record: StoredResponse) -> None:
-        """Add a record. A part that is equal to a stored part is stored once for both."""
+        """Add a record to the tables. A part that is stored already only gets a higher reference count."""
         self._remove(record.id)
         for part in record.parts:
             if part.digest not in self._texts:
@@ -280,7 +299,7 @@ class Shelf:
         )
 
     def _remove(self, record_id: str) -> bool:
-        """Drop a record, and the parts that no other record has. Returns whether the record was stored."""
+        """Drop a record, and its parts that no other record contains. Returns whether the record was stored."""
         packed = self._packed.pop(record_id, None)
         if packed is None:
             return False

@@ -1,4 +1,4 @@
-"""Better translations that readers of a translated page suggest: lines of a file, for people to look at."""
+"""Better translations that users suggest. They are appended to a file for the operator to read, one JSON line each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from server.errors import Forbidden, RequestTooLarge, StartError
 from server.operations.stored_files import append_line, storing
 
 MAX_BYTES = 64 << 20
-"""Largest file. Its owner moves it away when it is full."""
+"""Maximum size of the file. When it is full, the operator must move it away."""
 
 
 class Suggestions:
-    """The file of suggestions. path: None if none are taken. Raises StartError for a file that cannot be written."""
+    """The file of suggestions. Raises StartError if it cannot be written.
+
+    path: None if the server accepts no suggestions.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -29,9 +32,10 @@ class Suggestions:
         return self._path is not None
 
     def add(self, text: str, suggestion: str, source_lang: str, target_lang: str) -> None:
-        """Add a line.
+        """Append a suggested translation to the file.
 
-        Raises Forbidden if none are taken, RequestTooLarge if the file is full, and StorageFailed if the disk is.
+        Raises Forbidden if the server accepts no suggestions, RequestTooLarge if the file has reached `MAX_BYTES`, and
+        StorageFailed if it cannot be written, for example because the disk is full.
         """
         if self._path is None:
             raise Forbidden("suggestions are not taken on this server (--suggestions)")

@@ -1,1 +1,1 @@
-"""What an operator sees of requests: metrics, traces and the access log."""
+"""Data about requests for the operator: metrics, traces and the access log."""

@@ -1,6 +1,6 @@
-"""One log record per request: client, key, path, status, duration, reason of a refusal, model, tokens, and more.
+"""The access log, with one record per request: client, name of the API key, path, status, duration, model, tokens, etc.
 
-A record never contains a prompt, a key or a query string.
+A record never contains a prompt, an API key or a query string.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ _MAX_PATH_CHARACTERS = 256
 def log_request(scope: Scope, level: int, status: int, seconds: float, path: str | None) -> None:
     """Log a request that has ended.
 
-    status: 499 if the client disconnected before a status was sent.
-    path: None if it belongs to no route. Such a path is logged as `unmatched`: it may hold anything that was pasted.
+    level: level of the log record.
+    status: HTTP status; 499 if the client disconnected before a status was sent.
+    seconds: duration of the request.
+    path: path of the request; None if it belongs to no route. It is then logged as `unmatched`, because it may contain
+        any text.
     """
     if not log.isEnabledFor(level):
         return

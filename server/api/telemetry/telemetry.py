@@ -26,7 +26,7 @@ log = logging.getLogger("triptych")
 
 
 def version() -> str:
-    """Version of the installed package, or "unknown" without an installation."""
+    """Version of the installed package, or "unknown" if the package is not installed."""
     try:
         return importlib.metadata.version("triptych")
     except importlib.metadata.PackageNotFoundError:
@@ -34,10 +34,10 @@ def version() -> str:
 
 
 class Telemetry:
-    """Updates the metrics for every event of the engine client.
+    """Observer of the engine client that updates the metrics for every event.
 
     metrics: the metrics to update.
-    report: called with the progress of loading; the command line draws a progress bar with it.
+    report: called with the progress of loading, which the command line shows as a progress bar.
     """
 
     def __init__(self, metrics: Metrics, report: Callable[[Progress], None] | None = None) -> None:
@@ -65,7 +65,10 @@ class Telemetry:
             )
 
     def on_models(self, models: Iterable[DeclaredModel], budget_bytes: int) -> None:
-        """States and sizes of the models that are loaded on demand."""
+        """Update the metrics of models that are loaded on demand: their sizes, and the number of models in each state.
+
+        budget_bytes: limit of their total memory.
+        """
         metrics = self.metrics
         metrics.models_budget_bytes.set(budget_bytes)
         counts = dict.fromkeys(get_args(ModelState), 0)

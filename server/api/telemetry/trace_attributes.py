@@ -1,4 +1,4 @@
-"""Names of the attributes of a span. No attribute holds a prompt, an answer or an API key.
+"""Names of the attributes of trace spans. No attribute contains a prompt, an answer or an API key.
 
 Source: OpenTelemetry semantic conventions, HTTP spans and generative AI spans.
 """
@@ -24,6 +24,6 @@ REQUEST_ID = "triptych.request_id"
 KEY_NAME = "triptych.key.name"
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
-"""Known methods. The method of any other request is `_OTHER`."""
+"""Known HTTP methods. Any other method is reported as `_OTHER`."""
 OPERATIONS: Mapping[str, str] = {"generate": "text_completion", "chat": "chat", "embed": "embeddings"}
-"""Conventional names of operations. Any other operation has its own name."""
+"""Our name of an operation to its name in the semantic conventions. Other operations keep our name."""

@@ -1,8 +1,9 @@
-"""OpenTelemetry traces: a span for each request, with children for its stages. Needs the extra `triptych[otel]`.
+"""OpenTelemetry traces: a span for each request, with child spans for its stages. Needs the extra `triptych[otel]`.
 
-The span continues the trace of the client's header `traceparent`. Its children are `tokenize`, `render template`, and
-the stages of the sequence that ended last: `queue`, `prefill` and `decode`, or `encode` for an encoder. The OTEL_*
-environment variables configure exporter, sampler and resource. This module is imported only if traces are on.
+The span continues the trace in the client's header `traceparent`. Its children are `tokenize`, `render template`, and
+the engine's stages: `queue`, `prefill` and `decode`, or `encode` for an encoder. If a request has several sequences,
+the stages are those of the sequence that ended last. The OTEL_* environment variables configure exporter, sampler and
+resource. This module is imported only if traces are on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from server.ipc.client.call import Call
 from server.operations.stages import STAGES, Stage
 
 FLUSH_SECONDS = 2.0
-"""Longest time that the last spans may take to be sent when the server stops."""
+"""Maximum time for sending the last spans when the server stops."""
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _PROTOCOL = "http/protobuf"
@@ -40,7 +41,7 @@ class RequestSpan:
 
     span: the OpenTelemetry span.
     method: HTTP method of the request, for the name of the span.
-    stages: filled by `server.operations.stages` while the request runs.
+    stages: filled by `server.operations.stages` while the request is in progress.
     """
 
     def __init__(self, span: Span, method: str) -> None:
@@ -56,14 +57,14 @@ class RequestSpan:
 
 
 class Tracing:
-    """Starts and ends the spans of requests. provider: sends them on."""
+    """Starts and ends the spans of requests. provider: exports the spans."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("triptych", version())
 
     def begin(self, scope: Scope, headers: Mapping[str, str], arrival: float, request_id: str) -> RequestSpan:
-        """Start the span of a request. arrival: seconds of the monotonic clock."""
+        """Start the span of a request. arrival: time of arrival, in seconds of the monotonic clock."""
         method = scope["method"] if scope["method"] in names.METHODS else "_OTHER"
         shown = "HTTP" if method == "_OTHER" else method
         span = self._tracer.start_span(
@@ -114,7 +115,7 @@ class Tracing:
         span.end()
 
     def stop(self) -> None:
-        """Send the last spans, for `FLUSH_SECONDS` at most."""
+        """Send the last spans. Waits `FLUSH_SECONDS` at most."""
         # A thread that does not keep the process alive, because an exporter waits long for an unreachable endpoint.
         thread = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         thread.start()
@@ -122,7 +123,10 @@ class Tracing:
 
 
 def start_tracing() -> Tracing:
-    """Send spans as the OTEL_* environment variables say. Raises StartError if they name no endpoint."""
+    """Create a `Tracing` with the exporter that the OTEL_* environment variables configure.
+
+    Raises StartError if they name no endpoint, or another protocol than http/protobuf.
+    """
     if not any(os.environ.get(name) for name in _ENDPOINTS):
         raise StartError(f"traces: set {_ENDPOINTS[1]} to the URL of a collector, such as http://localhost:4318")
     protocol = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), _PROTOCOL)
@@ -139,7 +143,10 @@ def start_tracing() -> Tracing:
 
 
 def _engine_stages(call: object) -> Iterator[Stage]:
-    """Stages of the sequence that ended last. A sequence that was ended early has one stage, `engine`."""
+    """Yield the engine's stages of the sequence that ended last. If it was ended early, it has one stage, `engine`.
+
+    call: the request's `Call`, or None if it never reached an operation.
+    """
     if not isinstance(call, Call) or not call.submitted:
         return
     end = call.ended_at or time.monotonic()
@@ -155,5 +162,5 @@ def _engine_stages(call: object) -> Iterator[Stage]:
 
 
 def _epoch_nanoseconds(seconds: float) -> int:
-    """A time of the monotonic clock in nanoseconds since 1970."""
+    """Convert a time of the monotonic clock, in seconds, to nanoseconds since 1970."""
     return time.time_ns() - int((time.monotonic() - seconds) * 1e9)

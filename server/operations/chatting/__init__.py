@@ -1,1 +1,1 @@
-"""Chat: the prompt that a template makes, and the parts of an answer."""
+"""Chat: render the prompt with the checkpoint's template, and divide an answer into reasoning, content and calls."""

@@ -1,6 +1,7 @@
-"""Splits the text of a chat answer into reasoning, content and function calls while it arrives.
+"""Split the text of a chat answer into reasoning, content and function calls while it arrives.
 
-The parts depend only on the text, however it is cut into pieces. No part of a marker is ever reported as content.
+The result depends only on the whole text, not on the pieces in which it arrives. No characters of a marker are ever
+reported as content.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _ID_CHARACTERS = string.ascii_letters + string.digits
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a function. arguments: JSON text of an object."""
+    """A function call in an answer. arguments: JSON text of an object, incomplete if the answer was cut off."""
 
     id: str
     name: str
@@ -30,7 +31,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCallDelta:
-    """New text of one call. index: index of the call in the answer. id, name: only in the call's first delta."""
+    """New text of a function call. index: index of the call in the answer. id, name: set only in its first delta."""
 
     index: int
     id: str | None = None
@@ -40,7 +41,7 @@ class ToolCallDelta:
 
 @dataclass(slots=True)
 class AnswerParts:
-    """New parts of an answer, or all of them."""
+    """Text and calls of an answer: the new ones of a delta, or all of them."""
 
     content: str = ""
     reasoning: str = ""
@@ -54,11 +55,11 @@ class AnswerParts:
 
 
 class AnswerParser:
-    """The parser of one answer.
+    """Parses one answer.
 
     parts: everything that `push` and `finish` have returned, with one entry per call.
-    spans: (start, end) of each part in the text, as indices of characters, without the markers. The end of the last
-        part is infinite.
+    spans: kind of each section so far to its (start, end) in the text, in characters and without the markers. The end
+        of the current section is infinite.
     """
 
     def __init__(self, plan: AnswerPlan) -> None:
@@ -76,7 +77,7 @@ class AnswerParser:
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls whose names are complete."""
+        """The calls whose names are complete. The arguments of the last one may be incomplete."""
         return [ToolCall(call.id or "", call.name or "", call.arguments) for call in self.parts.tool_calls]
 
     @property
@@ -86,7 +87,10 @@ class AnswerParser:
 
     @property
     def unfinished(self) -> SectionKind | None:
-        """The part in which the text ends: reasoning, content, or a call that is not complete. None between parts."""
+        """The section in which the text ends: reasoning, content, or calls if the last call is incomplete.
+
+        None if the text ends between two sections or after a complete call.
+        """
         if self._kind == "calls":
             return None if self.has_complete_calls else "calls"
         has_begun = self._kind == "reasoning" or not self._had_reasoning or bool(self.parts.content)
@@ -94,13 +98,13 @@ class AnswerParser:
 
     @property
     def settled_place(self) -> int:
-        """Number of leading characters of the text whose part is known. Later characters may belong to a marker."""
+        """Number of leading characters whose section is known. The characters after them may belong to a marker."""
         return self._place if self._is_finished else self._place - len(self._scanner.held)
 
     def push(self, text: str, marks: Sequence[tuple[int, int]] = ()) -> AnswerParts:
-        """Read the next piece of the text.
+        """Read the next piece of the text, and return the new parts of the answer.
 
-        marks: (index, token id) of each special token. The token stands before the character of the piece at the index.
+        marks: (index, token id) of each special token. The token is before the character of the piece at the index.
         """
         start = 0
         for place, token_id in marks:
@@ -111,7 +115,7 @@ class AnswerParser:
         return self._take()
 
     def finish(self) -> AnswerParts:
-        """Read the end of the text. Nothing may be pushed afterwards."""
+        """Read the end of the text, and return the last parts of the answer. `push` may not be called afterwards."""
         self._is_finished = True
         self._write(self._scanner.held)
         if self._kind == "content":
@@ -152,7 +156,7 @@ class AnswerParser:
             self._calls.read([token_id])
 
     def _enter(self, marker: Marker) -> None:
-        """Enter the section after a marker, whose text has just been read."""
+        """Switch to the section that follows a marker. The marker's text has just been read."""
         self._had_reasoning |= self._kind == "reasoning"
         self.spans[self._kind] = self.spans[self._kind][0], self._place - len(marker.text)
         self._space = ""
@@ -163,7 +167,7 @@ class AnswerParser:
             self._calls.read(marker.text if marker.token_id is None else [marker.token_id])
 
     def _write(self, text: str) -> None:
-        """Add text to the part of the current section.
+        """Add text to the reasoning, content or calls, depending on the current section.
 
         White space at the end of reasoning and before calls is left out, and so are line breaks around reasoning.
         """
@@ -179,10 +183,10 @@ class AnswerParser:
             self._new.content += self._trimmed(text, is_first, holds_space=self._leads_to_calls)
 
     def _trimmed(self, text: str, drops_line_breaks: bool, holds_space: bool) -> str:
-        """Put the white space that was held back before a text, and return the part that can be reported now.
+        """Prepend the white space that was held back to a text, and return the part that can be reported now.
 
-        drops_line_breaks: leave out the line breaks at its beginning.
-        holds_space: hold back the white space at its end.
+        drops_line_breaks: leave out line breaks at the beginning.
+        holds_space: hold back white space at the end, because it is dropped if the section ends.
         """
         text = self._space + text
         if drops_line_breaks:
@@ -210,9 +214,10 @@ class AnswerParser:
 
 
 class _CallReader:
-    """Reads calls. Their text follows the grammar of the plan, so only names and arguments have to be found.
+    """Reads function calls. Their text follows the plan's grammar, so only names and arguments have to be found.
 
-    is_complete: the last call is complete.
+    new: gets the new deltas of calls.
+    is_complete: whether the last call is complete.
     """
 
     def __init__(self, plan: AnswerPlan, new: AnswerParts) -> None:
@@ -227,7 +232,7 @@ class _CallReader:
         self._arguments: _JsonObject | None = None
 
     def read(self, symbols: Sequence[str | int]) -> None:
-        """Read characters and special tokens."""
+        """Read characters and ids of special tokens, in order."""
         for symbol in symbols:
             if self._arguments is not None:
                 self._read_argument(str(symbol))
@@ -253,7 +258,7 @@ class _CallReader:
         self._skip(symbol)
 
     def _skip(self, symbol: str | int) -> None:
-        """Skip one symbol between name and arguments."""
+        """Skip one character or special token between the name and the arguments of a call."""
         if not (isinstance(symbol, str) and symbol in WHITE_SPACE):
             self._left -= 1
         if self._left == 0:

@@ -1,4 +1,4 @@
-"""The sections of a chat answer (reasoning, content, calls), the markers between them, and the grammars in them."""
+"""Plan the sections of a chat answer (reasoning, content, calls), the markers between them, and their grammars."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class AnswerPlan:
     """The sections of an answer, and how to read its calls.
 
     kinds: kind of each section.
-    before_name, before_arguments: texts around the name of a call, as characters and special tokens. White space is
-        left out.
-    special_ids: special tokens in the sections and between them.
+    before_name, before_arguments: text before the name of a call, and text between its name and arguments, as
+        characters and ids of special tokens, without white space. Empty if the answer has no calls.
+    special_ids: ids of the special tokens in the sections and between them.
     """
 
     sections: Sequence[AnswerSection]
@@ -34,10 +34,10 @@ class AnswerPlan:
 
 @dataclass(frozen=True)
 class Reasoning:
-    """How an answer begins with reasoning.
+    """Markers of the reasoning at the beginning of an answer.
 
-    begin, end: texts or special tokens around it.
-    is_open: the prompt contains `begin` already; else the answer may begin with it.
+    begin, end: texts or special tokens around the reasoning.
+    is_open: whether the prompt ends inside reasoning. Otherwise the answer may start its reasoning with `begin`.
     """
 
     begin: str
@@ -47,10 +47,12 @@ class Reasoning:
 
 @dataclass
 class _Section:
-    """A section under construction. Its markers count sections from the first one of the list that contains it.
+    """A section under construction.
 
     rules: Lark rules of its grammar, the first one named `answer`; empty for any text.
-    sources: the other grammars that the rules use. fallbacks: those that are followed where these fail.
+    sources: name to grammar, for the grammars that the rules refer to.
+    fallbacks: the same names to the grammars that are followed if those of `sources` fail.
+    markers: markers that end the section. Their section indices are relative to the list of sections in construction.
     """
 
     kind: SectionKind
@@ -60,7 +62,7 @@ class _Section:
     markers: list[Marker] = field(default_factory=list)
 
     def build(self, offset: int = 0) -> AnswerSection:
-        """The section, with `offset` added to its indices."""
+        """Build the section. offset: number to add to the section indices of its markers."""
         markers = [replace(marker, section=marker.section + offset) for marker in self.markers]
         if not self.rules:
             return AnswerSection(markers)
@@ -74,14 +76,14 @@ class _Section:
 
 @dataclass(frozen=True)
 class AnswerPlanner:
-    """Makes the sections of an answer.
+    """Creates the plan of an answer.
 
-    calls: the calls that it may contain, or None.
-    is_required: the answer consists of calls, after any reasoning.
-    at_start: the answer begins a message; false if it continues one.
+    calls: grammar of the calls that the answer may contain, or None.
+    is_required: whether the answer must consist of calls only, apart from reasoning.
+    at_start: whether the answer begins a message; false if it continues one.
     text: grammar of the content, or None for any text.
-    reasoning: how the answer begins with reasoning, or None.
-    special: ids of the special tokens in the texts of calls and reasoning.
+    reasoning: markers of the reasoning at the beginning, or None.
+    special: special tokens in the texts of calls and reasoning, to their ids.
     """
 
     calls: CallGrammar | None = None
@@ -109,7 +111,7 @@ class AnswerPlanner:
     def _with_reasoning(
         self, sections: list[_Section], reasoning: Reasoning
     ) -> tuple[list[_Section], list[AnswerSection]]:
-        """Put the reasoning before the sections. Returns all sections, under construction and built."""
+        """Add the section of reasoning before the others. Returns all sections twice: under construction, and built."""
         may_end = not sections[0].rules
         if reasoning.is_open:
             thinking = _Section("reasoning", markers=[self._marker(reasoning.end, 1)])
@@ -123,7 +125,7 @@ class AnswerPlanner:
         return [first, thinking, *later], built
 
     def _answer(self, after_reasoning: bool) -> list[_Section]:
-        """The sections of content and calls."""
+        """The sections of content and calls. after_reasoning: whether line breaks may come first."""
         gap = "GAP? " if after_reasoning else ""
         content = _Section("content")
         if self.text is not None:
@@ -153,4 +155,4 @@ class AnswerPlanner:
 
 
 _GAP_RULE = r"GAP: /\n{1,2}/"
-"""Line breaks between reasoning and content, which belong to neither."""
+"""Lark rule for line breaks between reasoning and content, which belong to neither of them."""

@@ -1,4 +1,4 @@
-"""Answer chat messages: the chat template makes the prompt, and the generated text becomes a message."""
+"""Answer chat messages: render the chat template, generate text, and split it into content, reasoning and calls."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ __all__ = [
 
 @dataclass(slots=True)
 class ChatDelta:
-    """New parts of one answer. Deltas concatenate to the answer.
+    """New parts of one answer. All deltas of an answer, joined, give the whole answer.
 
     index: index of the answer among the choices.
-    logprobs: of all tokens, if requested. content_logprobs: of the tokens of the content.
+    logprobs: log-probabilities of all new tokens, if requested.
+    content_logprobs: log-probabilities of new tokens that belong to the content, if requested.
     """
 
     index: int
@@ -70,12 +71,13 @@ class ChatDelta:
 class ChatChoice:
     """One answer.
 
-    content: text for the user; empty for an answer of calls alone.
-    reasoning: text that the template marks as thinking; empty without any.
-    stop_reason: the stop string or stop token that ended it, or None.
-    logprobs: one entry per generated token, if requested. content_logprobs: those of the content.
-    unfinished: the part in which the text ends, as in `AnswerParser`. An answer with the finish reason `length` was cut
-        there; the last call of another answer is not complete if the part is `calls`.
+    content: text for the user; empty for an answer that has only calls.
+    reasoning: text between the template's markers of reasoning; empty if there is none.
+    stop_reason: the stop string or stop token that ended the answer, or None.
+    logprobs: one entry per generated token, if requested.
+    content_logprobs: one entry per token of the content, if requested.
+    unfinished: section in which the text ends, or None if it ends after a complete call or between sections. `calls`
+        means that the last call is incomplete.
     """
 
     content: str
@@ -91,7 +93,7 @@ class ChatChoice:
 
 @dataclass(frozen=True)
 class ChatResult:
-    """All answers to one conversation. seed: seed of the first answer."""
+    """All answers to one conversation. seed: seed of the first answer. timings: durations of the phases."""
 
     model: str
     choices: list[ChatChoice]
@@ -119,7 +121,7 @@ class ChatRun:
         return self.run.answer_size
 
     def usage(self) -> TokenUsage:
-        """Token counts so far. The cached tokens are known with the first deltas."""
+        """Token counts so far. The number of cached tokens is known when the first deltas have arrived."""
         return self.run.usage()
 
     async def begin(self) -> list[ChatDelta]:
@@ -146,7 +148,7 @@ class ChatRun:
         return ChatResult(result.model, choices, usage, result.seed, result.timings)
 
     def _tokens_of(self, part: SectionKind, text: GeneratedText) -> list[int]:
-        """Indices of the answer's tokens that belong to one part, for example the reasoning."""
+        """Indices of the answer's tokens that belong to one section, for example the reasoning."""
         span = self._parsers[text.index].spans.get(part)
         return [] if span is None else text.tokens_within(*span, self._special_ids)
 
@@ -191,7 +193,7 @@ class ChatRun:
 
 
 class _ContentLogprobs:
-    """Selects the log-probabilities of the content's tokens in one answer, as soon as the tokens' part is known."""
+    """Selects the log-probabilities of content tokens in one answer, as soon as the section of each token is known."""
 
     def __init__(self, special_ids: frozenset[int]) -> None:
         self._special_ids = special_ids
@@ -199,7 +201,10 @@ class _ContentLogprobs:
         self._tokens: deque[tuple[int, str, ScoredToken]] = deque()
 
     def push(self, delta: TextDelta, logprobs: Sequence[ScoredToken], parser: AnswerParser) -> list[ScoredToken]:
-        """Add the tokens of a delta that the parser has read. Returns those that are known to be of the content."""
+        """Add the tokens of a delta that the parser has read.
+
+        Returns the log-probabilities of tokens that are now known to belong to the content.
+        """
         if logprobs:
             self._tokens += zip(delta.token_ids, delta.pieces, logprobs, strict=True)
         settled: list[tuple[int, str, ScoredToken]] = []
@@ -215,7 +220,10 @@ class _ContentLogprobs:
 
 
 async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
-    """Render the template, tokenize and submit. Raises InvalidRequest that names the field at fault."""
+    """Render the chat template, tokenize the prompt, and submit it to the engine.
+
+    Raises InvalidRequest, which names the wrong field, ContextLengthExceeded, and the errors of `Admission.admit`.
+    """
     model = _model(runtime, spec)
     check_characters(runtime, model, spec)
     runtime.admission.admit(call, model, spec.cost(model), "messages")
@@ -239,9 +247,9 @@ async def chat(runtime: Runtime, call: Call, spec: ChatSpec) -> ChatRun:
 
 
 async def count_prompt_tokens(runtime: Runtime, call: Call, spec: ChatSpec) -> tuple[str, int]:
-    """Count the tokens of a chat's prompt without generating. Returns the name of the model, and the number of tokens.
+    """Count the tokens of a chat's prompt without generating. Returns the model's name and the number of tokens.
 
-    Raises the errors of `chat` for a request that is not valid.
+    Raises the same errors as `chat`.
     """
     model = _model(runtime, spec)
     check_characters(runtime, model, spec)
@@ -252,7 +260,7 @@ async def count_prompt_tokens(runtime: Runtime, call: Call, spec: ChatSpec) -> t
 
 
 def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
-    """The named model, or the first one with a chat template."""
+    """The model that `spec` names, or the first model with a chat template. Raises InvalidRequest if it has none."""
     models = runtime.candidates(spec.model, "generate")
     with_template = [model for model in models if model.text.chat_templates.by_name]
     if with_template:
@@ -262,7 +270,7 @@ def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
 
 
 async def _functions(runtime: Runtime, call: Call, spec: ChatSpec) -> list[Function]:
-    """The functions that an answer may call. Raises InvalidRequest for bad tools."""
+    """Compile the functions that an answer may call. Raises InvalidRequest for bad tools or a bad tool choice."""
     if not spec.tools and spec.tool_choice.mode == "auto":
         return []
     functions = await runtime.pools.grammar.run(
@@ -277,7 +285,10 @@ async def _functions(runtime: Runtime, call: Call, spec: ChatSpec) -> list[Funct
 
 
 async def _template_tools(runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec) -> TemplateTools | None:
-    """The tool support of the template, if the request has tools. Raises InvalidRequest if it ignores them."""
+    """The tool support of the chat template, or None if the request has no tools and no calls.
+
+    Raises InvalidRequest if the request has tools and the template ignores them.
+    """
     shows_tools = bool(spec.tools) and spec.tool_choice.mode != "none"
     if not shows_tools and not any(
         message.get("tool_calls") or message.get("role") == "tool" for message in spec.messages
@@ -300,9 +311,9 @@ def _plan(
     prompt: str,
     text: TextGrammar | None,
 ) -> AnswerPlan:
-    """The sections of the answers. text: grammar of the content, or None for any text.
+    """Plan the sections of the answers. prompt: the rendered prompt. text: grammar of the content; None for any text.
 
-    Raises InvalidRequest for a format that cannot be combined with the model's calls.
+    Raises InvalidRequest for a format of the content that cannot be combined with the model's calls.
     """
     template = model.text.chat_templates.choose(with_tools=tools is not None)
     reasoning = reasoning_of(template, prompt, spec.messages, spec.continue_final_message)
@@ -335,14 +346,14 @@ def _texts(reasoning: Reasoning | None) -> list[str]:
 
 
 def _field_names(generation: GenerateSpec) -> dict[str, str]:
-    """Names of chat fields, by the generation fields that errors name."""
+    """Field name in errors of generation to the name of the corresponding chat field."""
     constrained_by_tools = generation.sections and generation.options.text_format is None
     return {"prompt": "messages"} | ({"response_format": "tools"} if constrained_by_tools else {})
 
 
 @contextmanager
 def _naming_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Replace names of fields in errors."""
+    """Context manager that replaces field names in errors. names: old name to new name."""
     try:
         yield
     except InvalidRequest as error:

@@ -1,4 +1,4 @@
-"""The prompt of a chat: messages and tools as the checkpoint's template takes them, rendered to text."""
+"""Render the prompt of a chat from messages and tools, with the checkpoint's template, and tokenize it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _FIXED_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
 _NO_TOOLS = TemplateTools()
 
 CHARACTERS_PER_TOKEN = 16
-"""A prompt with more characters for each token of the context does not fit. Prose and programs have 3 to 5 for each
+"""A prompt with more characters per token of the context cannot fit. Prose and source code have 3 to 5 characters per
 token, text with much white space up to 10."""
 _BYTES_PER_CHARACTER = 6
-"""Longest spelling of a character in JSON."""
+"""Maximum bytes of one character in JSON text."""
 _CUT_TOKENS = 16
-"""Tokens that a text may have more because it is cut in two."""
+"""Maximum number of tokens by which a text's count grows if it is tokenized in two pieces."""
 
 
 def max_prompt_characters(runtime: Runtime, model: ServedModel) -> int:
-    """Characters of the longest prompt that is rendered and tokenized; its tokens decide whether it fits."""
+    """Maximum number of characters of a prompt that is rendered and tokenized. Its tokens then decide if it fits."""
     return max(runtime.max_text_characters, CHARACTERS_PER_TOKEN * model.max_input_tokens)
 
 
 def check_body_bytes(runtime: Runtime, num_bytes: int) -> None:
-    """Raise ContextLengthExceeded for a body that is longer than the messages of any chat model may be.
+    """Raise ContextLengthExceeded for a request body that is too long for the context of every loaded chat model.
 
     Raises NotReady while the models are loading.
     """
@@ -56,7 +56,7 @@ def check_body_bytes(runtime: Runtime, num_bytes: int) -> None:
 
 
 def check_characters(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> None:
-    """Raise ContextLengthExceeded for messages that cannot fit, before they are rendered."""
+    """Raise ContextLengthExceeded for messages that are too long for the model, before they are rendered."""
     most = max_prompt_characters(runtime, model)
     if spec.characters > most:
         raise ContextLengthExceeded(
@@ -69,10 +69,13 @@ def check_characters(runtime: Runtime, model: ServedModel, spec: ChatSpec) -> No
 async def render_prompt(
     runtime: Runtime, call: Call, model: ServedModel, spec: ChatSpec, tools: TemplateTools | None
 ) -> MarkedText:
-    """The prompt as the template writes it, with marks in special tokens that the texts of the request contain.
+    """Render the prompt with the chat template. Special tokens in texts of the request are marked as plain text.
+
+    Adds template variables and messages that the template does not use to the ignored parameters of `call`.
 
     tools: tool support of the template, if the request has tools.
-    Raises InvalidRequest if the template fails or rejects the messages, and the errors of `Pool.run`.
+    Raises InvalidRequest if the template fails or rejects the messages, ContextLengthExceeded for a too long prompt,
+    and the errors of `Pool.run`.
     """
     fixed = next((name for name in _FIXED_VARIABLES if name in spec.template_variables), None)
     if fixed is not None:
@@ -124,10 +127,10 @@ async def render_prompt(
 
 
 async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt: MarkedText) -> list[int]:
-    """Token ids of a prompt.
+    """Tokenize a prompt, and return its token ids.
 
-    A prompt that may have more than `MAX_TEXT_TOKENS` tokens is counted in pieces first, because the memory of
-    tokenizing follows the number of tokens. Raises ContextLengthExceeded, and the errors of `Pool.run`.
+    The tokens of a prompt that may have more than `MAX_TEXT_TOKENS` are first counted in pieces, because tokenizing it
+    at once needs memory for each token. Raises ContextLengthExceeded, and the errors of `Pool.run`.
     """
     await next_iteration()
     tokenizer = model.tokenizer
@@ -141,7 +144,7 @@ async def encode_prompt(runtime: Runtime, call: Call, model: ServedModel, prompt
 
 
 async def _check_tokens(runtime: Runtime, call: Call, model: ServedModel, prompt: str) -> None:
-    """Raise ContextLengthExceeded as soon as the pieces of a prompt have more tokens than the model reads."""
+    """Tokenize a prompt in pieces. Raises ContextLengthExceeded as soon as they exceed the model's input limit."""
     length = max(len(prompt) * PIECE_TOKENS // model.tokenizer.token_bound(prompt), 1)
     tokens = 0
     for start in range(0, len(prompt), length):
@@ -161,7 +164,7 @@ def _count_tokens(model: ServedModel, text: str) -> int:
 
 
 def _reasoning_variables(call: Call, spec: ChatSpec, source: str) -> dict[str, Any]:
-    """The template variables for reasoning. A switch that the template does not have is reported as a dropped wish."""
+    """The template variables for reasoning. If the template has no switch for it, `call` gets an ignored parameter."""
     variables, is_granted = reasoning_variables(source, spec.thinking, spec.reasoning_effort)
     if not is_granted:
         call.ignore([spec.thinking_field])
@@ -169,7 +172,7 @@ def _reasoning_variables(call: Call, spec: ChatSpec, source: str) -> dict[str, A
 
 
 def _check_calls(spec: ChatSpec, tools: TemplateTools, model: str) -> None:
-    """Raise InvalidRequest for calls and results that the template leaves out. model: its name."""
+    """Raise InvalidRequest if the messages have calls or results that the template leaves out. model: model name."""
     for index, message in enumerate(spec.messages):
         if message.get("tool_calls") and not tools.writes_calls:
             place, lost = f"messages[{index}].tool_calls", "function calls"
@@ -182,9 +185,11 @@ def _check_calls(spec: ChatSpec, tools: TemplateTools, model: str) -> None:
 
 
 def _check_variables(call: Call, spec: ChatSpec, source: str, model: str) -> None:
-    """Report variables of the request that a template does not read. Raises InvalidRequest for unread documents.
+    """Check that the template reads the documents and variables of the request.
 
-    source: the template. model: name of the model.
+    Unread variables are added to the ignored parameters of `call`. Raises InvalidRequest for unread documents.
+
+    source: text of the template. model: name of the model.
     """
 
     def reads(name: str) -> bool:
@@ -197,7 +202,7 @@ def _check_variables(call: Call, spec: ChatSpec, source: str, model: str) -> Non
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTools) -> list[dict[str, Any]]:
-    """Messages with calls as the template takes them. Members that are None are left out."""
+    """Convert calls and results in messages to the form that the template reads. Members that are None are removed."""
     prepared = []
     for message in messages:
         stated = {key: value for key, value in message.items() if value is not None}
@@ -213,9 +218,9 @@ def template_messages(messages: Sequence[Mapping[str, Any]], tools: TemplateTool
 
 
 def _call(call: Mapping[str, Any], tools: TemplateTools) -> dict[str, Any]:
-    """A call whose arguments have the form that the template takes.
+    """Convert the id and the arguments of a call to the form that the template reads.
 
-    A text stays as it was sent. The renderer makes an object of it for a template that takes no text.
+    Arguments that were sent as text stay text. The renderer parses them for a template that reads objects.
     """
     function = dict(call["function"])
     arguments = function["arguments"]
@@ -228,7 +233,7 @@ def _call(call: Mapping[str, Any], tools: TemplateTools) -> dict[str, Any]:
 
 
 def _id(call_id: str, tools: TemplateTools) -> str:
-    """An id in the length that the template accepts: its last letters and digits."""
+    """Shorten or fill a call id to the length that the template requires, from its last letters and digits."""
     length = tools.format.id_characters if tools.format is not None else None
     if length is None:
         return call_id
@@ -238,7 +243,14 @@ def _id(call_id: str, tools: TemplateTools) -> str:
 def reasoning_of(
     template: str, prompt: str, messages: Sequence[Mapping[str, Any]], continues_message: bool
 ) -> Reasoning | None:
-    """How the answer to a prompt begins with reasoning; None if the template marks none or the prompt has ended it."""
+    """Markers of the reasoning at the beginning of an answer. None if the answer has no reasoning.
+
+    This is so if the template has no markers of reasoning, or the reasoning has ended in the prompt or in the message
+    that is continued.
+
+    template: text of the template. prompt: the rendered prompt.
+    continues_message: whether the answer continues the last message.
+    """
     markers = reasoning_markers(template)
     if markers is None:
         return None

@@ -1,4 +1,4 @@
-"""The specification of a chat request."""
+"""`ChatSpec`, the typed specification of a chat request."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from server.operations.served_model import ServedModel
 
 @dataclass(frozen=True)
 class ChatSpec:
-    """Ask for an answer to chat messages.
+    """Request for an answer to chat messages.
 
-    messages: as chat templates take them: `role`, `content` (text, or a list of `{"type": "text", "text"}`), and
-        optionally `tool_calls` (`{"id", "type": "function", "function": {"name", "arguments": object or JSON text}}`),
-        `tool_call_id`, `name`, `reasoning_content`.
-    model: name of the model, or None for the first one with a chat template.
-    tools: functions that the answer may call. With the choice `none` they are not shown to the model.
+    messages: in the form that chat templates read: `role`, `content` (text, or a list of `{"type": "text", "text"}`),
+        and optionally `tool_calls`, `tool_call_id`, `name`, `reasoning_content`. A call is
+        `{"id", "type": "function", "function": {"name", "arguments": object or JSON text}}`.
+    model: name of the model, or None for the first model with a chat template.
+    tools: functions that the answer may call. With the tool choice `none` they are not in the prompt.
     parallel_tool_calls: whether an answer may contain several calls.
     add_generation_prompt: end the prompt with the beginning of an assistant message.
     continue_final_message: continue the last message instead of starting a new one.
     thinking: whether the model reasons before it answers; None leaves it to `reasoning_effort` and the template.
-    thinking_field: name of the request's field for `thinking`, to be reported where the template cannot choose it.
-    messages_field: name of the field that `messages` were made of; empty if it is `messages`, and has the same indices.
-    reasoning_effort: how much it reasons, as `reasoning_settings.EFFORTS`; without effect in other templates.
+    thinking_field: name of the request's field for `thinking`, which is reported as ignored if the template has no
+        switch for reasoning.
+    messages_field: name of the request's field that `messages` were made from; empty if it is `messages` itself, with
+        the same indices.
+    reasoning_effort: one of `reasoning_settings.EFFORTS`. No effect in templates without such a setting.
     template_variables: further variables of the template.
     documents: texts that some templates put into the prompt.
     """
@@ -61,12 +63,12 @@ class ChatSpec:
 
     @property
     def given(self) -> str:
-        """Everything that the template is given, as JSON."""
+        """JSON text of all data that the template gets: messages, tools, documents and variables."""
         return self._given
 
     @property
     def characters(self) -> int:
-        """Characters of everything that the template is given, as JSON."""
+        """Number of characters in the JSON text of all data that the template gets."""
         return len(self._given)
 
     @property
@@ -74,7 +76,7 @@ class ChatSpec:
         return self.options.stream
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. A template may repeat its own text for every message."""
+        """Upper bounds of the request's work, for admission. A template may repeat its text for every message."""
         templates = model.text.chat_templates.by_name.values()
         repeats = len(self.messages) + len(self.tools) + 1
         characters = self.characters + max(map(len, templates), default=0) * repeats

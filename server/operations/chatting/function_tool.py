@@ -1,4 +1,4 @@
-"""A function that the model may call, as a request describes it."""
+"""`FunctionTool`, the description of a function that the model may call."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class FunctionTool:
     """A function that the model may call.
 
     parameters: JSON schema of its arguments; None for a function without parameters.
-    place: path of the function in the request of the dialect, for example `tools[14].function`.
-    schema_name: name of the field with the schema in that dialect.
-    is_strict: a schema that cannot be enforced in full is refused. Otherwise the rest of it is enforced.
+    place: path of the function in the client's request, for example `tools[14].function`.
+    schema_name: name of the field with the schema in the client's request.
+    is_strict: refuse a schema that cannot be enforced in full. Otherwise the part that can be enforced is used.
     """
 
     name: str
@@ -26,11 +26,11 @@ class FunctionTool:
 
     @property
     def schema_place(self) -> str:
-        """Path of the schema in the request of the dialect."""
+        """Path of the schema in the client's request, for example `tools[14].function.parameters`."""
         return f"{self.place}.{self.schema_name}"
 
     def for_template(self) -> dict[str, Any]:
-        """The function as chat templates take it."""
+        """The function as an object in the form that chat templates read."""
         function: dict[str, Any] = {"name": self.name}
         if self.description is not None:
             function["description"] = self.description

@@ -1,7 +1,7 @@
-"""System messages after the first message, for chat templates that reject them or leave them out.
+"""Handle system messages after the first message, for chat templates that reject them or leave them out.
 
-Agents send instructions within a conversation. Many templates read a system message only at the front; for those, a
-later one becomes text of the user at the same place.
+Agents send instructions in the middle of a conversation. Many templates read system messages only at the beginning. For
+such a template, a later system message becomes a user message at the same position.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BETWEEN = "\n\n"
 async def reads_late_instructions(
     runtime: Runtime, call: Call, model: ServedModel, messages: Sequence[Mapping[str, Any]], source: str
 ) -> bool:
-    """Whether a template reads all system messages of a conversation where they stand. source: the template.
+    """Whether a template reads all system messages of a conversation at their positions. source: text of the template.
 
-    The first request that needs it renders a sample conversation. Raises ChatError for a slow template, and the errors
-    of `Pool.run`.
+    The first request with a late system message renders a sample conversation, and the result is kept. Raises ChatError
+    if the template is stopped at a limit, and the errors of `Pool.run`.
     """
     if all(message.get("role") != "system" for message in messages[1:]):
         return True
@@ -39,7 +39,7 @@ async def reads_late_instructions(
 
 
 def _reads(runtime: Runtime, call: Call, model: ServedModel, source: str) -> bool:
-    """Whether a template writes a system message that follows one of the user."""
+    """Whether a template writes a system message that follows a user message. Renders a sample conversation."""
     templates = model.text.chat_templates
     context = chat_context(templates, templates.in_forms(source, _CONVERSATION))
     try:
@@ -53,10 +53,10 @@ def _reads(runtime: Runtime, call: Call, model: ServedModel, source: str) -> boo
 
 
 def with_instructions_at_front(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages with one system message at most, at the front.
+    """Convert messages so that they have one system message at most, at the beginning.
 
-    System messages at the front become one. A later one becomes text of the user, and is joined to the messages of the
-    user beside it, because many templates demand that roles alternate.
+    System messages at the beginning are joined. A later system message becomes a user message, and is joined to
+    neighbouring user messages, because many templates require that roles alternate.
     """
     made: list[Mapping[str, Any]] = []
     was_instruction = False
@@ -74,7 +74,7 @@ def with_instructions_at_front(messages: Sequence[Mapping[str, Any]]) -> list[Ma
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Two contents, each a text or a list of parts, as one."""
+    """Join two message contents, each a text or a list of parts, to one content."""
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}{_BETWEEN}{second}"
     return [*_parts(first), *_parts(second)]

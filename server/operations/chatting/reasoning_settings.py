@@ -1,7 +1,8 @@
-"""Variables of a chat template that decide whether, and how much, the model reasons before it answers.
+"""Choose the variables of a chat template that decide whether, and how much, the model reasons before it answers.
 
-Templates have no common name for these settings. The switches are `enable_thinking` (Qwen 3, GLM 4.5, SmolLM 3) and
-`thinking` (DeepSeek V3.1, Granite, Kimi K2); `reasoning_effort` (gpt-oss, Mistral) is a word.
+Templates have no common name for these settings. There are two boolean variables, `enable_thinking` (Qwen 3, GLM 4.5,
+SmolLM 3) and `thinking` (DeepSeek V3.1, Granite, Kimi K2), and one whose value is a word, `reasoning_effort` (gpt-oss,
+Mistral).
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from typing import Any
 from server.text.chats.tool_formats import reasoning_markers
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Words for the effort in the APIs that clients speak, by growing effort."""
+"""Words for the effort in the APIs of all dialects, from the lowest to the highest effort."""
 _OFF = ("none", "minimal")
 _USUAL = ("low", "medium", "high")
-"""Words of a template that puts its `reasoning_effort` into the prompt without comparing it with any word."""
+"""Words assumed for a template that only writes `reasoning_effort` into the prompt and compares it with no word."""
 _THINKING = re.compile(r"(?<![\w.\"'])thinking is (not )?defined|\{%-?\s*(el)?if (not )?thinking\s*-?%\}")
-"""A use of the variable `thinking`, and not of the key of a message with the same name."""
+"""Pattern of a use of the variable `thinking` in a template, but not of a message's key with the same name."""
 _COMPARED = re.compile(r"reasoning_effort\s*(?:==|!=|(?:not\s+)?in)\s*([\[(]?(?:\s*['\"]\w+['\"]\s*,?)+)")
 _WORD = re.compile(r"['\"](\w+)['\"]")
 
 
 def reasoning_variables(source: str, thinking: bool | None, effort: str | None) -> tuple[dict[str, Any], bool]:
-    """The variables of a template for a request, and whether they grant `thinking`.
+    """Choose the reasoning variables of a template for a request.
 
-    source: the template.
+    Returns the variables, and whether the template can follow `thinking` (True if that is None).
+
+    source: text of the template.
     thinking: whether the model should reason; None leaves it to the effort, and then to the template.
-    effort: one of `EFFORTS`; other words, and an effort that the template has no setting for, have no effect.
+    effort: one of `EFFORTS`. Other words, and an effort that the template has no setting for, have no effect.
     """
     level = EFFORTS.index(effort.lower()) if effort is not None and effort.lower() in EFFORTS else None
     switch = EFFORTS[level] not in _OFF if thinking is None and level is not None else thinking
@@ -52,10 +55,10 @@ def _words(source: str) -> list[str]:
 
 
 def _nearest(words: list[str], level: int | None, switch: bool | None) -> str | None:
-    """Choose the word for an effort that a template understands. None for the template's own default.
+    """Choose the value of `reasoning_effort` that is nearest to a requested effort. None for the template's default.
 
-    words: the words of the template. level: index of the effort in `EFFORTS`.
-    switch: whether the model should reason. If it is False and the template has the word `none`, that is the result.
+    words: the values that the template knows. level: index of the requested effort in `EFFORTS`, or None.
+    switch: whether the model should reason. False gives `none`, if the template knows this word.
     """
     if switch is False and "none" in words:
         return "none"
@@ -66,7 +69,7 @@ def _nearest(words: list[str], level: int | None, switch: bool | None) -> str | 
 
 
 def _is_default(source: str, thinking: bool) -> bool:
-    """Whether a template that has no switch for reasoning behaves as the request asks anyway.
+    """Whether a template without a switch for reasoning behaves as the request asks by default.
 
     thinking: whether the request asks for reasoning.
     """

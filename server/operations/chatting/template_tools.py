@@ -1,4 +1,4 @@
-"""Tool support of a chat template, found by rendering a sample conversation, once per template."""
+"""Find out the tool support of a chat template by rendering sample conversations, once per template."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 async def template_tools(runtime: Runtime, call: Call, model: ServedModel) -> TemplateTools:
-    """Tool support of the chat template of a model. The first request that needs it renders a sample conversation.
+    """Tool support of a model's chat template. The first request that needs it renders sample conversations.
 
-    Raises InvalidRequest for a slow template, and the errors of `Pool.run`.
+    Raises InvalidRequest if the template is stopped at a limit, and the errors of `Pool.run`.
     """
     templates = model.text.chat_templates
     source = templates.choose(with_tools=True)
@@ -80,7 +80,10 @@ def _with_results(
     tools: Messages | None,
     render: Callable[[Messages, Messages | None], str],
 ) -> TemplateTools:
-    """The tool support with the form in which the template reads results. before: messages before the result."""
+    """Add to `found` whether the template reads results of calls, and in which form.
+
+    before: messages before the result. render: renders messages and tools.
+    """
     if _RESULT in render([*before, _ANSWER], tools):
         return replace(found, writes_results=True)
     writes = _RESULT in render([*before, {**_ANSWER, "content": as_parts(_RESULT)}], tools)

@@ -1,4 +1,4 @@
-"""Checks tools and tool choices, and makes the grammars of function calls."""
+"""Check tools and tool choices, and create the grammars of function calls."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """Whether the answer calls tools.
+    """Whether and which functions the answer may call.
 
     mode: `none` forbids calls, `auto` allows them, `required` demands at least one.
-    name: the only function that may be called, exactly once; None for any. Only with `required`.
-    allowed: the only functions that may be called; None for any. The model sees the others too.
+    name: the only function that may be called, exactly once; None for any. Only with the mode `required`.
+    allowed: the functions that may be called; None for all. The prompt contains the other functions too.
     """
 
     mode: Literal["none", "auto", "required"] = "auto"
@@ -46,8 +46,8 @@ class Function:
     """A function that the answer may call.
 
     source: grammar of its arguments, in llguidance's JSON form.
-    fallback: the grammar that is followed where the first one fails; empty for none.
-    ignored: names of the keywords that it does not enforce, for `Call.ignore`.
+    fallback: the grammar that is followed if `source` fails; empty for none.
+    ignored: paths of the schema's keywords that the grammar does not enforce, for `X-Ignored-Parameters`.
     """
 
     name: str
@@ -57,9 +57,9 @@ class Function:
 
 
 def callable_functions(tools: Sequence[FunctionTool], choice: ToolChoice, compiler: GrammarCompiler) -> list[Function]:
-    """The functions that the answer may call; empty if it calls none. Compiles the schemas of their arguments.
+    """Compile the argument schemas of all tools, and return the functions that the answer may call.
 
-    Raises InvalidRequest for a bad tool, a schema that cannot be followed, and a choice of a function that is missing.
+    Raises InvalidRequest for a bad tool, a schema that cannot be used, and a choice that names a missing function.
     """
     if not tools and (choice.mode == "required" or choice.name is not None):
         raise InvalidRequest("`tool_choice` requires a call, but `tools` is empty", "tool_choice")
@@ -94,7 +94,10 @@ def _name(tool: FunctionTool) -> str:
 
 
 def _function(tool: FunctionTool, compiler: GrammarCompiler, budget: CompileBudget) -> Function:
-    """Compile the schema of a function's arguments. Raises InvalidRequest for a strict one with any loss."""
+    """Compile the schema of a function's arguments.
+
+    Raises InvalidRequest for a schema that cannot be used, or for a strict one that cannot be enforced in full.
+    """
     schema = tool.parameters or {"properties": {}}
     enforced = enforce(schema, compiler, budget, is_strict=tool.is_strict, is_arguments=True)
     if not enforced.source:
@@ -105,9 +108,9 @@ def _function(tool: FunctionTool, compiler: GrammarCompiler, budget: CompileBudg
 def _together(
     functions: Sequence[Function], tools: Sequence[FunctionTool], compiler: GrammarCompiler, budget: CompileBudget
 ) -> list[Function]:
-    """The functions without their largest schemas, as far as the library cannot compile all of them together.
+    """Replace the largest schemas by any object, until the library can compile all functions together.
 
-    Raises InvalidRequest if they are too large because of schemas that are strict.
+    Raises InvalidRequest if the remaining schemas, which are strict, are still too large.
     """
     any_object = enforce({"type": "object"}, compiler, CompileBudget(), is_strict=True).source
     found, size = list(functions), sum(len(function.source) for function in functions)
@@ -125,7 +128,7 @@ def _together(
 
 
 def _refusal_together(functions: Sequence[Function], compiler: GrammarCompiler, budget: CompileBudget) -> str:
-    """Why the functions cannot be compiled together; empty if they can."""
+    """The reason why the functions cannot be compiled together, for an error; empty if they can."""
     calls = CallGrammar(GENERIC, functions, {}, several=False)
     grammar = assemble(f"start: calls\n{calls.rules('')}", calls.sources)
     key = f"together {hashlib.sha256(grammar.encode()).hexdigest()}"
@@ -137,9 +140,10 @@ def _refusal_together(functions: Sequence[Function], compiler: GrammarCompiler, 
 
 @dataclass(frozen=True)
 class CallGrammar:
-    """The grammar of the calls of one answer, in the texts and special tokens of one checkpoint.
+    """The grammar of the calls in one answer, in the format of one checkpoint.
 
-    special: ids of the checkpoint's special tokens that the format's texts contain.
+    row: the texts around names and arguments in this format.
+    special: special tokens in these texts, to their ids.
     several: whether the answer may contain more than one call.
     """
 
@@ -150,22 +154,25 @@ class CallGrammar:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The grammars of the arguments, which the rules refer to."""
+        """Name to grammar of arguments, for the names that the rules refer to."""
         return {name: source for (source, _), name in self._names.items()}
 
     @property
     def fallbacks(self) -> dict[str, str]:
-        """The grammars that are followed where those of the arguments fail, by the same names."""
+        """The same names as in `sources` to the grammars that are followed if those fail."""
         return {name: fallback or source for (source, fallback), name in self._names.items()}
 
     @cached_property
     def _names(self) -> dict[tuple[str, str], str]:
-        """The names of the grammars of the arguments. Equal grammars are one."""
+        """Each pair of argument grammar and fallback to its name. Functions with equal grammars share a name."""
         pairs = dict.fromkeys((function.source, function.fallback) for function in self.functions)
         return {pair: f"args_{index}" for index, pair in enumerate(pairs)}
 
     def rules(self, text_before: str) -> str:
-        """Rules of the calls; `calls` is the first one. text_before: text of the calls that the marker contains."""
+        """Lark rules for the calls, of which the first is named `calls`.
+
+        text_before: beginning of the calls' text that the marker before them contains already.
+        """
         first = _rest(self.row.begin + self.row.before_name, text_before)
         more = f" ({self._lark(self.row.separator + self.row.before_name)} call)*" if self.several else ""
         before, after = self._lark(self.row.before_arguments), self._lark(self.row.after_arguments)
@@ -184,17 +191,17 @@ class CallGrammar:
 
 
 SPACE_RULE = r"SPACE: / |\n{1,2} {0,20}/"
-"""One space, or a line break with indentation, or an empty line."""
+"""Lark rule for white space: one space, or one or two line breaks with indentation."""
 
 
 def special_tokens(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, int]:
-    """Ids of the special tokens that occur in texts."""
+    """The special tokens that occur in one of the texts, to their ids."""
     named = ((tokenizer.id_to_token(token_id), token_id) for token_id in tokenizer.special_ids)
     return {token: token_id for token, token_id in named if token and any(token in text for text in texts)}
 
 
 def symbols(text: str, special: Mapping[str, int]) -> list[str | int]:
-    """A text as characters and ids of special tokens, without white space."""
+    """Split a text into characters and ids of special tokens, without white space. special: special tokens to ids."""
     found: list[str | int] = []
     for part in _parts(text, special):
         found += [special[part]] if part in special else [character for character in part if not character.isspace()]
@@ -202,7 +209,7 @@ def symbols(text: str, special: Mapping[str, int]) -> list[str | int]:
 
 
 def lark(text: str, special: Mapping[str, int]) -> str:
-    """A text in Lark syntax. White space becomes optional."""
+    """Write a text in Lark syntax. White space becomes optional. special: special tokens to ids."""
     spelled = []
     for part in _parts(text, special):
         if part in special:
@@ -219,7 +226,7 @@ def _parts(text: str, special: Mapping[str, int]) -> list[str]:
 
 
 def _rest(text: str, beginning: str) -> str:
-    """The rest of a text that begins with `beginning`. White space is not compared."""
+    """Remove `beginning` from the beginning of a text, ignoring white space. The text must begin with it."""
     for character in beginning:
         text = text.lstrip()
         assert text.startswith(character), "a marker begins the calls"

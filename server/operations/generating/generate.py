@@ -35,20 +35,20 @@ from server.text.tokens.token_bytes import TokenBytes
 
 SEED_LIMIT = 1 << 64
 MAX_SEQUENCES = 4096
-"""Sequences that one request may make: its inputs, times the answers to each, times the beams."""
+"""Maximum number of sequences of one request: number of inputs, times answers per input, times beams."""
 
 
 @dataclass(frozen=True)
 class GenerateSpec:
-    """Ask for texts that continue prompts, or that answer source texts.
+    """Request for texts that continue prompts, or that an encoder-decoder generates from source texts.
 
     prompts: texts, or lists of token ids.
-    model: name of the model, or None for the first one that generates.
-    sections: sections of the answer. Where they are given, they replace `options.text_format`.
-    marker_ids: special tokens to report as `TextDelta.marks`.
+    model: name of the model, or None for the first model that generates text.
+    sections: sections of the answer. If there are any, they replace `options.text_format`.
+    marker_ids: ids of special tokens to report in `TextDelta.marks`.
+    fails_alone: whether a failed sequence only fails its part of the answer, unless all fail. Otherwise one failure
+        fails the whole request.
     task: name of a task of the checkpoint, such as `summarization`, whose prefix and decoding settings apply.
-    fails_alone: a failed sequence is reported at its place in the answer, unless all sequences fail. Otherwise one
-        failure fails the request.
     """
 
     prompts: Sequence[str] | Sequence[list[int]]
@@ -64,7 +64,7 @@ class GenerateSpec:
         return self.options.stream
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission. Raises InvalidRequest for too many sequences."""
         language_prompt = prompts.task_prompt(self.options, model, self.task)
         model = model.for_task(language_prompt.task)
         options = with_beam_answers(self.options, model.info)
@@ -84,13 +84,13 @@ class GeneratedChoice:
     """One answer.
 
     prompt_index: index of its prompt in the request.
-    index: index of the answer among all generated ones, as in `TextDelta.answer.index`.
+    index: index of the answer among all generated answers, the same as `TextDelta.answer.index`.
     stop_reason: the stop string or stop token that ended it, or None.
     score: length-penalized sum of log-probabilities, with beam search.
     logprobs: one entry per generated token, if requested.
-    prompt_logprobs: one entry per prompt token, None for the first, if requested.
-    first_prompt_token: the token of that first entry.
-    error: why the answer ended, if it failed.
+    prompt_logprobs: one entry per prompt token, if requested. The first entry is None.
+    first_prompt_token: the first token of the prompt, if `prompt_logprobs` are requested.
+    error: reason of the failure, if the answer failed; otherwise None.
     """
 
     prompt_index: int
@@ -109,7 +109,7 @@ class GeneratedChoice:
 
 @dataclass(frozen=True)
 class GenerateResult:
-    """Answers in the order of the prompts. seed: seed of the first sequence of each prompt."""
+    """Answers in the order of the prompts. seed: seed of each prompt's first sequence."""
 
     model: str
     choices: list[GeneratedChoice]
@@ -120,7 +120,7 @@ class GenerateResult:
 
 @dataclass(kw_only=True)
 class GenerateRun(TextRun):
-    """A submitted `GenerateSpec`. Sequence `prompt * candidates + candidate` answers that prompt."""
+    """A submitted `GenerateSpec`. The sequences of a prompt have the indices `prompt * candidates + candidate`."""
 
     spec: GenerateSpec
     model: ServedModel
@@ -144,7 +144,7 @@ class GenerateRun(TextRun):
         )
 
     def usage(self) -> TokenUsage:
-        """Token counts so far. The cached tokens are known with the first deltas."""
+        """Token counts so far. The number of cached tokens is known when the first deltas have arrived."""
         cached = self.cached_prompt_tokens(self.spec.options.candidates)
         return TokenUsage(sum(map(len, self.prompts)), self.completion_tokens(), cached)
 
@@ -178,7 +178,10 @@ class GenerateRun(TextRun):
 
 
 async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> GenerateRun:
-    """Validate, tokenize and submit. Raises InvalidRequest that names the option at fault."""
+    """Validate the options, tokenize the prompts, and submit them to the engine.
+
+    Raises InvalidRequest, which names the wrong option, ContextLengthExceeded, and the errors of `Admission.admit`.
+    """
     model = runtime.candidates(spec.model, "generate")[0]
     language_prompt = prompts.task_prompt(spec.options, model, spec.task)
     model = model.for_task(language_prompt.task)
@@ -247,10 +250,10 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
 async def _sections(
     runtime: Runtime, call: Call, model: ServedModel, spec: GenerateSpec, continues: bool
 ) -> tuple[Sequence[AnswerSection], TokenBytes | None]:
-    """The sections that the engine follows (none if they contain no grammar), and the token bytes that decode the
-    answer.
+    """The sections for the engine (none if they contain no grammar), and the token bytes for decoding the answer.
 
-    An answer that begins without a grammar is decoded like one without sections.
+    The token bytes are None for an answer that begins without a grammar: it is decoded as text without sections.
+    continues: whether the answer continues a text.
     """
     if not spec.sections:
         return await grammar.prepare(runtime, call, model, spec.options.text_format, continues=continues)
@@ -262,7 +265,7 @@ async def _sections(
 
 
 def text_options(options: GenerationOptions, token_bytes: TokenBytes | None) -> TextOptions:
-    """Options for turning the tokens of an answer into text."""
+    """The `TextOptions` of a request. token_bytes: bytes of each token if the answer is decoded by them, or None."""
     return TextOptions(options.skip_special_tokens, tuple(options.stop), options.include_stop, token_bytes)
 
 
@@ -275,7 +278,7 @@ def hypotheses(
     echo: str = "",
     is_empty: bool = False,
 ) -> list[GeneratedText]:
-    """One text for each answer that a sequence returns, best first."""
+    """Create the `GeneratedText` of each answer that a sequence returns, best first. row: index of the sequence."""
     return [
         GeneratedText(model.tokenizer, params, row, rank, options, continues, echo, is_empty)
         for rank in range(params.num_return_sequences)
@@ -283,9 +286,10 @@ def hypotheses(
 
 
 def best(texts: Sequence[GeneratedText], candidates: int, count: int) -> list[GeneratedText]:
-    """Of each prompt's candidates, the `count` with the highest mean log-probability per token, best first.
+    """Select from each prompt's candidates the `count` with the highest mean log-probability per token, best first.
 
-    Failed candidates come last. Equal ones keep their order. Source: OpenAI API reference, completions, `best_of`.
+    Failed candidates come last. Candidates with equal values keep their order.
+    Source: OpenAI API reference, completions, `best_of`.
     """
     starts = range(0, len(texts), candidates)
     ranked = [
@@ -303,10 +307,12 @@ def generation_cost(
     candidates: int,
     max_sequences: int | None = MAX_SEQUENCES,
 ) -> Cost:
-    """Cost of generating from inputs of at most `input_tokens[i]` tokens, `candidates` sequences per input.
+    """Cost of generating text. Log-probabilities of generated tokens are not included (see `logprob_memory`).
 
-    Log-probabilities of generated tokens cost nothing before they arrive, see `logprob_memory`.
-    max_sequences: None where the number of inputs is an upper bound and the operation limits the true one itself.
+    characters: number of characters to tokenize.
+    input_tokens: maximum number of tokens of each input.
+    candidates: number of sequences per input.
+    max_sequences: maximum number of sequences; None if the operation checks their number itself.
     Raises InvalidRequest for more than `max_sequences` sequences.
     """
     defaults = model.info.generation
@@ -342,7 +348,10 @@ def generation_cost(
 
 
 def _echoes(model: ServedModel, spec: GenerateSpec, prompt_ids: list[list[int]]) -> list[str]:
-    """Text before each answer: with `echo` the prompt as it was sent, or its tokens decoded if some were removed."""
+    """Text to put before the answers of each prompt: empty without the option `echo`.
+
+    With it, the text is the prompt as it was sent, or its decoded tokens if it was truncated or sent as token ids.
+    """
     options = spec.options
     if not options.echo:
         return [""] * len(prompt_ids)
@@ -354,7 +363,7 @@ def _echoes(model: ServedModel, spec: GenerateSpec, prompt_ids: list[list[int]])
 async def _prompt_ids(
     runtime: Runtime, call: Call, model: ServedModel, spec: GenerateSpec, language_prompt: TranslationPrompt
 ) -> list[list[int]]:
-    """Token ids of every prompt, truncated if the request allows it."""
+    """Token ids of every prompt, truncated to `options.truncate` tokens if that is set."""
     texts = [prompt for prompt in spec.prompts if isinstance(prompt, str)]
     if texts:
         return await prompts.encode_texts(runtime, call, model, texts, language_prompt, spec.options, "prompt")

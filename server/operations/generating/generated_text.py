@@ -1,6 +1,6 @@
 """Turn generated tokens into the text of one answer, token by token, with stop strings and log-probabilities.
 
-The texts of all deltas, joined, are exactly the final text. Streaming only reads it earlier.
+The joined texts of all deltas are exactly the final text. A stream reads the same text, only earlier.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from server.text.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How tokens become text.
+    """Options for converting tokens to text.
 
-    token_bytes: bytes of each token, for answers that a grammar or beam search with stop strings decided byte by byte.
-    marker_ids: special tokens to report as `TextDelta.marks` instead of as text.
+    stop: strings that end the text. include_stop: whether the stop string stays in the text.
+    token_bytes: bytes of each token, if the answer follows a grammar or beam search has stop strings, which both work
+        on bytes; otherwise None.
+    marker_ids: ids of special tokens to report in `TextDelta.marks` instead of as text.
     """
 
     skip_special_tokens: bool = True
@@ -39,16 +41,17 @@ class TextOptions:
 
     @property
     def drops_space(self) -> bool:
-        """Whether a space at the beginning of an answer belongs to its first token only, not to the text."""
+        """Whether the space that begins the first token of an answer is not part of its text."""
         return self.token_bytes is not None and self.token_bytes.opens_with_space
 
 
 @dataclass(frozen=True)
 class SpelledToken:
-    """A token as text.
+    """A token with its text.
 
-    data: the bytes that it adds to a text, none for a special token; the UTF-8 bytes of `token` if the bytes
-        depend on other tokens.
+    token: the token's text, or the name of a special token.
+    data: the bytes that the token adds to a text; empty for a special token. If these depend on other tokens, they are
+        the UTF-8 bytes of `token`.
     """
 
     token_id: int
@@ -58,7 +61,10 @@ class SpelledToken:
 
 @dataclass(frozen=True)
 class ScoredToken(SpelledToken):
-    """A token and its log-probability under the raw distribution. top: the likeliest tokens at the same position."""
+    """A token with its log-probability, before temperature, penalties and masks.
+
+    top: the likeliest tokens at the same position.
+    """
 
     logprob: float
     top: list[ScoredToken] = field(default_factory=list)
@@ -66,7 +72,7 @@ class ScoredToken(SpelledToken):
 
 @dataclass(frozen=True)
 class AttentionMatrix:
-    """Cross-attention weights. matrix: [target tokens, source tokens]."""
+    """Cross-attention weights of one answer. matrix: [target tokens, source tokens]."""
 
     source_tokens: list[str]
     target_tokens: list[str]
@@ -78,7 +84,8 @@ class TextDelta:
     """New text and tokens of one answer. The text is final: later tokens cannot change it.
 
     marks: (index in `text`, token id) of each reported special token.
-    pieces: text that each token adds. The text may begin with an echo and end with text that tokens held back.
+    pieces: text that each token adds. `text` may also begin with the echo of the prompt, and end with text that was
+        held back.
     """
 
     answer: GeneratedText
@@ -99,7 +106,7 @@ class TextDelta:
 
 
 def load_token_bytes(tokenizer: Tokenizer) -> None:
-    """Compute the bytes of all tokens, once per tokenizer. This is slow for a large vocabulary."""
+    """Compute the bytes of all tokens, if the tokenizer has them. This is slow once, for a large vocabulary."""
     with suppress(NoTokenBytes):
         _ = tokenizer.token_bytes
 
@@ -109,10 +116,11 @@ def tokens_within(
 ) -> list[int]:
     """Indices of the tokens whose text begins within a part of an answer's text.
 
-    pieces: text that each token adds. place: index, in the answer's text, of the first character of the first piece.
-    begin, end: the part of the text, as indices of characters; `end` is exclusive.
-    marker_ids: special tokens that are reported as marks after their piece. Marks at the boundaries of the part are not
-        within it.
+    pieces: text that each token adds.
+    place: position of the first piece in the answer's text, in characters.
+    begin, end: range of the part, in characters; `end` is exclusive.
+    marker_ids: ids of special tokens that are reported as marks. A mark at the beginning or end of the part does not
+        belong to it.
     """
     found = []
     for index, (token_id, piece) in enumerate(zip(token_ids, pieces, strict=True)):
@@ -124,13 +132,14 @@ def tokens_within(
 
 
 class GeneratedText:
-    """One answer of a sequence, growing while its tokens arrive.
+    """One answer of a sequence, which grows while its tokens arrive.
 
-    row: index of the sequence in the call. rank: index among the hypotheses of the sequence, best first.
+    row: index of the sequence in the call.
+    rank: index among the hypotheses of the sequence, best first.
     index: index of the answer in the request's result.
-    continues: token ids that the answer continues (a decoder's prompt, a forced prefix), if any.
+    continues: token ids before the answer (a decoder's prompt, or a forced prefix), if any.
     echo: text that is put before the generated text.
-    is_empty: drop all tokens. The engine generates at least one, even if the request asks for none.
+    is_empty: drop all tokens, because the request asks for none. The engine generates at least one.
     """
 
     def __init__(
@@ -176,7 +185,7 @@ class GeneratedText:
         self._detokenizer = self._new_detokenizer()
 
     def fail(self, reason: str) -> None:
-        """End the answer after a failure, with the text so far. reason: the finish reason."""
+        """End the answer with the text so far, after a failure. reason: value for `finish_reason`."""
         self.finish_reason, self.stop_reason = reason, None
 
     @property
@@ -184,7 +193,8 @@ class GeneratedText:
         return self.finish_reason is not None
 
     def push(self, token_ids: Sequence[int], logprobs: PackedLogprobs | Logprobs | None) -> TextDelta:
-        """Add new tokens. Tokens after a completed stop string are dropped, and the answer is done."""
+        """Add new tokens, and return the new text. After a complete stop string, the answer is done and tokens are
+        dropped."""
         text, self._echo = self._echo, ""
         pieces: list[str] = []
         marks: list[tuple[int, int]] = []
@@ -213,7 +223,10 @@ class GeneratedText:
         return delta
 
     def finish(self, hypothesis: Hypothesis) -> TextDelta:
-        """Complete the answer. hypothesis: all tokens of the answer, including those that `push` has received."""
+        """Complete the answer, and return its last new text.
+
+        hypothesis: all tokens of the answer, including those that `push` has received.
+        """
         seen = len(self.token_ids)
         logprobs = Logprobs(hypothesis.logprobs)[seen:] if hypothesis.logprobs else None
         delta = self.push(hypothesis.token_ids[seen:], logprobs)
@@ -231,28 +244,28 @@ class GeneratedText:
 
     @property
     def size(self) -> int:
-        """Number of tokens, log-probabilities and attention weights."""
+        """Total count of tokens, log-probabilities and attention weights, an estimate of the answer's size."""
         return len(self.token_ids) + self.logprobs.num_values + len(self._attention or b"") // 4
 
     def mean_logprob(self) -> float:
-        """Mean log-probability per token under the raw distribution; minus infinity without tokens."""
+        """Mean log-probability per token, before temperature, penalties and masks; minus infinity without tokens."""
         return sum(self.logprobs.own()) / len(self.logprobs) if self.logprobs else -math.inf
 
     def scored_tokens(self) -> Sequence[ScoredToken]:
-        """All tokens with their log-probabilities, if the request asked for them."""
+        """All tokens with their log-probabilities; empty if the engine has reported none."""
         return Computed(len(self.logprobs), lambda index: self.scored(self.logprobs[index]))
 
     def scored(self, entry: TokenLogprob) -> ScoredToken:
-        """A log-probability with the text of its tokens."""
+        """Add the texts of its tokens to an entry of log-probabilities."""
         top = [ScoredToken(*self._spell(token_id), logprob) for token_id, logprob in entry.top]
         return ScoredToken(*self._spell(entry.token_id), entry.logprob, top)
 
     def spelled(self, token_id: int) -> SpelledToken:
-        """A token of the vocabulary as text."""
+        """A token of the vocabulary with its text and bytes."""
         return SpelledToken(*self._spell(token_id))
 
     def _spell(self, token_id: int) -> tuple[int, str, bytes]:
-        """The fields of a `SpelledToken`."""
+        """The fields of a `SpelledToken`: id, text and bytes."""
         token = self.tokenizer.decode([token_id], skip_special_tokens=False)
         try:
             by_id = self.tokenizer.token_bytes.by_id
@@ -270,7 +283,11 @@ class GeneratedText:
         return list(pairwise(ends))
 
     def tokens_within(self, begin: float, end: float, marker_ids: Collection[int]) -> list[int]:
-        """Indices of the tokens in a part of the text. See the function `tokens_within`."""
+        """Indices of the answer's tokens in a part of its text.
+
+        begin, end: range of the part, in characters; `end` is exclusive.
+        marker_ids: ids of special tokens that are reported as marks.
+        """
         return tokens_within(self.token_ids, self.pieces, 0, begin, end, marker_ids)
 
     @property
@@ -279,7 +296,7 @@ class GeneratedText:
         return bool(self._attention)
 
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
-        """Attention of the answer's tokens over the source tokens."""
+        """Cross-attention weights of the answer's tokens. source_ids: token ids of the source text."""
         numbers = array("f", self._attention or b"")
         if sys.byteorder == "big":
             numbers.byteswap()

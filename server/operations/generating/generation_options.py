@@ -1,4 +1,4 @@
-"""Decoding options of a request, and the check for options that contradict each other."""
+"""Options for text generation in a request, and the check for options that contradict each other."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ SAMPLER_NEUTRAL: Mapping[str, tuple[float, ...]] = {
     "min_p": (0,),
     "typical_p": (1,),
 }
-"""Sampler options, and the values of each that leave the distribution as it is (temperature 0 is greedy search)."""
+"""Name of each sampling option to its neutral values, which do not change the distribution. Temperature 0 means greedy
+search."""
 
 
 @dataclass(frozen=True)
 class SamplingDefaults:
-    """Sampling fields that apply to a decoder where neither the request nor the checkpoint sets them.
+    """Values for sampling options of a decoder that neither the request nor the checkpoint sets.
 
-    Every dialect has its own, from the documentation of the API that it follows. Those of the native routes draw no
-    tokens. do_sample: whether tokens are drawn at random if nothing else decides it.
+    Each dialect has values from the documentation of the API that it follows. With the default values, which native
+    routes use, the likeliest token is always chosen.
+
+    do_sample: whether tokens are sampled if neither the request nor the checkpoint decides it.
     """
 
     do_sample: bool = False
@@ -37,24 +40,25 @@ class SamplingDefaults:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """Decoding options of one request, as in docs/decoding.md. None means that the checkpoint's default applies.
+    """Options for text generation of one request, as in docs/decoding.md. None: the checkpoint's default applies.
 
-    sampling_defaults: the sampling fields of the dialect, which apply after those of the checkpoint.
-    max_new_tokens: 0 for an answer without any token, which is useful for the prompt's log-probabilities.
-    fill_context: without `max_new_tokens`, let the answer fill the context or the KV pool.
-    n, best_of: answers to return and to generate per prompt. Without `best_of`, `n` are generated. With beam search,
-        see `with_beam_answers`.
+    stream: whether deltas will be read before the result. With beam search, tokens are then reported as soon as all
+        beams agree on them.
+    max_new_tokens: 0 for an answer without tokens, which is useful for log-probabilities of the prompt.
+    fill_context: without `max_new_tokens`, the answer may fill the context or the KV pool.
+    logit_bias: token id to the number that is added to its logit.
+    allowed_sequences: texts or lists of token ids; the answer is one of them.
+    n, best_of: number of answers to return, and to generate, per prompt. Without `best_of`, `n` are generated. With
+        beam search, `with_beam_answers` converts them to `num_return_sequences`.
     stop: strings that end an answer. stop_token_ids: tokens that end an answer. include_stop: keep them in the text.
-    logit_bias: number to add to the logit of a token, by token id.
-    allowed_sequences: texts or token ids; the answer is one of them.
     prompt_logprobs: also return log-probabilities of the prompt's tokens.
     echo: put the prompt before the answer's text.
     return_attention: also return cross-attention weights (encoder-decoder models).
-    truncate: keep at most this many prompt tokens.
+    truncate: maximum number of prompt tokens to keep.
     forced_bos_token: first token of the answer, as a token or its id.
     decoder_prefix: text with which the answer must begin.
-    text_format: grammar that the answer must match.
-    stream: whether deltas will be read before the result; with beams, tokens are then reported as they become certain.
+    text_format: format that the answer must match.
+    sampling_defaults: sampling options of the dialect, used if neither request nor checkpoint has a value.
     """
 
     stream: bool = False
@@ -105,9 +109,9 @@ class GenerationOptions:
     sampling_defaults: SamplingDefaults = SamplingDefaults()
 
     def sampler(self, neutral: bool = False) -> str | None:
-        """Name of the first sampler option that changes the distribution; None without one.
+        """Name of the first sampling option in the request that changes the distribution; None if there is none.
 
-        neutral: options that are set to their neutral value count as well.
+        neutral: also count options that are set to a neutral value.
         """
         for name, values in SAMPLER_NEUTRAL.items():
             value = getattr(self, name)
@@ -117,7 +121,7 @@ class GenerationOptions:
 
     @property
     def candidates(self) -> int:
-        """Sequences to generate per prompt."""
+        """Number of sequences to generate per prompt."""
         return self.best_of or self.n
 
     @property
@@ -127,8 +131,9 @@ class GenerationOptions:
 
 
 def check_combinations(options: GenerationOptions, num_beams: int) -> None:
-    """Raise InvalidRequest for options that exclude each other. num_beams: number of beams, with the checkpoint's
-    default applied.
+    """Raise InvalidRequest for options that exclude each other.
+
+    num_beams: number of beams, after the checkpoint's default was applied.
     """
     beams = num_beams > 1
     if options.num_return_sequences > num_beams:
@@ -187,7 +192,7 @@ def _check_sampling(options: GenerationOptions, num_beams: int) -> None:
 
 
 def _check_sequences(options: GenerationOptions) -> None:
-    """Raise InvalidRequest for an option that ends or shapes an answer in another way than `allowed_sequences`."""
+    """Raise InvalidRequest if `allowed_sequences` is combined with another option that ends or restricts the answer."""
     others: Mapping[str, object] = {
         "response_format": options.text_format,
         "stop": options.stop,

@@ -1,7 +1,7 @@
 """Resolve generation options and checkpoint defaults into the `GenerationParams` that the engine receives.
 
-Precedence of every option: the request, then the checkpoint, then the dialect (sampling options only), then the table
-of docs/decoding.md.
+The value of every option comes from the first source that has one: the request, the checkpoint, the dialect (sampling
+options only), the table in docs/decoding.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from server.text.tokens.tokenizer import Tokenizer
 
 DEFAULT_NEW_TOKENS = 256
 LEAST_TOP_P = 1e-9
-"""Used for `top_p` 0. It keeps the most likely token, which has at least 1 divided by the size of the vocabulary."""
+"""Replaces `top_p` 0. It keeps only the likeliest token, whose probability is at least 1 / vocabulary size."""
 
 Value = TypeVar("Value")
 
@@ -38,9 +38,9 @@ Value = TypeVar("Value")
 class ResolvedOptions:
     """Options with all defaults applied.
 
-    params: shared by all sequences of the request.
-    max_new_tokens: the limit as requested or by default; the context may lower it.
-    seed: seed of the first sequence of each prompt.
+    params: parameters for all sequences of the request.
+    max_new_tokens: the limit from the request or its default. The context may lower it.
+    seed: seed of each prompt's first sequence.
     """
 
     params: GenerationParams
@@ -60,13 +60,13 @@ def resolve(
     sections: Sequence[AnswerSection] = (),
     sequences: SequenceTrie | None = None,
 ) -> ResolvedOptions:
-    """Parameters of all sequences of a request.
+    """Check the options, and compute the parameters of all sequences of a request.
 
     language_prompt: the checkpoint's prompt for the target language.
-    min_beams: beams that the requested alternatives need, if the request does not set `num_beams`.
-    sections: sections of the answer, if a grammar describes any of them.
+    min_beams: minimum number of beams for the requested alternatives, if the request does not set `num_beams`.
+    sections: sections of the answer; empty if no section has a grammar.
     sequences: the trie of `allowed_sequences`, or None.
-    Raises InvalidRequest that names the option, for a contradiction or an id outside the vocabulary.
+    Raises InvalidRequest, which names the option, for a contradiction or an id outside the vocabulary.
     """
     info, defaults = model.info, model.info.generation
     check_family(options, info)
@@ -117,10 +117,10 @@ def resolve(
 
 
 def _sampling(options: GenerationOptions, info: ModelInfo, beams: bool) -> dict[str, Any]:
-    """The fields of `GenerationParams` for sampling; empty if tokens are not drawn at random.
+    """The fields of `GenerationParams` for sampling; empty if tokens are not sampled.
 
-    Each field comes from the request, else from the checkpoint, else from the defaults of the dialect. The defaults of
-    the dialect apply to decoders only.
+    Each value comes from the request, otherwise from the checkpoint, otherwise from the dialect's defaults, which apply
+    to decoder-only models.
 
     beams: whether beam search is used.
     """
@@ -138,7 +138,10 @@ def _sampling(options: GenerationOptions, info: ModelInfo, beams: bool) -> dict[
 
 
 def num_beams_of(options: GenerationOptions, info: ModelInfo, min_beams: int = 1) -> int:
-    """Number of beams of a request; 1 for greedy search and for sampling. min_beams: as for `resolve`."""
+    """Number of beams of a request; 1 for greedy search and for sampling.
+
+    min_beams: minimum number of beams for the requested alternatives, if the request does not set `num_beams`.
+    """
     checkpoint_beams = 1 if _asks_to_sample(options) else _first(info.generation.num_beams, default=1)
     return _first(options.num_beams, default=max(checkpoint_beams, min_beams))
 
@@ -148,11 +151,10 @@ def _asks_to_sample(options: GenerationOptions) -> bool:
 
 
 def with_beam_answers(options: GenerationOptions, info: ModelInfo) -> GenerationOptions:
-    """For beam search, move the number of answers (`n`, `best_of`) to `num_return_sequences`.
+    """For beam search, convert the number of answers (`n`, `best_of`) to `num_return_sequences`.
 
-    Options without beam search, or without `n` and `best_of`, are returned unchanged.
-    `n` answers are the best of `best_of` hypotheses of one search. Without `num_beams`, the search gets at least that
-    many beams.
+    The `n` answers are the best hypotheses of one search, which has at least `best_of` beams unless the request sets
+    `num_beams`. Options without beam search, or without `n` and `best_of`, are returned unchanged.
     Raises InvalidRequest for numbers that contradict each other.
     """
     if num_beams_of(options, info) == 1 or (options.n == 1 and options.best_of is None):
@@ -178,13 +180,13 @@ def with_beam_answers(options: GenerationOptions, info: ModelInfo) -> Generation
 
 
 def max_tokens_of(options: GenerationOptions, info: ModelInfo) -> int:
-    """Maximum number of new tokens of one answer, before the context and the prompt limit them."""
+    """Maximum number of new tokens of one answer. The prompt and the context may limit them further."""
     default = info.context_tokens if options.fill_context else DEFAULT_NEW_TOKENS
     return _first(options.max_new_tokens, info.generation.max_new_tokens, default=default)
 
 
 def check_family(options: GenerationOptions, info: ModelInfo) -> None:
-    """Raise InvalidRequest for options that the model's family does not have."""
+    """Raise InvalidRequest for an option that needs the other kind of model: decoder-only, or encoder-decoder."""
     if info.is_encoder_decoder:
         for name in ("prompt_logprobs", "echo"):
             if getattr(options, name):
@@ -199,13 +201,13 @@ def check_family(options: GenerationOptions, info: ModelInfo) -> None:
 
 
 def _logit_bias(options: GenerationOptions, info: ModelInfo) -> dict[int, float]:
-    """Biases by token id. Biases of zero have no effect and are left out."""
+    """Token id to bias, without biases of zero. Raises InvalidRequest for an id outside the vocabulary."""
     check_ids(list(options.logit_bias), info, "logit_bias")
     return {token: bias for token, bias in options.logit_bias.items() if bias}
 
 
 def _bad_words(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """Token ids of each word, at the start of a text and after a space. Most vocabularies spell the two differently."""
+    """Token ids of each word, at the start of a text and after a space, which most vocabularies encode differently."""
     if not words:
         return []
     spellings = [spelling for word in words for spelling in (word, " " + word.lstrip())]
@@ -226,9 +228,9 @@ def _forced_bos(options: GenerationOptions, model: ServedModel, language_prompt:
 
 
 def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
-    """Raise InvalidRequest if the request's minimum exceeds `max_new_tokens`.
+    """Raise InvalidRequest if `min_new_tokens` of the request exceeds `max_new_tokens`.
 
-    A minimum of the checkpoint is not checked: the engine applies it as far as `max_new_tokens` allows.
+    The checkpoint's minimum is not checked: the engine applies it as far as `max_new_tokens` allows.
     """
     if options.min_new_tokens is not None and options.min_new_tokens > max_new_tokens:
         raise InvalidRequest(
@@ -238,10 +240,10 @@ def _check_minimum(options: GenerationOptions, max_new_tokens: int) -> None:
 
 
 def _check_ends(model: ServedModel, params: GenerationParams, param: str) -> None:
-    """Raise InvalidRequest for two settings that cannot be combined with a grammar.
+    """Raise InvalidRequest for settings that cannot be combined with a grammar.
 
     These are beam search without an end token, and a forced first token that adds text.
-    param: the field that asks for the grammar.
+    param: the request's field that asks for the grammar, for errors.
     """
     if not params.sections:
         return

@@ -1,6 +1,6 @@
-"""A generating request after submission: engine events become text deltas, and finally a result.
+"""A request for generated text after its submission: engine events become text deltas, and finally a result.
 
-Streaming and waiting read the same run. `forward` passes deltas on in the call that receives the engine's message.
+Streamed and whole answers use the same run. `forward` passes deltas on in the call that receives the engine's message.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Run(Protocol[Delta, ResultOut]):
-    """A submitted request whose result can be read in parts."""
+    """A submitted request whose result can be read in parts (deltas) or whole."""
 
     @property
     def model_name(self) -> str:
@@ -33,38 +33,41 @@ class Run(Protocol[Delta, ResultOut]):
 
     @property
     def answer_size(self) -> int:
-        """Estimated number of numbers and strings in the result."""
+        """Estimated count of numbers and strings in the result."""
 
     async def begin(self) -> list[Delta]:
-        """Wait for the first deltas. Raises the request's error if a sequence fails before."""
+        """Wait for the first deltas, and return them; empty if the run ends without any.
+
+        Raises the request's error if a sequence fails before the first delta.
+        """
 
     async def forward(self, sink: Callable[[list[Delta]], bool]) -> bool:
-        """Pass deltas to `sink` as they arrive.
+        """Pass deltas to `sink` as they arrive, until it returns False or the run ends.
 
-        Returns True after `sink` has returned False, and False when the run has ended.
+        Returns True if `sink` has returned False (call again for further deltas), and False if the run has ended.
 
         Raises the request's error if a sequence fails, and ClientGone if the client disconnects.
         """
 
     async def complete(self) -> None:
-        """Wait until the run has ended."""
+        """Wait until the run has ended. Raises the errors of `forward`."""
 
     @property
     def timed_out(self) -> bool:
-        """Whether the deadline has ended a part of the result before it was complete."""
+        """Whether a part of the result is incomplete because the deadline has passed."""
 
     def result(self) -> ResultOut:
-        """The complete result. Call it when the run has ended."""
+        """The whole result. May be called only when the run has ended."""
 
 
 def check_complete(run: Run[Any, Any] | TextRun) -> None:
-    """Raise DeadlineExceeded for a run whose deadline has ended a part of its result."""
+    """Raise DeadlineExceeded if a part of the run's result is incomplete because the deadline has passed."""
     if run.timed_out:
         raise DeadlineExceeded("the deadline passed before the answer was complete")
 
 
 async def complete_result(run: Run[Any, ResultT]) -> ResultT:
-    """Wait for the whole result of a run. Raises the errors of `Run.forward` and of `check_complete`."""
+    """Wait for the whole result of a run. Raises the errors of `Run.forward`, and DeadlineExceeded if incomplete."""
     await run.complete()
     check_complete(run)
     await next_iteration()
@@ -76,7 +79,7 @@ class TokenUsage:
     """Token counts of a request.
 
     cached_tokens: prompt tokens found in the prefix cache.
-    reasoning_tokens: the completion tokens of the reasoning of chat answers. Known after the end only.
+    reasoning_tokens: completion tokens that belong to the reasoning of chat answers. Known only at the end.
     """
 
     prompt_tokens: int
@@ -99,9 +102,9 @@ class TokenUsage:
 
 @dataclass(frozen=True)
 class PhaseSeconds:
-    """Seconds of the slowest sequence in each phase; None if stop strings ended all sequences early.
+    """Seconds that the slowest sequence has spent in each phase; None if stop strings ended all sequences early.
 
-    total_seconds: since the arrival of the request.
+    total_seconds: seconds since the arrival of the request.
     """
 
     queue_seconds: float | None
@@ -110,7 +113,7 @@ class PhaseSeconds:
     total_seconds: float
 
     def then(self, later: PhaseSeconds) -> PhaseSeconds:
-        """Add the times of a later run of the same request. A time that either run lacks is None."""
+        """Add the times of a later run of the same request. A sum is None if one of the two times is None."""
 
         def both(one: float | None, other: float | None) -> float | None:
             return None if one is None or other is None else one + other
@@ -125,15 +128,17 @@ class PhaseSeconds:
 
 @dataclass
 class TextRun:
-    """The sequences of a call as texts: `texts[row][rank]`, one rank per hypothesis.
+    """The generated texts of a call's sequences. A row is the index of a sequence.
 
-    items: for each row the part of the answer that it belongs to. A failure ends this part alone, unless all have
-        failed. None: a failure of any row fails the request.
-    failures: errors of the parts that have failed.
+    texts: `texts[row][rank]`, one rank per hypothesis.
+    finished: the final events of all sequences that have ended.
+    prompt_logprobs: row to log-probabilities of its prompt from the second token on, if the request asked for them.
+    cached_tokens: row to the number of its prompt tokens that were found in the prefix cache.
+    items: for each row, the index of the part of the answer that it belongs to. A failed row ends only this part,
+        unless all parts fail. None: a failed row fails the request.
+    failures: index of each failed part to its error.
     logprob_memory: reserves the memory of log-probabilities; None for answers without any.
-    prompt_logprobs: log-probabilities of a row's prompt, from its second token on, if the request asked for them.
-    cached_tokens: prompt tokens of a row that the engine found in its prefix cache.
-    further_usage: tokens of a second attempt, and those of the answers that it replaced, besides the ones of `texts`.
+    further_usage: tokens that `texts` do not contain: those of second attempts, or of the answers that they replaced.
     """
 
     call: Call
@@ -178,7 +183,7 @@ class TextRun:
         return sum(len(text.token_ids) for row in self.texts for text in row)
 
     def cached_prompt_tokens(self, rows_per_prompt: int = 1) -> int:
-        """Cached tokens of all prompts. Each prompt counts once, with the count of its first row."""
+        """Number of cached tokens of all prompts. Only the first row of each prompt is counted."""
         return sum(self.cached_tokens.get(row, 0) for row in range(0, len(self.texts), rows_per_prompt))
 
     def timings(self) -> PhaseSeconds:
@@ -193,7 +198,7 @@ class TextRun:
         )
 
     def _deltas(self, events: Sequence[tuple[int, SequenceEvent]]) -> list[TextDelta]:
-        """Deltas of new events; several events of one answer become one delta."""
+        """Convert new events to deltas. Several events of the same answer become one delta."""
         if len(events) == 1:
             return self._handle(*events[0])
         merged: dict[int, TextDelta] = {}
@@ -230,13 +235,14 @@ class TextRun:
         return self._finish(row, event)
 
     def failure_of(self, row: int) -> RequestError | None:
-        """The error of the part of the answer that a row belongs to, or None."""
+        """The error of the part of the answer that a row belongs to, or None if it has not failed."""
         return self.failures.get(self.items[row]) if self.items is not None else None
 
     def _fail(self, row: int, error: RequestError) -> list[TextDelta]:
-        """End the part of the answer that a failed row belongs to. Raises the error if no other part is left.
+        """End the part of the answer that a failed row belongs to. Returns no deltas.
 
-        A restart of the worker and a request that is too large concern all parts.
+        Raises the error if no other part is left, or if it concerns all parts: a restart of the worker (NotReady) or
+        too little memory for the request (RequestTooLarge).
         """
         if self.items is None or isinstance(error, NotReady | RequestTooLarge):
             raise error
@@ -251,7 +257,7 @@ class TextRun:
 
     @cached_property
     def _rows_by_item(self) -> Mapping[int, list[int]]:
-        """The rows of each part of the answer. With thousands of parts, a search for each failure takes a second."""
+        """Index of each part of the answer to its rows, so that no failure needs a search through thousands of rows."""
         found: dict[int, list[int]] = {}
         for row, item in enumerate(self.items or ()):
             found.setdefault(item, []).append(row)
@@ -272,7 +278,10 @@ class TextRun:
         )
 
     def _reserved(self, deltas: list[TextDelta]) -> list[TextDelta]:
-        """Reserve memory for the log-probabilities of deltas. Raises the errors of `LogprobMemory.add`."""
+        """Reserve memory for the log-probabilities of deltas, and return the deltas.
+
+        Raises the errors of `LogprobMemory.add`.
+        """
         if self.logprob_memory is not None:
             found = [delta.logprobs for delta in deltas]
             self.logprob_memory.add(sum(logprobs.num_values for logprobs in found if isinstance(logprobs, Logprobs)))

@@ -1,6 +1,7 @@
-"""Compile a text format into the grammar that the engine follows, and check it before the request is accepted.
+"""Compile the format of an answer into a grammar that the engine follows, and check it before the request is accepted.
 
-Also sends the bytes of a model's tokens to the worker, which needs them for grammars and for beams with stop strings.
+Also sends the bytes of a model's tokens to the worker. It needs them for grammars, and for beam search with stop
+strings.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _PARAM = "response_format"
 
 @dataclass(frozen=True)
 class JsonFormat:
-    """JSON that matches a schema, members in the order of the schema.
+    """The answer is JSON that matches a schema. Members of objects have the order of the schema.
 
-    is_strict: a schema that cannot be enforced in full is refused. Otherwise the rest of it is enforced.
-    place: path of the schema in the request of the dialect.
+    is_strict: refuse a schema that cannot be enforced in full. Otherwise the part that can be enforced is used.
+    place: path of the schema in the client's request, for errors.
     """
 
     schema: Mapping[str, Any]
@@ -39,14 +40,14 @@ class JsonFormat:
 
 @dataclass(frozen=True)
 class RegexFormat:
-    """A text that a regular expression matches from beginning to end."""
+    """The answer is a text that matches a regular expression as a whole."""
 
     pattern: str
 
 
 @dataclass(frozen=True)
 class ChoiceFormat:
-    """An answer that equals one of the given texts."""
+    """The answer equals one of the given texts."""
 
     choices: Sequence[str]
 
@@ -57,12 +58,13 @@ TextFormat = JsonFormat | RegexFormat | ChoiceFormat
 async def prepare(
     runtime: Runtime, call: Call, model: ServedModel, text_format: TextFormat | None, *, continues: bool
 ) -> tuple[list[AnswerSection], TokenBytes | None]:
-    """Compile a format. Returns the answer's sections (one, with the grammar) and the bytes of the model's tokens.
+    """Compile a format, and send the model's token bytes to the worker if it does not have them yet.
 
-    Returns `([], None)` without a format.
-    Sends the token bytes to the worker if the worker does not have them yet.
-    continues: the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
-    Raises InvalidRequest with the library's reason.
+    Returns a list with the answer's only section, which has the grammar, and the token bytes. Without a format, returns
+    `([], None)`.
+
+    continues: whether the answer continues a text (a decoder's prompt, a forced prefix) instead of beginning one.
+    Raises InvalidRequest with the library's reason if the format cannot be used.
     """
     if text_format is None:
         return [], None
@@ -77,7 +79,7 @@ async def prepare(
 
 
 async def token_bytes_for_stops(runtime: Runtime, call: Call, model: ServedModel) -> TokenBytes:
-    """The bytes of the model's tokens, for beam search with stop strings. Sends them to the worker.
+    """Send the model's token bytes to the worker for beam search with stop strings, and return them.
 
     Raises InvalidRequest if a token's bytes depend on other tokens.
     """
@@ -87,9 +89,10 @@ async def token_bytes_for_stops(runtime: Runtime, call: Call, model: ServedModel
 
 
 async def send_token_bytes(runtime: Runtime, call: Call, model: ServedModel, problem: str, param: str) -> TokenBytes:
-    """The bytes of the model's tokens. Sends them to the worker if the worker does not have them yet.
+    """Send the model's token bytes to the worker if it does not have them yet, and return them.
 
-    Raises InvalidRequest with `problem` and a reason if a token's bytes depend on other tokens.
+    problem: beginning of the error message. param: the request's field that needs the token bytes.
+    Raises InvalidRequest if a token's bytes depend on other tokens.
     """
     try:
         token_bytes = await runtime.pools.grammar.run(lambda: model.tokenizer.token_bytes, call)
@@ -102,9 +105,10 @@ async def send_token_bytes(runtime: Runtime, call: Call, model: ServedModel, pro
 
 @dataclass(frozen=True)
 class TextGrammar:
-    """The grammar of a text, in llguidance's JSON form.
+    """The grammar of a text.
 
-    fallback: a grammar that is followed where the first one fails; empty for none.
+    source: the grammar in llguidance's JSON form.
+    fallback: a grammar that is followed if `source` fails; empty for none.
     """
 
     source: str
@@ -114,10 +118,10 @@ class TextGrammar:
 def text_grammar(
     text_format: TextFormat, compiler: GrammarCompiler, ignore: Callable[[Iterable[str]], None] = lambda names: None
 ) -> TextGrammar:
-    """The grammar of a format.
+    """Compile the grammar of a format.
 
-    ignore: receives the names of the keywords that are not enforced. A strict schema has none.
-    Raises InvalidRequest for a format that cannot be followed.
+    ignore: called with the names of the schema's keywords that are not enforced. A strict schema has none.
+    Raises InvalidRequest for a format that cannot be used.
     """
     if isinstance(text_format, JsonFormat):
         schema, budget = text_format.schema, CompileBudget()
@@ -138,16 +142,20 @@ def text_grammar(
 
 
 def answer_rule(opens_with_space: bool) -> str:
-    """The rule of an answer that is one text, after a space if the first token of a text begins with a space."""
+    """Lark rule for an answer that consists of the grammar `text`.
+
+    opens_with_space: whether a space comes first, because the first token of a text begins with one.
+    """
     return 'start: " " @text' if opens_with_space else "start: @text"
 
 
 def assemble(rules: str, sources: Mapping[str, str]) -> str:
-    """A complete grammar.
+    """Assemble a complete grammar, in llguidance's JSON form.
 
-    rules: in llguidance's Lark syntax; the answer is `start`, and `@name` is another grammar.
-    sources: the other grammars by name, in llguidance's JSON form.
-    `no_forcing` allows every token sequence that spells the text, not only the tokenizer's own segmentation.
+    Its option `no_forcing` allows every token sequence that spells the text, not only the tokenizer's segmentation.
+
+    rules: rules in llguidance's Lark syntax. `start` is the answer, and `@name` refers to another grammar.
+    sources: name to each of these other grammars, in llguidance's JSON form.
     """
     start = {"name": "start", "lark_grammar": f'%llguidance {{"no_forcing": true}}\n{rules}'}
     return json.dumps(

@@ -1,8 +1,8 @@
-"""Reserves memory for the log-probabilities of an answer as they arrive.
+"""Reserve memory for the log-probabilities of an answer while they arrive.
 
-Few answers are as long as they may be, so log-probabilities are not reserved for all tokens that a request allows. Each
-request gets a first block before its work begins, and further blocks while its answer grows. The memory of this process
-stays within the limit of admission: an answer that gets no further block ends with an error.
+Few answers reach their maximum length, so memory is not reserved for all tokens that a request allows. Each request
+reserves a first block before its work begins, and further blocks while its answer grows. An answer that gets no further
+block ends with an error, so the memory of this process stays within the limit of admission.
 See docs/decisions/0112-log-probabilities-as-they-come.md.
 """
 
@@ -14,13 +14,13 @@ from server.operations.cost import LOG_PROBABILITIES, SCORED_TOKEN_BYTES
 from server.operations.generating.generation_options import GenerationOptions
 
 BLOCK_VALUES = 256
-"""Log-probabilities that are reserved at once: 64 KiB. Hundreds of short answers still run at once."""
+"""Number of log-probabilities for which memory is reserved at once (64 KiB). Hundreds of short answers still fit."""
 
 
 class LogprobMemory:
-    """The memory of the log-probabilities of one request.
+    """The reserved memory for the log-probabilities of one request.
 
-    num_values: log-probabilities that have arrived, those of the likeliest tokens included.
+    num_values: number of log-probabilities that have arrived, including those of the likeliest tokens.
     """
 
     def __init__(self, admission: Admission, call: Call, options: GenerationOptions) -> None:
@@ -35,7 +35,7 @@ class LogprobMemory:
         self._reserve(BLOCK_VALUES)
 
     def add(self, count: int) -> None:
-        """Count new log-probabilities. Raises the errors of `Admission.extend` if there is no memory for them."""
+        """Count new log-probabilities, and reserve more memory if needed. Raises the errors of `Admission.extend`."""
         self.num_values += count
         lacking = self.num_values - self._reserved_values
         if lacking > 0:
@@ -47,5 +47,8 @@ class LogprobMemory:
 
 
 def logprob_memory(admission: Admission, call: Call, options: GenerationOptions) -> LogprobMemory | None:
-    """Memory for the log-probabilities that the options ask for. None if the engine reports none."""
+    """Reserve memory for the log-probabilities that the engine will report. Returns None if it will report none.
+
+    Raises the errors of `Admission.extend`.
+    """
     return LogprobMemory(admission, call, options) if options.logprobs or options.is_ranked else None

@@ -1,4 +1,4 @@
-"""Token ids of prompts, source texts and decoder starts, and the number of new tokens that the context leaves."""
+"""Compute token ids of prompts, source texts and decoder starts, and the number of new tokens that fit the context."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from server.text.tokens.tokenizer import Encoding
 from server.text.tokens.truncation import TruncationSide, truncate
 
 MAX_ATTENTION_NUMBERS = 1 << 22
-"""Maximum number of numbers in the attention matrices of one request. The worker sends them as 16 MiB of float32."""
+"""Maximum number of values in all attention matrices of one request: 16 MiB of float32."""
 
 
 def task_prompt(options: GenerationOptions, model: ServedModel, task: str | None = None) -> TranslationPrompt:
-    """The prompt that asks the checkpoint for the request's languages, or for a task; empty if the request names none.
+    """The prefix and tokens that ask the checkpoint for the request's languages or task; empty if it names neither.
 
-    task: name of a task in the checkpoint's `task_specific_params`.
+    task: name of a task in the checkpoint's `task_specific_params`. Used if the request names no language.
+    Raises InvalidRequest for languages that the model does not translate.
     """
     if options.source_lang is None and options.target_lang is None:
         settings = model.text.tasks.get(task or "")
@@ -45,7 +46,10 @@ async def encode_texts(
     options: GenerationOptions,
     param: str,
 ) -> list[list[int]]:
-    """Token ids of each text with the prefix and the language tokens, shortened to `options.truncate` tokens."""
+    """Tokenize texts with the prefix and language tokens of `language_prompt`, and return their token ids.
+
+    Each text is shortened to `options.truncate` tokens, if that is set. param: the request's field, for errors.
+    """
 
     def ids(encoding: Encoding) -> list[int]:
         encoding = with_language_tokens(encoding, language_prompt)
@@ -64,12 +68,15 @@ async def encode_texts(
 
 
 def truncation_side(model: ServedModel) -> TruncationSide:
-    """A source text loses its end; a decoder's prompt loses its beginning, because the answer continues its end."""
+    """The side on which a long prompt loses tokens: a source text its end, a decoder's prompt its beginning.
+
+    The end of a decoder's prompt is kept, because the answer continues it.
+    """
     return "right" if model.info.is_encoder_decoder else "left"
 
 
 def with_language_tokens(encoding: Encoding, language_prompt: TranslationPrompt) -> Encoding:
-    """Token ids of a source text with the language tokens of its translation around it."""
+    """Add language tokens before and after the tokens of a source text. The result has no offsets."""
     leading, trailing = language_prompt.leading_source_ids, language_prompt.trailing_source_ids or ()
     return Encoding(
         ids=[*leading, *encoding.ids, *trailing],
@@ -80,9 +87,10 @@ def with_language_tokens(encoding: Encoding, language_prompt: TranslationPrompt)
 
 
 def decoder_start(model: ServedModel, language_prompt: TranslationPrompt) -> list[int]:
-    """Start tokens of an encoder-decoder's decoder; empty for a decoder-only model.
+    """Start tokens of the decoder in an encoder-decoder model; empty for a decoder-only model.
 
-    Raises InvalidRequest if the start is a language token (mBART) and the request names no target language.
+    Raises InvalidRequest if the decoder must start with a language token (mBART) and the request names no target
+    language.
     """
     if not model.info.is_encoder_decoder:
         return []
@@ -95,18 +103,20 @@ def decoder_start(model: ServedModel, language_prompt: TranslationPrompt) -> lis
 
 
 def decoder_prefix(options: GenerationOptions, model: ServedModel) -> list[int]:
-    """Token ids of the text with which the answer must begin; empty without one."""
+    """Token ids of the text with which the answer must begin; empty if the request has no `decoder_prefix`."""
     if not options.decoder_prefix:
         return []
     return model.tokenizer.encode([options.decoder_prefix], add_special_tokens=False, offsets=False)[0].ids
 
 
 def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int], param: str) -> int:
-    """Number of new tokens that the context has room for.
+    """Number of new tokens that fit the context.
 
-    prompt: token ids of the prompt or source text. start: token ids with which the decoder starts.
-    param: the field of the prompt, which errors name.
-    Raises InvalidRequest for an empty prompt, ContextLengthExceeded for one that leaves no room.
+    prompt: token ids of the prompt or source text.
+    start: token ids with which an encoder-decoder's decoder starts.
+    param: the request's field with the prompt, for errors.
+    Raises InvalidRequest for an empty prompt or an id outside the vocabulary, and ContextLengthExceeded if the prompt
+    is too long or leaves no room for a token.
     """
     if not prompt:
         raise InvalidRequest(f"`{param}` contains a text without any token", param)
@@ -130,11 +140,11 @@ def max_new_tokens(info: ModelInfo, prompt: Sequence[int], start: Sequence[int],
 
 
 def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int, param: str) -> int:
-    """New tokens for which an empty KV pool has room.
+    """Number of new tokens per sequence for which an empty KV pool has room.
 
-    prompt: tokens before them in the decoder. param: the field of the prompt, which errors name.
-    Raises ContextLengthExceeded for a prompt that leaves no room, so that programs shorten their conversation, and
-    RequestTooLarge for more beams than the pool has blocks, because no prompt is short enough for them.
+    prompt: token ids before the new tokens in the decoder. param: the request's field with the prompt, for errors.
+    Raises ContextLengthExceeded for a prompt that leaves no room, so that clients shorten their conversation, and
+    RequestTooLarge for more beams than the pool has blocks, which no shorter prompt can help.
     """
     if info.block_size and num_beams > info.kv_blocks["self"]:
         raise RequestTooLarge(
@@ -155,15 +165,15 @@ def tokens_left_in_pool(info: ModelInfo, prompt: Sequence[int], num_beams: int, 
 
 
 def attention_numbers(message: Generate) -> int:
-    """Upper bound of the numbers in the attention matrices of all answers together."""
+    """Upper bound of the number of values in all attention matrices of a request."""
     each = [len(message.prompts[row.prompt]) * row.max_new_tokens for row in message.rows if row.attention]
     return sum(each) * message.params.num_return_sequences
 
 
 def check_attention_size(message: Generate, reason: str = "") -> None:
-    """Raise InvalidRequest if the attention matrices of all answers together may be too large to send.
+    """Raise InvalidRequest if the attention matrices of a request may have more than `MAX_ATTENTION_NUMBERS` values.
 
-    reason: purpose of the matrices, if they are not for the option `return_attention`.
+    reason: purpose of the matrices, for the error; empty if they are for the option `return_attention`.
     """
     numbers = attention_numbers(message)
     if message.params.attention and numbers > MAX_ATTENTION_NUMBERS:

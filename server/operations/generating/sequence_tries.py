@@ -1,4 +1,4 @@
-"""Build the trie of `allowed_sequences`: the token sequences of which an answer must be one.
+"""Build the trie for `allowed_sequences`, the token sequences one of which the answer must be.
 
 The arrays of a million sequences are built level by level, without a Python object per sequence or node.
 """
@@ -22,12 +22,12 @@ _TOKEN_BITS = 32
 
 
 def build_trie(sequences: Sequence[Sequence[int]]) -> SequenceTrie:
-    """The trie of sequences, which may repeat. Each has a token at least."""
+    """Build the trie of token sequences. Sequences may repeat, and must not be empty."""
     lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     flat = np.fromiter(chain.from_iterable(sequences), np.int32, int(lengths.sum()))
     starts = lengths.cumsum() - lengths
     places = np.zeros(len(lengths), dtype=np.int64)
-    """Node of each sequence's first `depth` tokens, counted from the first node of that level."""
+    """For each sequence, the node of its first `depth` tokens, as an index among the nodes at this depth."""
     tokens, counts, ends = [np.array([-1], dtype=np.int32)], [], []
     alive, depth = np.arange(len(lengths)), 0
     while len(alive):
@@ -47,16 +47,17 @@ def build_trie(sequences: Sequence[Sequence[int]]) -> SequenceTrie:
 
 
 def sequence_characters(options: GenerationOptions) -> int:
-    """Characters of the allowed texts, and one for each token id: the work of reading them."""
+    """Number of characters of all allowed texts, plus 1 for each token id, as a measure of the work to read them."""
     return sum(map(len, options.allowed_sequences))
 
 
 async def allowed_trie(
     runtime: Runtime, call: Call, model: ServedModel, options: GenerationOptions
 ) -> SequenceTrie | None:
-    """The trie of `allowed_sequences`, or None without them.
+    """The trie of the option `allowed_sequences`, or None if it is not set.
 
-    Raises InvalidRequest for a model without an end token, and for an item without a token or with a wrong one.
+    Raises InvalidRequest for a model without an end token, and for a sequence that is empty, has an id outside the
+    vocabulary, or contains an end token.
     """
     if not options.allowed_sequences:
         return None
@@ -66,7 +67,7 @@ async def allowed_trie(
 
 
 def _trie_of(items: Sequence[str | Sequence[int]], model: ServedModel) -> SequenceTrie:
-    """Build the trie of `allowed_sequences`. Each text is tokenized by itself, without special tokens around it."""
+    """Tokenize the texts among the items, without special tokens, and build the trie. Raises InvalidRequest."""
     texts = [item for item in items if isinstance(item, str)]
     encoded = iter(model.tokenizer.encode(texts, add_special_tokens=False, offsets=False)) if texts else iter(())
     sequences = [next(encoded).ids if isinstance(item, str) else item for item in items]

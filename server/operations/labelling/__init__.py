@@ -1,1 +1,1 @@
-"""Labels of texts and of parts of texts: classes, entities, answer spans, masked words."""
+"""Operations that label texts or parts of texts: classes, entities, answer spans, words for a mask."""

@@ -1,4 +1,4 @@
-"""Scores of a checkpoint's classes for texts and pairs of texts."""
+"""Classify texts and pairs of texts: the scores of a checkpoint's classes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ ScoreFunction = Literal["softmax", "sigmoid", "none"]
 
 @dataclass(frozen=True)
 class ClassifySpec:
-    """Ask for the scores of all classes.
+    """Request for the scores of all classes.
 
-    inputs: texts as (text,), pairs as (first, second).
-    function: how logits become scores; None for the function that fits the checkpoint.
-    raw_scores: return logits.
-    top_k: return only this many classes, by descending score.
+    inputs: texts as (text,), pairs of texts as (first, second).
+    function: converts logits to scores; None for the function that fits the checkpoint.
+    raw_scores: return logits instead of scores.
+    top_k: number of classes to return, by descending score; None for all.
+    truncation: side on which a long text loses tokens, or None to refuse it.
     """
 
     inputs: Sequence[tuple[str, ...]]
@@ -39,7 +40,7 @@ class ClassifySpec:
     truncation: TruncationSide | None = "right"
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         tokens = sum(min(most_tokens(model.tokenizer, *texts), model.max_input_tokens) for texts in self.inputs)
         numbers = len(self.inputs) * len(model.info.labels)
         return Cost(sum(map(characters_of, self.inputs)), tokens, len(self.inputs), answer_numbers=numbers)
@@ -54,7 +55,10 @@ class LabelScore:
 
 
 async def classify(runtime: Runtime, call: Call, spec: ClassifySpec) -> list[list[LabelScore]]:
-    """The classes of each input, by descending score."""
+    """Classify each input. Returns its classes with scores, by descending score.
+
+    Raises InvalidRequest if `raw_scores` is combined with a function, and the errors of `text_items`.
+    """
     model = runtime.candidates(spec.model, "classify")[0]
     if spec.raw_scores and spec.function not in (None, "none"):
         raise InvalidRequest("`raw_scores` cannot be combined with `function_to_apply`", "raw_scores")
@@ -67,13 +71,13 @@ async def classify(runtime: Runtime, call: Call, spec: ClassifySpec) -> list[lis
 
 
 def by_falling_score(scores: Numbers, labels: Sequence[str]) -> list[LabelScore]:
-    """Labels with their scores, best first; equal ones keep their order."""
+    """Pair labels with their scores, best first. Labels with equal scores keep their order. scores: [labels]."""
     order = np.argsort(-scores, kind="stable").tolist()
     return [LabelScore(labels[index], float(scores[index])) for index in order]
 
 
 async def _items(runtime: Runtime, call: Call, model: ServedModel, spec: ClassifySpec) -> InputItems:
-    """One item per input, in order. Texts and pairs are tokenized in separate calls, as the tokenizer requires."""
+    """One engine item per input, in order. The tokenizer needs separate calls for texts and for pairs."""
     places = {count: [i for i, texts in enumerate(spec.inputs) if len(texts) == count] for count in (1, 2)}
     singles = [spec.inputs[i][0] for i in places[1]]
     firsts, seconds = ([spec.inputs[i][side] for i in places[2]] for side in (0, 1))
@@ -87,7 +91,7 @@ async def _items(runtime: Runtime, call: Call, model: ServedModel, spec: Classif
 
 
 def _default_function(info: ModelInfo) -> ScoreFunction:
-    """The function that fits the checkpoint's type of problem."""
+    """The score function for the checkpoint's problem type: none (regression), sigmoid (multi-label), or softmax."""
     if info.problem_type == "regression":
         return "none"
     if info.problem_type == "multi_label_classification" or len(info.labels) == 1:
@@ -102,6 +106,6 @@ def _apply(function: ScoreFunction, logits: Numbers) -> Numbers:
 
 
 def softmax(logits: Numbers) -> Numbers:
-    """Softmax over the second dimension: [n, classes] to [n, classes]."""
+    """Softmax over the classes. logits: [n, classes]. Returns [n, classes], float32."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), dtype=np.float32)

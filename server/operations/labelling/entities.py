@@ -1,9 +1,9 @@
-"""Entities (names and their places in a text) from class scores of each token.
+"""Find entities (names and their positions in a text) from the class scores of each token.
 
 The rules are those of transformers' token classification pipeline, including its aggregation strategies. Labels may
 mark the first token of an entity (`B-PER`) and the following ones (`I-PER`). Source: Ramshaw and Marcus 1995,
 arXiv:cmp-lg/9505040. Some models also mark the last token of an entity (`E-PER`), and an entity of a single token
-(`S-PER`). The pipeline splits the entities of these models; here they stay whole. Source: Ratinov and Roth 2009,
+(`S-PER`). The pipeline of transformers splits such entities; here they stay whole. Source: Ratinov and Roth 2009,
 ACL W09-1119, section 3.
 """
 
@@ -25,12 +25,13 @@ OUTSIDE = "O"
 
 
 class ScoredTextToken(Struct, frozen=True, gc=False):
-    """A token of the text.
+    """A token of the text with its scores.
 
-    scores: [labels], adding up to 1.
+    word: the token as text.
+    scores: probability of each label, [labels].
     start, end: range of the token in the text, in characters; `end` is exclusive.
     index: index among the tokens of the text.
-    continues_word: the token continues the word of the token before it.
+    continues_word: whether the token belongs to the same word as the token before it.
     """
 
     word: str
@@ -59,7 +60,10 @@ class NamedEntity(Struct, frozen=True, gc=False):
 def text_tokens(
     text: str, encoding: Encoding, window: TokenWindow, logits: Numbers, tokenizer: Tokenizer
 ) -> list[ScoredTextToken]:
-    """The text tokens of one window. logits: [tokens of the window, labels]."""
+    """The tokens of one window with their scores, without special tokens.
+
+    window: indices of its tokens in the encoding. logits: [tokens of the window, labels].
+    """
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     scores = powers / powers.sum(axis=1, keepdims=True)
     found = []
@@ -85,7 +89,7 @@ def entities(
     tokenizer: Tokenizer,
     ignored_labels: Collection[str] = (OUTSIDE,),
 ) -> list[NamedEntity]:
-    """The entities of one window, in the order of the text, without those of ignored labels.
+    """Find the entities of one window, in the order of the text. Entities of ignored labels are left out.
 
     aggregation: `none` returns single tokens; `simple` joins neighbours with the same label. The other values first
         choose one label per word and then join words: the label of its `first` token, the label with the best `average`
@@ -102,7 +106,7 @@ def entities(
 
 
 def without_overlaps(found: Sequence[NamedEntity]) -> list[NamedEntity]:
-    """Remove overlapping entities. The longer of two is kept, or of equal lengths the one with the higher score."""
+    """Remove overlapping entities. Of two, the longer one is kept; if they have the same length, the higher score."""
     kept: list[NamedEntity] = []
     for entity in sorted(found, key=lambda candidate: candidate.start):
         if not kept or not kept[-1].start <= entity.start < kept[-1].end:
@@ -148,9 +152,9 @@ def _marks_ends(labels: Collection[str]) -> bool:
 
 
 def _groups(tokens: Sequence[NamedEntity], marks_ends: bool) -> list[list[NamedEntity]]:
-    """Neighbours of the same label; a `B-` label starts a new group.
+    """Group neighbouring tokens of the same class. A `B-` label starts a new group.
 
-    marks_ends: see `_marks_ends`. An `S-` label starts a new group then, and an `E-` label or `S-` label ends it.
+    marks_ends: whether an `S-` label also starts a new group, and an `E-` or `S-` label ends its group.
     """
     groups: list[list[NamedEntity]] = []
     for token in tokens:

@@ -1,7 +1,7 @@
-"""Words for a mask in a text, with a masked language model.
+"""Find words for a mask in a text, with a masked language model.
 
-Source: Devlin et al. 2019, arXiv:1810.04805. A score is the word's probability over the whole vocabulary, even if the
-request names targets.
+A score is the word's probability over the whole vocabulary, even if the request restricts the words to targets.
+Source: Devlin et al. 2019, arXiv:1810.04805.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from server.text.tokens.tokenizer import Tokenizer
 
 DEFAULT_TOP_K = 5
 MAX_ANSWERS = 1 << 14
-"""Words in one answer, over all texts. Each one is decoded with its whole text."""
+"""Maximum number of words in one answer, over all texts. Each word costs decoding its whole text."""
 
 
 @dataclass(frozen=True)
 class FillMaskSpec:
-    """Ask for words in place of the mask of each text.
+    """Request for words in place of the mask in each text.
 
-    top_k: words per text. targets: consider only these words, each of them one token of the vocabulary.
+    top_k: number of words per text.
+    targets: consider only these words. Each must be one token of the vocabulary. Empty for all words.
     """
 
     inputs: Sequence[str]
@@ -41,7 +42,7 @@ class FillMaskSpec:
     targets: Sequence[str] = ()
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. Each answer repeats its text."""
+        """Upper bounds of the request's work, for admission. Each word of the answer repeats its text."""
         characters = characters_of(self.inputs) * (1 + self.top_k) + characters_of(self.targets)
         tokens = sum(min(most_tokens(model.tokenizer, text), model.max_input_tokens) for text in self.inputs)
         words = len(self.inputs) * self.top_k
@@ -49,7 +50,7 @@ class FillMaskSpec:
 
 
 class FilledMask(Struct, frozen=True, gc=False):
-    """A word for the mask. sequence: the text with the word in place of the mask."""
+    """A word for the mask. score: its probability. sequence: the text with the word in place of the mask."""
 
     score: float
     token_id: int
@@ -58,9 +59,10 @@ class FilledMask(Struct, frozen=True, gc=False):
 
 
 async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[list[FilledMask]]:
-    """The words for the mask of each text, by descending probability.
+    """Find words for the mask in each text, by descending probability.
 
-    Raises RequestTooLarge for more than `MAX_ANSWERS` words.
+    Raises RequestTooLarge for more than `MAX_ANSWERS` words, and InvalidRequest for a text without exactly one mask,
+    or for a target that is not one token.
     """
     model = runtime.candidates(spec.model, "fill_mask")[0]
     words = len(spec.inputs) * (min(spec.top_k, len(spec.targets)) if spec.targets else spec.top_k)
@@ -85,7 +87,10 @@ async def fill_mask(runtime: Runtime, call: Call, spec: FillMaskSpec) -> list[li
 
 
 async def _items(runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str]) -> list[EncodeItem]:
-    """One item per text, with the index of its mask. Texts are never truncated, because the mask could be lost."""
+    """One engine item per text, with the index of its mask. Texts are never truncated, because the mask could be lost.
+
+    Raises InvalidRequest for a text without exactly one mask, and ContextLengthExceeded for a long text.
+    """
     mask = model.tokenizer.special.mask
     if mask is None:
         raise InvalidRequest(f"the tokenizer of `{model.name}` has no mask token", "model")
@@ -100,7 +105,7 @@ async def _items(runtime: Runtime, call: Call, model: ServedModel, texts: Sequen
 
 
 def _target_ids(model: ServedModel, words: Sequence[str]) -> list[int]:
-    """The token id of each word, without duplicates. Raises InvalidRequest for a word that is not one token."""
+    """The token ids of words, without duplicates. Raises InvalidRequest for a word that is not one token."""
     ids = []
     for place, word in enumerate(words):
         found = model.tokenizer.token_to_id(word)
@@ -117,7 +122,7 @@ def _target_ids(model: ServedModel, words: Sequence[str]) -> list[int]:
 def _filled(
     tokenizer: Tokenizer, word: Callable[[tuple[int]], str], item: EncodeItem, encoded: Encoded
 ) -> list[FilledMask]:
-    """The words for the mask of one text. word: function that returns the text of a token."""
+    """Convert the engine's answer for one text to words. word: returns the text of a token."""
     scores = np.frombuffer(encoded.values, dtype="<f4").tolist()
     filled = []
     for score, token in zip(scores, encoded.token_ids, strict=True):

@@ -1,4 +1,4 @@
-"""Words of a text and labels as a model reads them together (GLiNER, GLiNER2)."""
+"""Tokenize the words of a text and the labels around them, in the form that GLiNER and GLiNER2 models read."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _SCHEMA_WORD = re.compile(
     r"|\w+(?:[-_]\w+)*|\S",
     re.IGNORECASE,
 )
-"""Words as in the published code of GLiNER (https://github.com/urchade/GLiNER) and of GLiNER2."""
+"""These two patterns divide a text into words, as the published code of GLiNER and of GLiNER2 does. Source:
+https://github.com/urchade/GLiNER."""
 _ENDS = (".", "!", "?")
 _GROWING = ("\u0130", "\u023a", "\u023e")
-"""The characters that have more bytes in lower case; the first one (İ) has two characters there."""
+"""All characters that have more bytes in lower case. The first one (İ) becomes two characters."""
 _SAMPLE = "a"
 """Sample text. Its encoding shows which special tokens the tokenizer adds."""
 
 
 @dataclass(frozen=True)
 class TextWords:
-    """The words of a text. places: (start, end) of each word in characters. ids: at least one token id of each word."""
+    """The words of a text. places: (start, end) of each word, in characters. ids: token ids of each word."""
 
     places: list[tuple[int, int]]
     ids: list[list[int]]
@@ -40,7 +41,10 @@ class TextWords:
 
 @dataclass(frozen=True)
 class LabelFrame:
-    """The tokens that surround the words in each window. label_indices: index of the marker token before each label."""
+    """The tokens before and after the words of a text in each window.
+
+    label_indices: for each label, the index in `before` of the marker token that precedes it.
+    """
 
     before: list[int]
     after: list[int]
@@ -48,25 +52,25 @@ class LabelFrame:
 
 
 def frame_characters(about: LabelledSpansInfo) -> int:
-    """Characters that are tokenized for a frame besides the labels and the name of a task."""
+    """Number of characters that are tokenized for a frame, without its labels and the name of its task."""
     return len("".join((*about.opening, *about.closing))) + len(_SAMPLE)
 
 
 def frame_bound(model: ServedModel, about: LabelledSpansInfo, labels: Sequence[str], task: str = "") -> int:
-    """Upper bound of the tokens of a frame. task: name of a classification."""
+    """Upper bound of the number of tokens in a frame. task: name of a classification; empty for entities."""
     texts = (*labels, *about.opening, *about.closing, task)
     return sum(map(model.tokenizer.token_bound, texts)) + (len(labels) + 1) * MAX_ADDED_TOKENS
 
 
 def words_characters(about: LabelledSpansInfo, texts: Sequence[str]) -> int:
-    """Upper bound of the characters that are tokenized for the words of texts."""
+    """Upper bound of the number of characters that are tokenized for the words of texts."""
     if about.schema is None:
         return characters_of(texts)
     return characters_of(texts) + len(texts) + sum(text.count(_GROWING[0]) for text in texts)
 
 
 def words_bound(model: ServedModel, about: LabelledSpansInfo, text: str) -> int:
-    """Upper bound of the tokens of a text's words."""
+    """Upper bound of the number of tokens of all words in a text."""
     bound = model.tokenizer.token_bound
     if about.schema is None:
         return bound(text)
@@ -83,9 +87,10 @@ async def label_frame(
     *,
     task: str | None = None,
 ) -> LabelFrame:
-    """The tokens before and after the words of a text.
+    """Tokenize the labels and all other tokens around the words of a text.
 
-    task: name of a classification; None for entities. Raises InvalidRequest.
+    task: name of a classification; None for entities.
+    Raises InvalidRequest if a label contains the marker token, or if the tokenizer does not have this token.
     """
     tokenizer, field = model.tokenizer, "labels" if task is None else "candidate_labels"
     marker = about.label_token if task is None else about.class_token
@@ -112,14 +117,17 @@ async def label_frame(
 
 
 async def _around(runtime: Runtime, call: Call, model: ServedModel, field: str) -> tuple[list[int], list[int]]:
-    """The special tokens that begin and end a text."""
+    """Ids of the special tokens that the tokenizer adds before and after a text."""
     (sample,) = await runtime.encode(model.tokenizer, [_SAMPLE], param=field, call=call)
     text = [index for index, special in enumerate(sample.special) if not special] or [0]
     return sample.ids[: text[0]], sample.ids[text[-1] + 1 :]
 
 
 async def text_words(runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str]) -> list[TextWords]:
-    """The words of each text. Each different word is tokenized once."""
+    """Divide texts into words, and tokenize each different word once. Words without a token are left out.
+
+    Raises the errors of `Runtime.encode_with`.
+    """
     about = model.info.labelled_spans
     assert about is not None
     lower = about.schema is not None
@@ -144,7 +152,10 @@ async def text_words(runtime: Runtime, call: Call, model: ServedModel, texts: Se
 
 
 def _split_sentence(text: str) -> list[tuple[int, int]]:
-    """The words of a text for GLiNER2, which reads a text that ends without a mark as if it ended with a full stop."""
+    """(start, end) of each word in a text for GLiNER2. A full stop is added to a text that does not end with a mark.
+
+    The added full stop has equal start and end, because it is not in the text.
+    """
     places = _split(_SCHEMA_WORD, text if text.endswith(_ENDS) else f"{text}.") if text.strip() else []
     return [(min(start, len(text)), min(end, len(text))) for start, end in places]
 

@@ -1,6 +1,6 @@
-"""Entities whose labels the request names (GLiNER, GLiNER2): the labels are part of the text that the model reads.
+"""Find entities whose labels the request names, with GLiNER and GLiNER2 models, which read labels and text together.
 
-A text is split at words. A long one is read in windows of words that overlap. Source: Zaratiana et al. 2023,
+A text is split into words. A long text is read in overlapping windows of words. Source: Zaratiana et al. 2023,
 arXiv:2311.08526, and 2025, arXiv:2507.18546.
 """
 
@@ -36,17 +36,17 @@ DEFAULT_THRESHOLD = 0.5
 DEFAULT_OVERLAP_WORDS = 64
 _ENTITY_NUMBERS = 4
 _MOST_SHARED = 8
-"""Largest number of windows at the token limit that contain the same word."""
+"""Maximum number of windows that contain the same word, if windows are limited by tokens rather than words."""
 
 
 @dataclass(frozen=True)
 class LabelledEntitiesSpec:
-    """Ask for the entities of texts that have one of some labels.
+    """Request for the entities of texts that have one of the given labels.
 
     labels: names of the kinds of entities to find.
-    threshold: lowest probability of an entity.
-    overlap_words: words that a window of a long text has in common with the one before it; None for 64, or half of a
-        window.
+    threshold: minimum probability of an entity.
+    overlap_words: number of words by which neighbouring windows of a long text overlap; None for 64, or half of a
+        window if that is less.
     """
 
     inputs: Sequence[str]
@@ -56,7 +56,8 @@ class LabelledEntitiesSpec:
     overlap_words: int | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. A character is at most one word. The labels are in every window."""
+        """Upper bounds of the request's work, for admission. A text has at most one word per character, and the labels
+        are in every window."""
         about = model.info.labelled_spans
         assert about is not None
         prompt = frame_bound(model, about, self.labels)
@@ -72,7 +73,11 @@ class LabelledEntitiesSpec:
 
 
 async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntitiesSpec) -> list[list[NamedEntity]]:
-    """Find the spans that fit the labels of the request: for each text a list, in order and without overlaps."""
+    """Find the entities in each text that fit the labels of the request, in the order of the text.
+
+    Entities do not overlap; with GLiNER2, only entities of the same label do not. Raises InvalidRequest for a model
+    with fixed labels, ContextLengthExceeded for labels that are too long, and the errors of `Runtime.encode_with`.
+    """
     fitting = runtime.candidates(spec.model, "token_classify")
     model = next((candidate for candidate in fitting if candidate.info.labelled_spans is not None), fitting[0])
     about = model.info.labelled_spans
@@ -100,10 +105,11 @@ async def labelled_entities(runtime: Runtime, call: Call, spec: LabelledEntities
 def _windows(
     model: ServedModel, about: LabelledSpansInfo, frame: LabelFrame, words: TextWords, overlap_words: int | None
 ) -> list[tuple[int, int]]:
-    """(first word, end) of each window over a text.
+    """Divide the words of a text into windows: (first word, end) of each, as indices of words.
 
+    overlap_words: number of words by which windows overlap; None for the default.
     Raises InvalidRequest for an overlap that is not less than a window, and ContextLengthExceeded for labels that leave
-    no room.
+    no room for a word.
     """
     room = model.max_input_tokens - len(frame.before) - len(frame.after)
     longest = max(map(len, words.ids), default=1)
@@ -135,7 +141,7 @@ def _windows(
 
 
 def _item(model: ServedModel, frame: LabelFrame, words: TextWords, first: int, end: int) -> EncodeItem:
-    """The engine item of one window."""
+    """The engine item of one window. first, end: range of its words; `end` is exclusive."""
     parts = words.ids[first:end]
     starts = [*accumulate([len(frame.before), *map(len, parts)])]
     ids = [*frame.before, *(token for part in parts for token in part), *frame.after]
@@ -150,10 +156,10 @@ def _entities(
     exclusive: bool,
     windows: Sequence[tuple[int, Numbers]],
 ) -> list[NamedEntity]:
-    """The entities of a text.
+    """Collect the entities of a text from all its windows, the likeliest first, and sort them by position.
 
-    exclusive: whether entities of different labels share no word. windows: first word of each window, and its
-        entities: [n, 4].
+    exclusive: whether entities of different labels may not overlap either.
+    windows: index of the first word of each window, and its entities: [n, 4], as first word, last word, label, score.
     """
     scored = [
         (-float(score), int(first) + offset, int(last) + offset, int(label))
@@ -182,9 +188,10 @@ def _most_windows(about: LabelledSpansInfo, room: int, tokens: int, step_words: 
     """Upper bound of the number of windows for a text of `tokens` tokens.
 
     After a window that reaches the limit of words, the next window has `step_words` new words. Of two consecutive
-    windows that reach the limit of tokens, at least one has a quarter of new tokens, which are in no earlier window.
+    windows that reach the limit of tokens, at least one consists to a quarter of tokens that are in no earlier window.
 
-    room: tokens of a window for the words of the text. step_words: words from one window's start to the next.
+    room: number of tokens in a window for words of the text.
+    step_words: number of words from the start of one window to the start of the next.
     """
     if tokens <= min(room, about.max_words):
         return 1

@@ -1,4 +1,4 @@
-"""Answers to a question, as parts of a context. A long context is read in windows, each after the whole question."""
+"""Answer a question with parts of a context. A long context is read in windows, each with the whole question."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from server.text.tokens.truncation import text_runs
 from server.text.tokens.windows import TokenWindow, window_room, windows
 
 WINDOW_TOKENS = 384
-"""Longest window, question included. Models are trained with this length, and transformers uses it."""
+"""Maximum length of a window, including the question. Models are trained with this length, and transformers uses it."""
 STRIDE_TOKENS = 128
-"""Context tokens that a window has in common with the one before it, as in transformers."""
+"""Number of context tokens by which neighbouring windows overlap, as in transformers."""
 LEAST_ADVANCE = 1 / 16
-"""Share of a window by which the next one advances at least. Where a long question leaves room for hardly more than the
-stride, transformers advances by a few tokens, and the work would have no useful bound."""
+"""Each window starts at least this fraction of a window after the window before it. With a long question, transformers
+advances by only a few tokens, and the work would have no useful bound."""
 
 
 def _advance(width: int, limit: int) -> int:
-    """Context tokens by which a window advances. width: room for the context. limit: tokens of a window."""
+    """Number of context tokens from the start of one window to the start of the next.
+
+    width: number of tokens in a window for the context. limit: number of all tokens in a window.
+    """
     stride = min(STRIDE_TOKENS, limit // 2)
     return max(width - stride, int(limit * LEAST_ADVANCE), 1) if stride < width else width - width // 2
 
 
 def _least_advance(width: int, limit: int) -> int:
-    """The smallest result of `_advance` for the widths from `width` to `limit`."""
+    """The smallest result of `_advance` for all widths from `width` to `limit`."""
     return min(_advance(larger, limit) for larger in range(width, limit + 1))
 
 
 @dataclass(frozen=True)
 class QuestionAnswerSpec:
-    """Ask for the `top_k` likeliest answers to a question, of at most `max_answer_tokens` tokens."""
+    """Request for the `top_k` likeliest answers to a question, each of at most `max_answer_tokens` tokens."""
 
     question: str
     context: str
@@ -47,7 +50,7 @@ class QuestionAnswerSpec:
     max_answer_tokens: int = MAX_ANSWER_TOKENS
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. The question is repeated in every window."""
+        """Upper bounds of the request's work, for admission. The question is repeated in every window."""
         limit = min(model.max_input_tokens, WINDOW_TOKENS)
         bound = model.tokenizer.token_bound
         width = max(1, limit - bound(self.question) - MAX_ADDED_TOKENS)
@@ -60,7 +63,7 @@ class QuestionAnswerSpec:
 
 @dataclass(frozen=True)
 class ContextAnswer:
-    """An answer. start, end: characters of the context."""
+    """An answer to the question. start, end: its range in the context, in characters; `end` is exclusive."""
 
     answer: str
     score: float
@@ -70,10 +73,10 @@ class ContextAnswer:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Question and context.
+    """A tokenized question and context.
 
-    run: (start, end) of the context's tokens.
-    cut, items: the windows over the context, and the engine items for them.
+    run: (start, end) of the context's tokens in the encoding.
+    cut: the windows over the context. items: the engine items for the windows.
     """
 
     encoding: Encoding
@@ -83,7 +86,11 @@ class _Pair:
 
 
 async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec) -> list[ContextAnswer]:
-    """The likeliest answers, by descending score."""
+    """Find the likeliest answers, by descending score.
+
+    Raises InvalidRequest for a question or context without tokens, ContextLengthExceeded for a question that leaves no
+    room for the context, and the errors of `Runtime.encode_with`.
+    """
     model = runtime.candidates(spec.model, "question_answer")[0]
     runtime.admission.admit(call, model, spec.cost(model), "context")
     pair = await _pair(runtime, call, model, spec)
@@ -102,7 +109,7 @@ async def question_answer(runtime: Runtime, call: Call, spec: QuestionAnswerSpec
 async def _pair(runtime: Runtime, call: Call, model: ServedModel, spec: QuestionAnswerSpec) -> _Pair:
     """Tokenize question and context, and cut the context into windows.
 
-    Raises InvalidRequest if question or context has no token, or if the tokenizer puts nothing between them.
+    Raises InvalidRequest if the question or the context has no token, or if the tokenizer does not separate them.
     """
     (found,) = await runtime.encode_with(
         model.tokenizer,
@@ -125,7 +132,10 @@ async def _pair(runtime: Runtime, call: Call, model: ServedModel, spec: Question
 
 
 def _cut(encoding: Encoding, model: ServedModel) -> _Pair | None:
-    """The windows of a pair; None if its texts cannot be told apart. Raises ContextLengthExceeded."""
+    """Cut the context of a tokenized pair into windows. None if question and context cannot be told apart.
+
+    Raises ContextLengthExceeded if the question leaves no room for the context.
+    """
     run = _context_run(encoding)
     if run is None:
         return None
@@ -140,7 +150,10 @@ def _cut(encoding: Encoding, model: ServedModel) -> _Pair | None:
 
 
 def _context_run(encoding: Encoding) -> tuple[int, int] | None:
-    """(start, end) of the pair's second text, even if the tokenizer puts no separator before it (GPT-2)."""
+    """(start, end) of the tokens of a pair's second text, or None if it cannot be told apart from the first text.
+
+    Also works for tokenizers that put no separator between the texts (GPT-2).
+    """
     if encoding.sides:
         places = [index for index, side in enumerate(encoding.sides) if side == 1]
         return (places[0], places[-1] + 1) if places and 0 in encoding.sides else None

@@ -1,8 +1,8 @@
-"""Answer spans in a context, from a start logit and an end logit of each token.
+"""Find answer spans in a context, from a start logit and an end logit of each token.
 
-Source: Devlin et al. 2019, arXiv:1810.04805, section 4.2. Scores are those of transformers' question answering: the
-probability of the first token as a start times the probability of the last token as an end. Probabilities are over the
-tokens of the context and the classifier token, which takes the probability of having no answer.
+A score is the probability that the answer starts at its first token, times the probability that it ends at its last
+token, as in transformers. These are probabilities over the tokens of the context and the classifier token, which stands
+for no answer. Source: Devlin et al. 2019, arXiv:1810.04805, section 4.2.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from server.text.tokens.tokenizer import Encoding
 
 MAX_ANSWER_TOKENS = 15
 _KEPT_SPANS = 16
-"""Spans that are kept per requested answer before the worst ones are dropped."""
+"""Maximum number of spans that are kept for each requested answer, before the worst spans are dropped."""
 
 
 class AnswerSpan(Struct, frozen=True, gc=False):
-    """An answer. start, end: characters of the context."""
+    """An answer span. start, end: its range in the context, in characters; `end` is exclusive."""
 
     score: float
     start: int
@@ -38,12 +38,12 @@ def best_spans(
     top_k: int,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[AnswerSpan]:
-    """The likeliest answers over all windows, by descending score. Answers are whole words, each span once.
+    """Find the likeliest answers over all windows, by descending score. Answers are whole words, and no span repeats.
 
     run: (start, end) of the context's tokens in the encoding.
-    parts: indices of the tokens of each window, with its logits [tokens of the window, 2].
-    cls_id: id of the classifier token, if the tokenizer has one.
-    max_answer_tokens: longest answer.
+    parts: for each window, the indices of its tokens in the encoding, and its logits [tokens of the window, 2].
+    cls_id: id of the classifier token, or None if the tokenizer has none.
+    max_answer_tokens: maximum length of an answer.
     """
     words = _WordPlaces(encoding, run)
     best: dict[tuple[int, int], AnswerSpan] = {}
@@ -66,14 +66,17 @@ def _likeliest(spans: Iterable[AnswerSpan], count: int) -> list[AnswerSpan]:
 
 
 class _WordPlaces:
-    """Finds the characters of the words of a context, and keeps them. run: (start, end) of the context's tokens."""
+    """Finds the words that contain given tokens of a context, and caches the results.
+
+    encoding: tokens of the question and the context. run: (start, end) of the context's tokens in `encoding`.
+    """
 
     def __init__(self, encoding: Encoding, run: tuple[int, int]) -> None:
         self._encoding, self._run = encoding, run
         self._places: dict[int, tuple[int, int]] = {}
 
     def place(self, token: int) -> tuple[int, int]:
-        """(start, end), in characters, of the word that contains a token; of the token itself if it is in no word.
+        """(start, end), in characters, of the word that contains a token, or of the token itself if it is in no word.
 
         token: index of the token in the encoding.
         """
@@ -99,7 +102,10 @@ def _token_spans(
     cls_id: int | None,
     max_answer_tokens: int,
 ) -> Iterator[tuple[float, int, int]]:
-    """Possible answers as (score, first token, last token), by descending score. Tokens are indices in the encoding."""
+    """Yield the possible answers in one window as (score, first token, last token), by descending score.
+
+    Tokens are indices in the encoding. window: indices of its tokens. logits: [tokens of the window, 2].
+    """
     in_context = np.array([run[0] <= index < run[1] for index in window])
     counted = in_context | np.array([encoding.special[i] and encoding.ids[i] == cls_id for i in window])
     begins, ends = (_softmax(logits[:, side], counted)[in_context] for side in (0, 1))
@@ -112,7 +118,7 @@ def _token_spans(
 
 
 def _softmax(logits: Numbers, counted: NDArray[np.bool_]) -> Numbers:
-    """Softmax over the counted tokens; zero for the others."""
+    """Softmax over the tokens for which `counted` is True; zero for all other tokens."""
     masked = np.where(counted, logits, -np.inf)
     powers = np.exp(masked - masked.max())
     return np.asarray(powers / powers.sum(), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Named entities in texts, from class scores of each token. A long text is read in overlapping windows."""
+"""Find named entities in texts, from the class scores of each token. A long text is read in overlapping windows."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ DEFAULT_STRIDE_TOKENS = 64
 
 @dataclass(frozen=True)
 class TokenClassifySpec:
-    """Ask for the entities of texts.
+    """Request for the entities of texts.
 
-    aggregation: how token scores become entities; see `entities`.
+    aggregation: rule by which scores of tokens become entities, an argument of `entities`.
+    stride_tokens: number of text tokens by which neighbouring windows overlap; None for 64, or half of a window if that
+        is less.
     ignored_labels: labels whose entities are left out.
-    stride_tokens: number of text tokens that neighbouring windows share; None for 64, or half of a window if smaller.
     """
 
     inputs: Sequence[str]
@@ -45,7 +46,7 @@ class TokenClassifySpec:
     ignored_labels: Sequence[str] = (OUTSIDE,)
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         width = model.max_input_tokens - MAX_ADDED_TOKENS
         stride = default_stride(width) if self.stride_tokens is None else self.stride_tokens
         lengths = [most_tokens(model.tokenizer, text) for text in self.inputs]
@@ -56,7 +57,10 @@ class TokenClassifySpec:
 
 
 async def token_classify(runtime: Runtime, call: Call, spec: TokenClassifySpec) -> list[list[NamedEntity]]:
-    """The entities of each text, in the order of the text."""
+    """Find the entities of each text, in the order of the text.
+
+    Raises InvalidRequest for a model that needs labels in the request, or a stride that is not less than a window.
+    """
     fitting = runtime.candidates(spec.model, "token_classify")
     model = next((candidate for candidate in fitting if candidate.info.labelled_spans is None), fitting[0])
     if model.info.labelled_spans is not None:
@@ -98,7 +102,10 @@ def _entities(
 
 
 def _windows(model: ServedModel, encoding: Encoding, stride: int | None) -> list[TokenWindow]:
-    """Windows over the text. Raises InvalidRequest for a stride that is not less than the text tokens of a window."""
+    """Divide a tokenized text into windows. stride: overlap in text tokens; None for the default.
+
+    Raises InvalidRequest for a stride that is not less than the number of text tokens in a window.
+    """
     limit = model.max_input_tokens
     runs = text_runs(encoding) or [(0, 0)]
     run = (runs[0][0], runs[-1][1])
@@ -109,5 +116,5 @@ def _windows(model: ServedModel, encoding: Encoding, stride: int | None) -> list
 
 
 def default_stride(width: int) -> int:
-    """Default overlap, in text tokens, of neighbouring windows of `width` text tokens."""
+    """Default overlap of neighbouring windows, in text tokens. width: number of text tokens in a window."""
     return min(DEFAULT_STRIDE_TOKENS, width // 2)

@@ -1,7 +1,7 @@
-"""Classification with labels that the request names, by a model trained on textual entailment, or by GLiNER2.
+"""Classify texts with labels that the request names, by a model for textual entailment, or by GLiNER2.
 
-Entailment: Yin et al. 2019, arXiv:1909.00161. Each label becomes a hypothesis; the text is the premise.
-GLiNER2: Zaratiana et al. 2025, arXiv:2507.18546. It reads all labels and the text at once.
+Entailment: the text is the premise, and each label becomes a hypothesis. Yin et al. 2019, arXiv:1909.00161.
+GLiNER2: the model reads all labels and the text at once. Zaratiana et al. 2025, arXiv:2507.18546.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ DEFAULT_TASK = "classification"
 
 @dataclass(frozen=True)
 class ZeroShotClassifySpec:
-    """Ask which labels describe each text.
+    """Request for scores of how well each label describes each text.
 
-    template: hypothesis with `{}` in place of the label.
-    multi_label: score each label on its own, instead of all labels together.
-    task: name of the classification, which GLiNER2 reads.
+    template: hypothesis with `{}` in place of the label; not used by GLiNER2.
+    multi_label: score each label independently. Otherwise the scores of all labels add up to 1.
+    task: name of the classification, which GLiNER2 reads; None for other models, and for its default.
     """
 
     inputs: Sequence[str]
@@ -53,7 +53,7 @@ class ZeroShotClassifySpec:
     task: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. Texts and labels are tokenized once each."""
+        """Upper bounds of the request's work, for admission. Each text and each label is tokenized once."""
         if model.info.labelled_spans is not None:
             return self._cost_of_schema(model, model.info.labelled_spans)
         bound, limit = model.tokenizer.token_bound, model.max_input_tokens
@@ -66,7 +66,7 @@ class ZeroShotClassifySpec:
         return Cost(characters, tokens, pairs, answer_numbers=pairs)
 
     def _cost_of_schema(self, model: ServedModel, about: LabelledSpansInfo) -> Cost:
-        """The cost for GLiNER2, which reads each text once, with all labels, however many pairs they are."""
+        """The cost for GLiNER2, which reads each text once, together with all labels."""
         task = self.task or DEFAULT_TASK
         frame = frame_bound(model, about, self.labels, task)
         lengths = [words_bound(model, about, text) for text in self.inputs]
@@ -81,7 +81,11 @@ class ZeroShotClassifySpec:
 
 
 async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassifySpec) -> list[list[LabelScore]]:
-    """The labels of each text, by descending score."""
+    """Score all labels for each text, and return them by descending score.
+
+    Raises InvalidRequest for a bad template, too many pairs of text and label, or a `task` without a GLiNER2 model,
+    ContextLengthExceeded for labels that leave no room for a text, and the errors of `Runtime.encode_with`.
+    """
     model = runtime.candidates(spec.model, "zero_shot_classify")[0]
     texts, labels = spec.inputs, spec.labels
     if model.info.labelled_spans is not None:
@@ -119,7 +123,10 @@ async def zero_shot_classify(runtime: Runtime, call: Call, spec: ZeroShotClassif
 async def _of_schema(
     runtime: Runtime, call: Call, model: ServedModel, spec: ZeroShotClassifySpec
 ) -> list[list[LabelScore]]:
-    """The labels of each text by GLiNER2. A text that is too long loses its last words."""
+    """Score the labels for each text by GLiNER2. A text that is too long is cut at its end.
+
+    Raises ContextLengthExceeded for labels that leave no room for a text.
+    """
     about, labels = model.info.labelled_spans, list(dict.fromkeys(spec.labels))
     assert about is not None
     runtime.admission.admit(call, model, spec.cost(model))
@@ -143,7 +150,10 @@ async def _of_schema(
 
 
 def _item(template: PairTemplate, model: ServedModel, text: list[int], hypothesis: list[int]) -> EncodeItem:
-    """A text with a hypothesis. A pair that is too long loses the end of the text, never of the hypothesis."""
+    """The engine item of a text and a hypothesis. If the pair is too long, the end of the text is cut off.
+
+    Raises ContextLengthExceeded for a hypothesis that leaves no room for the text.
+    """
     excess = len(text) + len(hypothesis) + template.num_special - model.max_input_tokens
     if excess > 0:
         if len(text) <= excess or not (template.between and hypothesis):
@@ -157,7 +167,10 @@ def _item(template: PairTemplate, model: ServedModel, text: list[int], hypothesi
 
 
 def _scores(logits: Numbers, classes: tuple[int, int], multi_label: bool) -> Numbers:
-    """[texts, labels, classes] to [texts, labels]. classes: indices of entailment and contradiction."""
+    """Convert entailment logits to scores of labels.
+
+    logits: [texts, labels, classes]. classes: indices of entailment and contradiction. Returns [texts, labels].
+    """
     follows, contradicts = logits[..., classes[0]], logits[..., classes[1]]
     if multi_label or logits.shape[1] == 1:
         return sigmoid(follows - contradicts)

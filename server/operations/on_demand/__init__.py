@@ -1,1 +1,1 @@
-"""Models that are declared, and loaded when a request asks for them."""
+"""Models on demand: models that are declared at the start, and loaded when a request asks for them."""

@@ -1,4 +1,4 @@
-"""A declared model: its specification, its state, and what is known of it while it is not loaded."""
+"""A declared model: its specification, its state, and its description, which is known even if it is not loaded."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from server.text.languages.languages import TranslationLanguages
 
 ModelState = Literal["declared", "loading", "loaded", "unloading", "failed"]
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 300.0
-"""Pause after a failed load. Each further failure doubles it."""
+"""Pause after the first failed load, and maximum pause. Each further failure doubles the pause."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """Properties of a model that need not be loaded, by which requests without `model` choose it.
+    """Properties of a model, loaded or not, by which the server chooses a model for requests without `model`.
 
-    operations: names, as in `ServedModel.operations`. languages: translations that it offers.
-    family: name of its family. parameters: number of its parameters; 0 if it was never loaded.
-    hidden_size, max_input_tokens: as in `ModelInfo` and `ServedModel`; 0 if its files do not say them.
-    template: its chat template; empty without one.
+    operations: names of the operations that the model supports.
+    languages: translations that the model offers.
+    family: name of the model's family.
+    parameters: number of the model's parameters; 0 if it was never loaded.
+    hidden_size, max_input_tokens: sizes of the model; 0 if its files do not contain them.
+    template: text of the chat template; empty if there is none.
     """
 
     operations: tuple[str, ...]
@@ -38,7 +40,7 @@ class Description:
 
 
 def description_of(model: ServedModel) -> Description:
-    """The description of a loaded model, or of one of which only the files were read."""
+    """Describe a model that is loaded, or of which only the files were read."""
     return Description(
         operations=(*model.operations(), "tokenize", "detokenize"),
         languages=model.text.languages,
@@ -53,24 +55,27 @@ def description_of(model: ServedModel) -> Description:
 
 @dataclass(eq=False)
 class DeclaredModel:
-    """A model that the server can load, and its state.
+    """A model that the server can load, and its state. Times are seconds of `time.monotonic()`.
 
-    spec: what the workers load.
-    idle_seconds: time without requests after which it is unloaded; None for never. 0: when its last request has ended.
-    state: see `ModelState`. `unloading`: it takes no new requests, and leaves when the running ones have ended.
-    reason: why the last load failed; empty otherwise. failures: failed loads since the last one that succeeded.
-    retry_at: time before which no load is tried again.
-    size_bytes: memory that is counted for it; 0 while it is not in memory.
-    running: requests that use it. waiting: requests that wait for its load.
-    used_at: when its last request ended, or it was loaded.
-    keep_seconds: replaces `idle_seconds` until it is unloaded, if `is_kept`.
-    is_kept: a request has set `keep_seconds` (`keep_alive`).
-    loads, load_seconds: number of loads, and duration of the last one.
-    description: None until it was needed. is_unreadable: it could not be described.
-    next_spec: replaces `spec` when the model has left; None for no change.
-    is_suspect: a worker has ended while it loaded the model. If this happens again, the load counts as failed.
-    is_in_directory: it was found in `--models-dir`, and no setting names it.
-    is_gone: it was in that directory, and is not there any more.
+    spec: specification of the model for the workers.
+    idle_seconds: time without requests after which the model is unloaded. None: never. 0: at the end of its last
+        request.
+    state: `unloading` means that the model takes no new requests, and is unloaded when the running ones have ended.
+    reason: why the last load failed; empty if it has not failed.
+    failures: number of failed loads since the last successful load.
+    retry_at: time before which loading is not tried again.
+    size_bytes: memory that is counted for the model; 0 while it is not in memory.
+    running: number of requests that use the model. waiting: number of requests that wait for its load.
+    used_at: time at which the last request ended, or the model was loaded.
+    keep_seconds: replaces `idle_seconds` until the model is unloaded, if `is_kept`.
+    is_kept: whether a request has set `keep_seconds`, by its field `keep_alive`.
+    loads: number of loads. load_seconds: duration of the last load.
+    description: operations and limits of the model, read from its files; None before they are needed.
+    is_unreadable: whether the model's files could not be read.
+    next_spec: specification that replaces `spec` after the model is unloaded; None for no change.
+    is_suspect: whether a worker has crashed while it loaded the model. A second crash counts as a failed load.
+    is_in_directory: whether the model was found in `--models-dir`, and no setting names it.
+    is_gone: whether its files were deleted from that directory.
     """
 
     spec: ModelSpec
@@ -100,13 +105,13 @@ class DeclaredModel:
 
     @cached_property
     def disk_bytes(self) -> int:
-        """Size of its files; of a GGUF model in pieces, of the first piece."""
+        """Total size of the model's files. Of a GGUF model in several files, only the first is counted."""
         path = Path(self.spec.directory)
         files = [path] if path.is_file() else [file for file in path.glob("*") if file.is_file()]
         return sum(file.stat().st_size for file in files)
 
     def about(self, now: float) -> dict[str, Any]:
-        """The model as `/info` describes it. now: seconds of `time.monotonic()`."""
+        """The state of the model as a JSON object for `/info`. now: seconds of `time.monotonic()`."""
         expires, failed = self.expires_at, self.state == "failed"
         return {
             "name": self.name,
@@ -123,32 +128,32 @@ class DeclaredModel:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether it is loaded, or waits to be, or has not left yet."""
+        """Whether the model is loaded, is waiting to be loaded, or is not unloaded yet."""
         return self.state not in ("declared", "failed")
 
     @property
     def names(self) -> list[str]:
-        """Its name and those of its adapters."""
+        """The names of the model and of its adapters."""
         return [self.name, *self.spec.adapters]
 
     @property
     def expires_at(self) -> float | None:
-        """Time at which it is unloaded unless a request comes; None for never."""
+        """Time at which the model is unloaded if no request comes; None for never, or if it is not loaded."""
         limit = self.keep_seconds if self.is_kept else self.idle_seconds
         return None if limit is None or self.state != "loaded" else self.used_at + limit
 
     def keep(self, seconds: float | None) -> None:
-        """Replace `idle_seconds` until the model is unloaded. None: it is not unloaded for being idle."""
+        """Replace `idle_seconds` until the model is unloaded. None: it is never unloaded for lack of requests."""
         self.keep_seconds, self.is_kept = seconds, True
 
     def failed(self, reason: str, now: float) -> None:
-        """Record a failed load, and when the next one may be tried. now: seconds of `time.monotonic()`."""
+        """Record a failed load, and compute when loading may be tried again. now: seconds of `time.monotonic()`."""
         self.failures += 1
         self.state, self.reason, self.size_bytes = "failed", reason, 0
         self.retry_at = now + min(FIRST_RETRY_SECONDS * 2 ** (self.failures - 1), MAX_RETRY_SECONDS)
 
     def left(self) -> None:
-        """Record that the model is not in memory any more."""
+        """Record that the model was unloaded."""
         if self.next_spec is not None:
             self.spec, self.next_spec = self.next_spec, None
         self.state, self.size_bytes, self.is_kept = "declared", 0, False

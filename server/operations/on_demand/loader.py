@@ -1,4 +1,4 @@
-"""Loads and unloads declared models within a budget of memory: one task loads them, one after the other.
+"""Load and unload declared models within a memory budget. A single task loads them, one after another.
 
 See docs/decisions/0151-models-on-demand.md.
 """
@@ -25,13 +25,13 @@ from server.operations.waiting import Waiting
 log = logging.getLogger("triptych.models")
 
 SWEEP_SECONDS = 0.5
-"""Time between two checks for models that have been idle for too long."""
+"""Time between two checks for models that have had no request for too long."""
 KV_SHARE = 8
-"""The KV cache of one model gets at most this fraction of the budget: 1 / 8. Its smallest cache may need more."""
+"""The KV cache of one model may take at most 1 / 8 of the budget, unless the smallest possible cache needs more."""
 
 
 class Loads(Protocol):
-    """The part of `ModelLoads` that the loader uses."""
+    """The part of `ModelLoads` that the loader uses: it loads and unloads models in the workers."""
 
     changed: Callable[[], None]
     dropped: Callable[[str, str], None]
@@ -50,10 +50,12 @@ class Loads(Protocol):
 
 @dataclass(frozen=True)
 class TextParts:
-    """Reads and drops the parts of a model that are in the HTTP process: tokenizer, templates, languages.
+    """Functions for the parts of a model that are in the HTTP process: tokenizer, templates, languages.
 
-    size_bytes: memory that they need. load: reads them; raises StartError. drop: drops them, if there are any.
-    describe: reads the description of a model; raises StartError.
+    size_bytes: returns the memory that the parts of a model need.
+    load: reads the parts of a model. Raises StartError.
+    drop: removes the parts of a model from memory, if they were read.
+    describe: reads the description of a model. Raises StartError.
     """
 
     size_bytes: Callable[[ModelSpec], int]
@@ -63,7 +65,7 @@ class TextParts:
 
 
 class ModelEvents(Protocol):
-    """Receives changes for the metrics."""
+    """Receives changes of models, to update the metrics."""
 
     def on_models(self, models: Iterable[DeclaredModel], budget_bytes: int) -> None: ...
 
@@ -75,19 +77,23 @@ class ModelEvents(Protocol):
 
 
 class Changes:
-    """Wakes all requests that wait until the state of any declared model changes."""
+    """Lets requests wait until the state of any declared model changes."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def notify(self) -> None:
-        """A model has changed."""
+        """Wake all waiting requests, because a model has changed."""
         for future in self._waiters:
             if not future.done():
                 future.set_result(None)
 
     async def wait(self, call: Call | None = None) -> None:
-        """Wait until any model has changed. The limits of a call end the wait with an error."""
+        """Wait until any model has changed.
+
+        call: a call whose time limits and disconnect end the wait with the errors of `Waiting.result`; None to wait
+            without limit.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(future)
         try:
@@ -100,17 +106,17 @@ class Changes:
 
 
 class OnDemandLoader:
-    """Loads the models that are asked for, and unloads models when their memory is needed or they have been idle.
+    """Loads requested models, and unloads models whose memory is needed or that have had no request for too long.
 
     models: the declared models by name; the registry adds and removes them.
     loads: loads and unloads models in the workers.
-    text: reads and drops the text parts of models in this process.
+    text: functions for the text parts of models in this process.
     budget_bytes: limit on the memory of all models; None for no limit.
     kv_cache_bytes: limit on the KV cache of one model; None for no limit.
-    num_workers: number of workers, each of which has every loaded model.
+    num_workers: number of workers. Every worker has every loaded model.
     events: receives changes for the metrics.
-    clock: time in seconds.
-    forget_if_gone: removes a model that is in memory no more, if its files were deleted.
+    clock: returns the time in seconds.
+    forget_if_gone: removes a model from `models` if its files were deleted and it is not in memory.
     """
 
     def __init__(
@@ -144,15 +150,15 @@ class OnDemandLoader:
 
     @property
     def used_bytes(self) -> int:
-        """Memory that is counted for all models."""
+        """Memory, in bytes, that is counted for all models together."""
         return sum(model.size_bytes for model in self._models.values())
 
     def report(self) -> None:
-        """Tell the metrics the states and sizes of all models."""
+        """Report the states and sizes of all models to the metrics."""
         self._events.on_models(self._models.values(), self.budget_bytes or 0)
 
     def start(self) -> None:
-        """Begin to load and unload models."""
+        """Start the tasks that load queued models and unload idle ones."""
         self._tasks = [
             asyncio.create_task(self._load_queued(), name="load models"),
             asyncio.create_task(self._sweep(), name="unload idle models"),
@@ -160,7 +166,7 @@ class OnDemandLoader:
         self.report()
 
     async def stop(self) -> None:
-        """End the tasks of `start`. Loaded models stay."""
+        """Stop the tasks that load and unload models. Loaded models stay loaded."""
         tasks = [*self._tasks, *self._leaving.values()]
         for task in tasks:
             task.cancel()
@@ -171,13 +177,13 @@ class OnDemandLoader:
         return model.state == "loaded" and self._loads.is_available(model.name)
 
     def enqueue(self, model: DeclaredModel) -> None:
-        """Load a model after those that were asked for before it."""
+        """Add a model to the end of the queue of models to load."""
         model.state = "loading"
         self._queue.append(model)
         self.changes.notify()
 
     async def leave(self, model: DeclaredModel, reason: str) -> None:
-        """Unload a model when its running requests have ended. reason: for the log and the metrics."""
+        """Unload a model when its running requests have ended, and wait for that. reason: text for log and metrics."""
         task = self._leaving.get(model.name)
         if task is None:
             model.state = "unloading"
@@ -186,7 +192,7 @@ class OnDemandLoader:
         await asyncio.shield(task)
 
     def _on_dropped(self, name: str, reason: str) -> None:
-        """A worker was started again and could not load a model that it had."""
+        """Record that a restarted worker could not load a model that it had before."""
         model = self._models.get(name)
         if model is not None:
             model.failed(_without_paths(reason, model), self._clock())
@@ -196,7 +202,7 @@ class OnDemandLoader:
             self.changes.notify()
 
     async def _load_queued(self) -> None:
-        """Load the queued models, one after the other."""
+        """Task that loads queued models, one after another, and records failures. Never ends."""
         while True:
             while not self._queue:
                 await self.changes.wait()
@@ -226,7 +232,11 @@ class OnDemandLoader:
             self.changes.notify()
 
     async def _load(self, model: DeclaredModel) -> None:
-        """Load one model. Raises ModelLoadFailed. A model that no request waits for any more is not loaded."""
+        """Load one model, after unloading others if it needs their memory.
+
+        If others must be unloaded and no request waits for the model any more, it is not loaded.
+        Raises ModelLoadFailed, StartError, or WorkerLost.
+        """
         while not self._loads.is_ready:
             await self.changes.wait()
         need = await self._loads.measure(model.spec)
@@ -262,7 +272,7 @@ class OnDemandLoader:
         log.error("%s; it is tried again after %.0f s", reason, model.retry_at - self._clock())
 
     def _kv_bytes(self, need: ModelMeasured) -> int:
-        """Memory for the KV cache of a model in each worker."""
+        """Size of a model's KV cache in each worker, in bytes. need: measured sizes of the model."""
         limits = [need.kv_bytes]
         if self._kv_cache_bytes is not None:
             limits.append(self._kv_cache_bytes)
@@ -271,9 +281,10 @@ class OnDemandLoader:
         return max(min(limits), need.min_kv_bytes)
 
     async def _make_room(self, model: DeclaredModel, size: int) -> bool:
-        """Unload models until `size` bytes are free. Returns False if no request waits for the model any more.
+        """Unload other models until `size` bytes of the budget are free. Returns whether to load the model.
 
-        Raises ModelLoadFailed for a model that is larger than the budget.
+        This is False if no request waits for the model any more. Raises ModelLoadFailed for a model that is larger than
+        the budget.
         """
         budget = self.budget_bytes
         if budget is None:
@@ -315,7 +326,7 @@ class OnDemandLoader:
         self.changes.notify()
 
     async def _sweep(self) -> None:
-        """Unload models that have been idle for too long."""
+        """Task that unloads models that have had no request for too long. Never ends."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = self._clock()
@@ -326,5 +337,5 @@ class OnDemandLoader:
 
 
 def _without_paths(reason: str, model: DeclaredModel) -> str:
-    """Why a load failed, as clients may read it: without paths of this machine."""
+    """Remove the path of the model's directory from the reason of a failed load, because clients read the reason."""
     return reason.replace(model.spec.directory, "its directory")

@@ -1,4 +1,4 @@
-"""Which declared models a request needs: the one that it names, or the first that can answer."""
+"""Choose the declared models that a request needs: the named model, or the first model that can answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from server.text.languages.pivots import OFF, chosen_pivot, connecting_languages
 async def needed_models(
     registry: ModelRegistry, names: ModelNames, pivot: str, operation: str, spec: object
 ) -> list[DeclaredModel]:
-    """The models that a request needs; none if no declared model can answer it.
+    """The models that a request needs; empty if no declared model can answer it.
 
-    spec: specification of the operation; `model` names a model. pivot: as for `chosen_pivot`.
+    Looks for new models in `--models-dir` if a model is missing or not in memory.
+
+    operation: name of the operation. spec: its specification; the field `model` or `name` may name a model.
+    pivot: setting for the language between two translations.
     """
     found = await _chosen(registry, names, pivot, operation, spec)
     if found and all(model.is_in_memory for model in found):
@@ -26,7 +29,7 @@ async def needed_models(
 async def _chosen(
     registry: ModelRegistry, names: ModelNames, pivot: str, operation: str, spec: object
 ) -> list[DeclaredModel]:
-    """The same as `needed_models`, among the models that are declared now."""
+    """The same as `needed_models`, but without looking for new models."""
     asked = getattr(spec, "model", None) or getattr(spec, "name", None)
     name = names.model(asked, operation, registry.models)
     if name is not None and name not in PLACEHOLDER_NAMES:
@@ -42,9 +45,9 @@ async def _chosen(
 
 
 def _translators(described: list[tuple[DeclaredModel, Description]], pivot: str, spec: object) -> list[DeclaredModel]:
-    """The model that translates the pair of languages, or two models through a pivot language.
+    """The model that translates the request's pair of languages, or two models that do so through a pivot language.
 
-    Without both languages, or without a model for them: the first model.
+    If the request does not name both languages, or no models translate them, only the first model.
     """
     options = getattr(spec, "options", spec)
     source, target = getattr(options, "source_lang", None), getattr(options, "target_lang", None)

@@ -1,7 +1,7 @@
-"""The declared models of a server: what their names mean, and which requests hold them.
+"""The declared models of a server: find models by name, and count the requests that hold them.
 
 A request calls `demand` before it uses a model, and holds the model until its call closes. `loader.py` loads and
-unloads them. See docs/decisions/0151-models-on-demand.md.
+unloads the models. See docs/decisions/0151-models-on-demand.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger("triptych.models")
 class ModelSources(Protocol):
     """Finds models and adapters that are declared while the server runs.
 
-    discover: the models in `--models-dir`; None if nothing new is known about them.
-    model: a model that an operator names by a path or a hub id. Raises InvalidRequest.
-    adapter: directory of an adapter that an operator names in the same way. Raises InvalidRequest.
+    discover: returns the models in `--models-dir` by name; None if the directory has not changed, or is not set.
+    model: returns the model with a name and a source, which is a path or hub id. Raises InvalidRequest.
+    adapter: returns the directory of an adapter with such a source. Raises InvalidRequest.
     """
 
     async def discover(self) -> Mapping[str, DeclaredModel] | None: ...
@@ -41,8 +41,8 @@ class ModelRegistry:
     """The declared models of a server. All methods must be called on one event loop.
 
     models: the declared models.
-    sources: finds models and adapters.
-    The other parameters are those of `OnDemandLoader`.
+    sources: finds models and adapters that are declared later.
+    The other arguments are those of `OnDemandLoader`.
     """
 
     def __init__(
@@ -78,37 +78,37 @@ class ModelRegistry:
 
     @property
     def used_bytes(self) -> int:
-        """Memory that is counted for all models."""
+        """Memory, in bytes, that is counted for all models together."""
         return self._loader.used_bytes
 
     def about(self) -> dict[str, Any]:
-        """All models as `/info` describes them."""
+        """The states of all models, the limit of their memory and its use, as a JSON object for `/info`."""
         now = self._clock()
         models = [model.about(now) for model in self.models.values()]
         return {"memory_bytes": self._loader.budget_bytes, "used_bytes": self.used_bytes, "models": models}
 
     def start(self) -> None:
-        """Begin to load and unload models."""
+        """Start to load and unload models."""
         self._loader.start()
 
     async def stop(self) -> None:
-        """Load and unload no more. Loaded models stay."""
+        """Stop to load and unload models. Loaded models stay loaded."""
         await self._loader.stop()
 
     def find(self, name: str) -> DeclaredModel | None:
-        """The model that has a name, or an adapter with it; None for an unknown name."""
+        """The model with a name, or the model of the adapter with this name; None for an unknown name."""
         found = self.models.get(name)
         return found or next((model for model in self.models.values() if name in model.spec.adapters), None)
 
     async def find_again(self, name: str) -> DeclaredModel | None:
-        """The same as `find`, among the models that `--models-dir` has now. A model in memory is found without that."""
+        """The same as `find`, but unless the model is in memory, look for changes in `--models-dir` first."""
         found = self.find(name)
         if found is None or not found.is_in_memory:
             await self.discover()
         return self.find(name)
 
     async def discover(self) -> None:
-        """Declare the models that have come to `--models-dir`, and forget those that were deleted there."""
+        """Declare the new models in `--models-dir`, and remove models whose files were deleted there."""
         async with self._discovering:
             there = await self._sources.discover()
             if there is None:
@@ -121,9 +121,8 @@ class ModelRegistry:
                 self.declare(model)
 
     async def declare_source(self, name: str, source: str) -> None:
-        """Declare a model that an operator names.
+        """Declare a model from a source that an operator names. source: path or hub id.
 
-        source: path, or id on the hub.
         Raises InvalidRequest for a source that cannot be found, and for a name that another model has.
         """
         model = await self._sources.model(name, source)
@@ -134,11 +133,11 @@ class ModelRegistry:
             raise InvalidRequest("another model has this name; leave out `source` to load that one", "source")
 
     async def resolve_adapter(self, model: DeclaredModel, source: str) -> str:
-        """Directory of an adapter. source: path, or id on the hub. Raises InvalidRequest."""
+        """Directory of an adapter for a model. source: path or hub id. Raises InvalidRequest if it cannot be found."""
         return await self._sources.adapter(model, source)
 
     async def descriptions(self) -> list[tuple[DeclaredModel, Description]]:
-        """The models and their descriptions. Models whose files cannot be read are left out."""
+        """All models with their descriptions. Models whose files cannot be read are left out."""
         found = []
         for model in list(self.models.values()):
             about = await self.description(model)
@@ -147,7 +146,7 @@ class ModelRegistry:
         return found
 
     async def description(self, model: DeclaredModel) -> Description | None:
-        """The description of a model, which need not be loaded. None if its files cannot be read."""
+        """The description of a model, loaded or not. None if its files cannot be read."""
         if model.description is None and not model.is_unreadable:
             try:
                 model.description = await self._text.describe(model.spec)
@@ -157,14 +156,14 @@ class ModelRegistry:
         return model.description
 
     def declare(self, model: DeclaredModel) -> None:
-        """Add a model. A name that is in use keeps its model."""
+        """Add a model. Does nothing if its name, or that of one of its adapters, is in use."""
         if not any(self.find(name) for name in model.names):
             log.info("model %s is declared", model.name)
             self.models[model.name] = model
             self._loader.report()
 
     def _forget_if_gone(self, model: DeclaredModel) -> None:
-        """Remove a model whose files were deleted. One in memory stays until it is unloaded."""
+        """Remove a model whose files were deleted, unless it is in memory or requests wait for it."""
         if model.is_gone and not (model.is_in_memory or model.waiting) and self.models.get(model.name) is model:
             del self.models[model.name]
             log.info("model %s is not declared any more: its files are gone", model.name)
@@ -176,8 +175,9 @@ class ModelRegistry:
 
         Raises:
             ModelNotFound: the files of the model were deleted.
-            NotReady: the load failed, or the last one did and it is too early for another.
-            DeadlineExceeded: a time limit of the call passed. ClientGone: the client has disconnected.
+            NotReady: loading has failed, now or so recently that it is not tried again.
+            DeadlineExceeded: a time limit of the call passed.
+            ClientGone: the client has disconnected.
         """
         await self._wait(call, model)
         call.check_open()
@@ -186,31 +186,34 @@ class ModelRegistry:
         call.on_close(lambda: self._release(call, model))
 
     async def load(self, model: DeclaredModel) -> None:
-        """Load a model, and hold it for no request. Raises NotReady if that fails, or failed a short time ago."""
+        """Wait until a model is loaded, without holding it. Raises ModelNotFound and NotReady, as `demand` does."""
         await self._wait(None, model)
 
     async def load_now(self, model: DeclaredModel) -> None:
-        """The same as `load`, for the operator: the pause after a failure is not kept."""
+        """The same as `load`, but without the pause after a failed load. For requests of the operator."""
         model.retry_at = 0.0
         await self.load(model)
 
     async def unload(self, model: DeclaredModel) -> None:
-        """Unload a model now, for the operator: it leaves when the running requests have ended."""
+        """Unload a model when its running requests have ended, and wait for that. For requests of the operator."""
         if model.state == "loaded":
             await self._loader.leave(model, "operator")
 
     async def unload_unused(self, model: DeclaredModel) -> None:
-        """Unload a model once no request uses it or waits for it. If none does now, returns when it is unloaded."""
+        """Unload a model as soon as no request uses it or waits for it.
+
+        Waits until it is unloaded if that can begin at once; otherwise returns immediately.
+        """
         if model.is_in_memory:
             model.keep(0.0)
         if model.state == "loaded" and not (model.running or model.waiting):
             await self._loader.leave(model, "idle")
 
     async def change(self, model: DeclaredModel, changed: Callable[[ModelSpec], ModelSpec]) -> None:
-        """Load a model again with another specification, when its running requests have ended.
+        """Change the specification of a model, and load it again when its running requests have ended.
 
-        changed: returns the new specification, from one that may have further changes which are not in effect yet.
-        Raises NotReady if that fails; the model then has its earlier specification again.
+        changed: returns the new specification. Its argument may contain earlier changes that are not in effect yet.
+        Raises NotReady if loading fails; the model then has its earlier specification again.
         """
         before = model.spec
         if model.state == "loading":
@@ -227,14 +230,15 @@ class ModelRegistry:
             raise
 
     def keep(self, call: Call, seconds: float | None) -> None:
-        """Set the time that the models of a call stay without requests, until they are unloaded. None for no limit."""
+        """Set the time after which the models of a call are unloaded if they have no requests. None for never."""
         for model in self._held.get(call, ()):
             model.keep(seconds)
 
     async def _wait(self, call: Call | None, model: DeclaredModel) -> None:
-        """Wait until a model can be used.
+        """Wait until a model can be used, and load it if needed. call: its limits end the wait; None for no limits.
 
-        Raises NotReady if it cannot be loaded, ModelNotFound if its files are gone, and the errors of `Changes.wait`.
+        Raises NotReady if it cannot be loaded, ModelNotFound if its files were deleted, and the errors of
+        `Changes.wait`.
         """
         model.waiting += 1
         try:
@@ -250,7 +254,7 @@ class ModelRegistry:
             self._forget_if_gone(model)
 
     def _check_failure(self, model: DeclaredModel) -> None:
-        """Raise NotReady unless a failed load may be tried again."""
+        """Raise NotReady if the last load has failed and it is too early to try again."""
         left = model.retry_at - self._clock()
         if model.state == "failed" and left > 0:
             raise NotReady(f"the model could not be loaded: {model.reason}", retry_after=math.ceil(left))

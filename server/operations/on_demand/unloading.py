@@ -1,6 +1,6 @@
-"""Choose the models to unload, so that another one has room in the memory of models.
+"""Choose the models to unload when another model needs their memory.
 
-Works on sizes and seconds only; it knows no requests and reads no clock. See docs/decisions/0151-models-on-demand.md.
+Works on sizes and seconds only: no requests, no clock. See docs/decisions/0151-models-on-demand.md.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MIN_LOAD_SECONDS = 0.1
-"""A shorter load counts as this long, so that very small models are not preferred without limit."""
+"""Minimum load time in the score of a model, so that the score of very small models is limited."""
 MIN_IDLE_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
 class Resident:
-    """A model in memory. idle_seconds: since its last request ended. is_running: a request uses it."""
+    """A model in memory.
+
+    load_seconds: duration of its load. idle_seconds: time since its last request ended.
+    is_running: whether a request uses it or waits for it.
+    """
 
     name: str
     size_bytes: int
@@ -31,9 +35,10 @@ class Resident:
 
 
 def who_leaves(residents: Iterable[Resident], lacking_bytes: int) -> list[Resident] | None:
-    """Choose models to unload that free at least `lacking_bytes`, those without requests first.
+    """Choose models to unload that free at least `lacking_bytes`: models without requests first, then by score.
 
-    Models without which the others free enough are kept. Returns None if all models together free too little.
+    A chosen model is kept after all if the other chosen models free enough. Returns None if all models together free
+    too little.
     """
     leaving: list[Resident] = []
     freed = 0

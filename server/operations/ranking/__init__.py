@@ -1,1 +1,1 @@
-"""Vectors of texts, and the order of texts by a query."""
+"""Operations that compute vectors of texts, or rank texts by their relevance to a query."""

@@ -1,4 +1,4 @@
-"""Embeddings: one vector per text, or one vector per token."""
+"""Compute embeddings: one vector per text, or one vector per token."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
 
 MAX_NUMBERS = 1 << 24
-"""Maximum number of numbers in one `embed_all` result: 64 MiB from the worker, and about three times that as JSON."""
+"""Maximum count of vector components in one `embed_all` result: 64 MiB from the worker, about three times that as JSON.
+"""
 
 
 class EmbedInputs(Protocol):
-    """The part of a specification that says which inputs are embedded. Fields as in `EmbedAllSpec`."""
+    """The fields of a specification that describe its inputs, with the same meaning as in `EmbedAllSpec`."""
 
     @property
     def inputs(self) -> Sequence[str | list[int]]: ...
@@ -37,14 +38,14 @@ class EmbedInputs(Protocol):
 
 @dataclass(frozen=True)
 class EmbedAllSpec:
-    """Ask for one vector per token of each input, special tokens included.
+    """Request for one vector per token of each input, including special tokens.
 
     inputs: texts or lists of token ids.
-    model: name of the model, or None for the first one that fits.
+    model: name of the model, or None for the first model that supports the operation.
     normalize: scale each vector to unit length.
     truncation: side on which a long input loses tokens, or None to refuse it.
-    dimensions: keep only this many components of each vector.
-    prompt_name: name of a prompt of the checkpoint that is put before each text (sentence-transformers).
+    dimensions: number of components to keep of each vector; None for all.
+    prompt_name: name of a prompt of the checkpoint (sentence-transformers) to put before each text.
     """
 
     inputs: Sequence[str | list[int]]
@@ -55,31 +56,31 @@ class EmbedAllSpec:
     prompt_name: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         cost = input_cost(self, model)
         return replace(cost, answer_numbers=min(cost.input_tokens * model.info.hidden_size, MAX_NUMBERS))
 
 
 @dataclass(frozen=True)
 class EmbedSpec(EmbedAllSpec):
-    """Ask for one vector per input.
+    """Request for one vector per input.
 
-    pooling: how token vectors become one vector; None: as the checkpoint does.
-    max_tokens: length in tokens to which inputs are truncated; None for the longest input of the model.
+    pooling: rule by which the vectors of tokens become one vector; None for the checkpoint's rule.
+    max_tokens: limit for the tokens of an input, if it is below the model's limit; None for the model's limit.
     """
 
     pooling: Literal["mean", "cls", "last", "max"] | None = None
     max_tokens: int | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         cost = input_cost(self, model)
         return replace(cost, answer_numbers=cost.sequences * _vector_size(self, model))
 
 
 @dataclass(frozen=True)
 class EmbedResult:
-    """Vectors of all inputs: float32 [inputs, size]. prompt_tokens: tokens that the model has read."""
+    """Vectors of all inputs. vectors: [inputs, size], float32. prompt_tokens: number of tokens of all inputs."""
 
     model: str
     vectors: Numbers
@@ -87,7 +88,10 @@ class EmbedResult:
 
 
 async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
-    """One vector per input."""
+    """Compute one vector per input. Adds the indices of shortened inputs to `call`.
+
+    Raises InvalidRequest for too many `dimensions`, and the errors of `input_items`.
+    """
     model = of_role(runtime, runtime.candidates(spec.model, "embed")[0], spec.prompt_name, "embed")
     check_dimensions(spec.dimensions, _vector_size(spec, model))
     runtime.admission.admit(call, model, spec.cost(model))
@@ -106,9 +110,10 @@ async def embed(runtime: Runtime, call: Call, spec: EmbedSpec) -> EmbedResult:
 
 
 async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Numbers]:
-    """Vectors of all tokens: float32 [tokens, size] per input.
+    """Compute the vectors of all tokens: an array [tokens, size], float32, for each input.
 
-    Raises RequestTooLarge for a result of more than `MAX_NUMBERS` numbers.
+    Raises RequestTooLarge for a result of more than `MAX_NUMBERS` components, InvalidRequest for too many `dimensions`,
+    and the errors of `input_items`.
     """
     model = of_role(runtime, runtime.candidates(spec.model, "embed_all")[0], spec.prompt_name, "embed_all")
     check_dimensions(spec.dimensions, model.info.hidden_size)
@@ -131,7 +136,7 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
 
 
 def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
-    """The part of the cost that depends on the inputs alone."""
+    """The cost of reading the inputs of a request, without that of its answer."""
     prompt = model.text.prompt(spec.prompt_name)
     texts = [text for text in spec.inputs if isinstance(text, str)]
     limit = model.max_input_tokens
@@ -142,13 +147,16 @@ def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
 
 
 def _vector_size(spec: EmbedSpec, model: ServedModel) -> int:
-    """Components of one vector before `dimensions` cuts it. The checkpoint's own pooling may end in a dense layer."""
+    """Number of components of one vector before it is cut to `dimensions`.
+
+    The checkpoint's pooling may end in a dense layer, so its vectors may have another size than hidden states.
+    """
     own_size = model.info.embedding_size if spec.pooling is None else 0
     return own_size or model.info.hidden_size
 
 
 def check_dimensions(dimensions: int | None, size: int) -> None:
-    """Raise InvalidRequest for more components than the model's vectors have."""
+    """Raise InvalidRequest if `dimensions` exceeds the number of components of the model's vectors, `size`."""
     if dimensions is not None and dimensions > size:
         raise InvalidRequest(f"`dimensions` {dimensions} is more than the model's {size}", "dimensions")
 
@@ -156,9 +164,10 @@ def check_dimensions(dimensions: int | None, size: int) -> None:
 async def input_items(
     runtime: Runtime, call: Call, model: ServedModel, spec: EmbedInputs, max_tokens: int | None = None
 ) -> InputItems:
-    """One item per input. A text follows the named prompt; token ids are used as they are.
+    """Create one engine item per input. The named prompt is put before texts; token ids are used unchanged.
 
-    max_tokens: longest input in tokens if it is below the limit of the model, or None.
+    max_tokens: limit for the tokens of an input, if it is below the model's limit; None for the model's limit.
+    Raises InvalidRequest for an unknown prompt, or a prompt with token ids, and the errors of `prompted_items`.
     """
     limit = min(max_tokens or model.max_input_tokens, model.max_input_tokens)
     prompt = model.text.prompt(spec.prompt_name)
@@ -187,7 +196,10 @@ def _shorten(token_ids: list[int], limit: int, side: TruncationSide | None) -> l
 
 
 def cut_vectors(rows: Numbers, dimensions: int | None, normalize: bool) -> Numbers:
-    """The first `dimensions` components of each row, normalized again if the request asks for unit length."""
+    """Cut each row to its first `dimensions` components (None for all), and scale it to unit length if `normalize`.
+
+    rows: [rows, size], float32. With None, the rows are returned unchanged.
+    """
     if dimensions is None:
         return rows
     rows = rows[:, :dimensions]

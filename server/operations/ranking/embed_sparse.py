@@ -1,7 +1,7 @@
-"""Sparse embeddings: the weight of each vocabulary entry in a text, from a masked language model head (SPLADE), or the
-weights of the tokens of the text (BGE-M3).
+"""Compute sparse embeddings: weights of vocabulary entries for a text.
 
-Source: Formal et al. 2021, arXiv:2109.10086; Chen et al. 2024, arXiv:2402.03216, section 3.2.
+A masked language model head gives a weight for every entry (SPLADE). Other models weight only the text's own tokens
+(BGE-M3). Source: Formal et al. 2021, arXiv:2109.10086; Chen et al. 2024, arXiv:2402.03216, section 3.2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from server.text.tokens.truncation import TruncationSide
 
 @dataclass(frozen=True)
 class EmbedSparseSpec:
-    """Ask for the vocabulary weights of each input. The fields are those of `EmbedAllSpec`."""
+    """Request for the vocabulary weights of each input. The fields have the same meaning as in `EmbedAllSpec`."""
 
     inputs: Sequence[str | list[int]]
     model: str | None = None
@@ -32,7 +32,7 @@ class EmbedSparseSpec:
     prompt_name: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. An answer may have a weight for every vocabulary entry."""
+        """Upper bounds of the request's work, for admission. An answer may have a weight for every vocabulary entry."""
         return replace(
             input_cost(self, model), answer_numbers=min(len(self.inputs) * model.info.vocab_size, MAX_NUMBERS)
         )
@@ -40,10 +40,10 @@ class EmbedSparseSpec:
 
 @dataclass(frozen=True)
 class SparseVector:
-    """Weights above zero.
+    """The weights above zero of one input.
 
-    indices: their vocabulary entries, ascending.
-    weights: [entries], float32.
+    indices: ids of the vocabulary entries, ascending.
+    weights: [entries], float32, in the same order.
     """
 
     indices: list[int]
@@ -51,9 +51,10 @@ class SparseVector:
 
 
 async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> list[SparseVector]:
-    """The weights of each input.
+    """Compute the weights of each input. Adds the indices of shortened inputs to `call`.
 
-    Raises RequestTooLarge if the inputs could have more than `MAX_NUMBERS` weights together.
+    Raises RequestTooLarge if the inputs could have more than `MAX_NUMBERS` weights together, and the errors of
+    `input_items`.
     """
     model = runtime.candidates(spec.model, "embed_sparse")[0]
     numbers = len(spec.inputs) * model.info.vocab_size

@@ -27,11 +27,12 @@ MAX_CHUNKS = 1024
 
 @dataclass(frozen=True)
 class EmbedChunksSpec:
-    """Ask for one vector per part of a text.
+    """Request for one vector per part of a text.
 
-    chunks: (start, end) of each part in characters, or None for the sentences of the text.
-    pooling: "mean" leaves out the dense layers of the checkpoint; None is allowed if the checkpoint pools by the mean.
-    The other fields are those of `EmbedSpec`.
+    chunks: (start, end) of each part, in characters; None for the sentences of the text.
+    pooling: "mean" pools by the mean, without the checkpoint's dense layers. None is only allowed if the checkpoint
+        pools by the mean.
+    The other fields have the same meaning as in `EmbedSpec`.
     """
 
     text: str
@@ -43,7 +44,7 @@ class EmbedChunksSpec:
     pooling: Literal["mean"] | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. A sentence has at least one character."""
+        """Upper bounds of the request's work, for admission. A text has at most one sentence per character."""
         prompt = model.text.prompt(self.prompt_name)
         count = min(len(self.text), MAX_CHUNKS) if self.chunks is None else len(self.chunks)
         tokens = most_tokens(model.tokenizer, prompt, self.text)
@@ -58,7 +59,7 @@ class EmbedChunksSpec:
 
 @dataclass(frozen=True)
 class ChunkVector:
-    """The vector of a part of a text. start, end: characters of the text."""
+    """The vector of a part of a text. start, end: range of the part, in characters; `end` is exclusive."""
 
     start: int
     end: int
@@ -66,7 +67,11 @@ class ChunkVector:
 
 
 async def embed_chunks(runtime: Runtime, call: Call, spec: EmbedChunksSpec) -> list[ChunkVector]:
-    """The vectors of all parts, in the order of the request. A text that is too long is refused, never shortened."""
+    """Compute the vectors of all parts, in the order of the request or of the text.
+
+    Raises ContextLengthExceeded for a text that is too long, and InvalidRequest for a part outside of the text or
+    without a token, or if the checkpoint pools otherwise than by the mean.
+    """
     model = runtime.candidates(spec.model, "embed")[0]
     if spec.pooling is None and model.info.pooling != ["mean"]:
         raise InvalidRequest(
@@ -105,7 +110,7 @@ def _chunks(spec: EmbedChunksSpec) -> list[tuple[int, int]]:
 
 
 def _sentences(text: str) -> list[tuple[int, int]]:
-    """(start, end) of each sentence. Raises InvalidRequest for a text without any, or with more than `MAX_CHUNKS`."""
+    """(start, end) of each sentence, in characters. Raises InvalidRequest for no sentence or more than `MAX_CHUNKS`."""
     places = []
     start = 0
     for sentence in split_sentences(text):
@@ -128,7 +133,10 @@ def _checked(chunks: Sequence[tuple[int, int]], text: str) -> list[tuple[int, in
 
 
 def _token_spans(encoding: Encoding, chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(first token, end) of the text tokens that each part overlaps. Raises InvalidRequest for a part without any."""
+    """(first token, end) of the tokens that each part overlaps, as indices in the encoding.
+
+    chunks: (start, end) of each part, in characters. Raises InvalidRequest for a part without any token.
+    """
     indices = [index for index, special in enumerate(encoding.special) if not special]
     starts, ends = (
         np.fromiter((encoding.offsets[index][side] for index in indices), np.int64, len(indices)) for side in (0, 1)

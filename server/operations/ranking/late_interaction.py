@@ -1,7 +1,7 @@
-"""Late interaction: one vector per token of a query or a document, and the score of documents for a query (MaxSim).
+"""Late interaction: one vector per token of a query or document, and scores of documents for a query (MaxSim).
 
-Source: Khattab and Zaharia 2020, arXiv:2004.12832. The engine computes scores where the vectors of the documents are,
-so that an answer has one number per document.
+The engine computes the scores next to the vectors of the documents, so that it sends only one number per document.
+Source: Khattab and Zaharia 2020, arXiv:2004.12832.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ Side = Literal["query", "document"]
 
 @dataclass(frozen=True)
 class LateInteractionSpec:
-    """Ask for the vectors of tokens.
+    """Request for one vector per token of each text.
 
     side: whether the texts are queries or documents.
     normalize: scale each vector to unit length.
-    dimensions: keep only this many components of each vector.
+    truncation: side on which a long text loses tokens, or None to refuse it.
+    dimensions: number of components to keep of each vector; None for all.
     """
 
     inputs: Sequence[str]
@@ -45,7 +46,7 @@ class LateInteractionSpec:
     dimensions: int | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         tokens = most_side_tokens(model, self.side, self.inputs)
         about = model.info.late_interaction
         width = 0 if about is None else about.width
@@ -54,9 +55,10 @@ class LateInteractionSpec:
 
 
 async def embed_late_interaction(runtime: Runtime, call: Call, spec: LateInteractionSpec) -> list[Numbers]:
-    """The vectors of each text: float32 [vectors, size].
+    """Compute the vectors of each text: an array [vectors, size], float32. Some tokens have no vector.
 
-    Raises RequestTooLarge for a result of more than `MAX_NUMBERS` numbers.
+    Raises RequestTooLarge for a result that could have more than `MAX_NUMBERS` components, InvalidRequest for too many
+    `dimensions`, and the errors of `side_items`.
     """
     model = runtime.candidates(spec.model, "late_interaction")[0]
     about = model.info.late_interaction
@@ -83,7 +85,10 @@ async def embed_late_interaction(runtime: Runtime, call: Call, spec: LateInterac
 
 
 async def late_interaction_scores(runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts) -> RerankScores:
-    """The scores of all texts. A score from 0 to 1 is `(1 + mean of the best cosines) / 2`."""
+    """Score all texts for the query. A score from 0 to 1 is `(1 + mean of the best cosines) / 2`.
+
+    The raw score is the sum of the best cosines of the query's tokens, or their mean if the checkpoint says so.
+    """
     about = model.info.late_interaction
     assert about is not None, "a model that supports the operation describes it"
     query = await side_items(runtime, call, model, "query", [asked.query], asked.truncation, "query")
@@ -114,7 +119,7 @@ async def late_interaction_scores(runtime: Runtime, call: Call, model: ServedMod
 
 
 def late_interaction_cost(model: ServedModel, asked: RerankTexts) -> Cost:
-    """Upper bounds of the work of `late_interaction_scores`. The vectors of the query are read and sent once."""
+    """Upper bounds of the work of `late_interaction_scores`. The query's vectors are received once and sent once."""
     about = model.info.late_interaction
     query = most_side_tokens(model, "query", [asked.query])
     tokens = query + most_side_tokens(model, "document", asked.texts)
@@ -125,7 +130,7 @@ def late_interaction_cost(model: ServedModel, asked: RerankTexts) -> Cost:
 
 
 def side_tokens(model: ServedModel, side: Side) -> SideTokens:
-    """How queries, or documents, become tokens."""
+    """The rules by which queries, or documents, are tokenized. side: `query` or `document`."""
     about = model.info.late_interaction
     assert about is not None, "a model that supports the operation describes it"
     sides = sides_of(about, model.tokenizer)
@@ -133,7 +138,7 @@ def side_tokens(model: ServedModel, side: Side) -> SideTokens:
 
 
 def most_side_tokens(model: ServedModel, side: Side, texts: Sequence[str]) -> int:
-    """Maximum number of tokens of texts that are all queries, or all documents."""
+    """Upper bound of the total number of tokens of texts, which are all queries or all documents."""
     tokens = side_tokens(model, side)
     limit = min(tokens.max_tokens or model.max_input_tokens, model.max_input_tokens)
     around = model.tokenizer.token_bound(tokens.prompt) + MAX_ADDED_TOKENS
@@ -150,12 +155,13 @@ async def side_items(
     param: str,
     max_text_tokens: int | None = None,
 ) -> InputItems:
-    """Engine items of texts that are all queries or all documents: one item per text.
+    """Create one engine item per text. The texts are all queries or all documents.
 
     side: `query` or `document`.
-    truncation: end at which a long text is cut; None to refuse a long text.
-    max_text_tokens: read at most this many tokens of each text, from its beginning; None for all that fit.
-    Raises the errors of `check_tokens`.
+    truncation: side on which a long text loses tokens, or None to refuse it.
+    param: the request's field with the texts, for errors.
+    max_text_tokens: maximum number of tokens to read from each text, from its beginning; None for all that fit.
+    Raises the errors of `check_tokens` and `Runtime.encode_with`.
     """
     tokens, about = side_tokens(model, side), model.info.late_interaction
     assert about is not None

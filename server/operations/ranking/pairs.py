@@ -1,4 +1,4 @@
-"""Engine items of pairs whose texts are tokenized once each, however many pairs they are in."""
+"""Create engine items for pairs of texts. Each text is tokenized only once, even if it is in many pairs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from server.text.tokens.truncation import TruncationSide
 
 
 async def pair_template(runtime: Runtime, call: Call, model: ServedModel) -> PairTemplate:
-    """How the tokenizer of a model joins pairs; found with the first request that needs it.
+    """The template by which a model's tokenizer joins two texts. It is computed by the first request that needs it.
 
-    Raises InvalidRequest for a tokenizer whose pairs cannot be joined.
+    Raises InvalidRequest for a tokenizer that cannot encode pairs, or not by a fixed template.
     """
     found = runtime.pair_templates.get(model.name)
     if found is None:
@@ -32,7 +32,7 @@ async def pair_template(runtime: Runtime, call: Call, model: ServedModel) -> Pai
 async def text_ids(
     runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str], param: str
 ) -> list[list[int]]:
-    """Token ids of each text, without special tokens. param: the field that an error names."""
+    """Token ids of each text, without special tokens. param: the request's field with the texts, for errors."""
     return await runtime.encode_with(
         model.tokenizer, texts, lambda encoding: encoding.ids, param=param, add_special_tokens=False, call=call
     )
@@ -46,10 +46,13 @@ def joined_item(
     truncation: TruncationSide | None,
     param: str,
 ) -> tuple[EncodeItem, bool]:
-    """The item of a pair, and whether it was too long. The longer text loses tokens first.
+    """Create the engine item of a pair. Returns it, and whether the pair was too long.
+
+    In a long pair, the longer text loses tokens first.
 
     first, second: token ids of the texts.
     truncation: side on which the texts lose tokens, or None to refuse a pair that is too long.
+    param: the request's field with the texts, for errors.
     Raises the errors of `check_tokens`.
     """
     room = model.max_input_tokens - template.num_special

@@ -1,4 +1,4 @@
-"""Rank texts by their relevance to a query: cross-encoder, late interaction, or answer of a language model."""
+"""Rank texts by their relevance to a query, with a cross-encoder, late interaction, or a language model's answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from server.text.tokens.truncation import TruncationSide
 
 @dataclass(frozen=True)
 class RerankSpec:
-    """Ask for the relevance of texts.
+    """Request for the relevance of texts to a query.
 
-    raw_scores: return logits, or sums of cosines, instead of numbers from 0 to 1.
-    max_text_tokens: read at most this many tokens of each text, from its beginning; None for all that fit.
-    instruction: what makes a text relevant, for a language model; None for the default of its prompt.
+    raw_scores: return logits, or sums of cosines (late interaction), instead of scores from 0 to 1.
+    truncation: side on which a long text loses tokens, or None to refuse it.
+    max_text_tokens: maximum number of tokens to read from each text, from its beginning; None for all that fit.
+    instruction: description of relevance for a language model; None for the default in its prompt.
     """
 
     query: str
@@ -37,7 +38,7 @@ class RerankSpec:
     instruction: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         if model.answers_rerank:
             return answer_cost(model, self)
         return late_interaction_cost(model, self) if "classify" not in model.tasks else pair_cost(model, self)
@@ -45,7 +46,7 @@ class RerankSpec:
 
 @dataclass(frozen=True)
 class RankedText:
-    """A text with its score. index: index of the text in the request."""
+    """A text with its score. index: position of the text in the request."""
 
     index: int
     score: float
@@ -54,7 +55,10 @@ class RankedText:
 
 @dataclass(frozen=True)
 class RerankResult:
-    """The texts by descending score; equal ones keep their order. prompt_tokens: tokens that the model has read."""
+    """The texts by descending score. Texts with equal scores keep their order.
+
+    prompt_tokens: number of tokens that the model has read.
+    """
 
     model: str
     ranked: list[RankedText]
@@ -62,7 +66,10 @@ class RerankResult:
 
 
 async def rerank(runtime: Runtime, call: Call, spec: RerankSpec) -> RerankResult:
-    """The score of each text."""
+    """Score the texts, and sort them by descending score. Adds the indices of shortened texts to `call`.
+
+    Raises InvalidRequest for an instruction that the model does not take, and the errors of the ranking method.
+    """
     model = runtime.candidates(spec.model, "rerank")[0]
     if spec.instruction is not None and not (model.answers_rerank and takes_instruction(model)):
         raise InvalidRequest(f"`{model.name}` takes no `instruction`", "instruction")

@@ -1,7 +1,7 @@
-"""Rank texts by the answer of a language model: is this document relevant to the query?
+"""Rank texts by a language model's answer to the question whether a document is relevant to the query.
 
-The score is the logit of the positive answer minus that of the negative one. Source: Nogueira et al. 2020,
-arXiv:2003.06713; Zhang et al. 2025, arXiv:2506.05176 (Qwen3-Reranker).
+The score is the logit of the positive answer (such as yes) minus the logit of the negative answer (no).
+Source: Nogueira et al. 2020, arXiv:2003.06713; Zhang et al. 2025, arXiv:2506.05176 (Qwen3-Reranker).
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ from server.text.chats.text_marks import TextMarks
 from server.text.tokens.marked_text import MarkedText
 
 RENDERED_TOGETHER = 64
-"""Prompts that are rendered before other requests get their turn with the templates."""
+"""Number of prompts that are rendered at once, before other requests may render their templates."""
 _FILLERS = ("0", "1 2 3 4")
 """Two texts without a common token, used as query and document of two trial prompts. The tokens at the end that both
 trial prompts have in common come from the template."""
 
 _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
-"""Text in a template that shows that contents are lists of parts. sentence-transformers checks for the same text."""
+"""Texts in a chat template which show that contents must be lists of parts. sentence-transformers checks for the same.
+"""
 
 
 @dataclass(frozen=True)
 class _AnswerPrompt:
-    """A prompt in tokens, and the answers.
-
-    One part of the prompt contains the document, which differs from text to text.
+    """A tokenized prompt, and its two answers. One part of the prompt contains the document.
 
     before, after: token ids of the prompt before and after that part.
-    query_tokens: number of tokens in that part besides the document's.
-    positive, negative: token ids of the two answers. negative: None if the logit of `positive` alone is the score.
+    query_tokens: number of tokens in that part that do not belong to the document.
+    positive, negative: token ids of the two answers. negative is None if the logit of `positive` alone is the score.
     """
 
     before: list[int]
@@ -57,7 +56,11 @@ class _AnswerPrompt:
 
 
 async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts) -> RerankScores:
-    """The score of each text. Raises InvalidRequest for a template that leaves query or document out."""
+    """Score each text.
+
+    Raises InvalidRequest for truncation on the left, or a template that leaves out the query or the document, and
+    ContextLengthExceeded for a query that leaves no room, or a long text without truncation.
+    """
     if asked.truncation == "left":
         raise InvalidRequest(
             f"`truncation_direction` left is not supported by `{model.name}`: its prompt ends with the text",
@@ -97,8 +100,7 @@ async def answer_scores(runtime: Runtime, call: Call, model: ServedModel, asked:
 def answer_cost(model: ServedModel, asked: RerankTexts) -> Cost:
     """Upper bounds of the work of `answer_scores`. It is assumed that a chat template writes its own text once.
 
-    The query is tokenized once for each text. It is also tokenized with the parts of the prompt, or with the end of the
-    prompt.
+    The query is tokenized with each text, and up to two more times with other parts of the prompt.
     """
     prompt, bound = model.text.answer_prompt, model.tokenizer.token_bound
     if prompt is None:
@@ -116,7 +118,7 @@ def answer_cost(model: ServedModel, asked: RerankTexts) -> Cost:
 
 
 def takes_instruction(model: ServedModel) -> bool:
-    """Whether the prompt of a model has a place for an instruction."""
+    """Whether the model's prompt for ranking has a place for an instruction."""
     prompt = model.text.answer_prompt
     return model.info.answer is not None if prompt is None else prompt.takes_instruction
 
@@ -124,7 +126,7 @@ def takes_instruction(model: ServedModel) -> bool:
 async def _cut_texts(
     runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts
 ) -> tuple[Sequence[str], set[int]]:
-    """Cut texts to their first `max_text_tokens` tokens. Returns the texts, and the indices of those that were cut."""
+    """Cut texts to their first `max_text_tokens` tokens. Returns all texts, and the indices of texts that were cut."""
     most = asked.max_text_tokens
     if most is None:
         return asked.texts, set()
@@ -143,14 +145,20 @@ async def _cut_texts(
 
 
 def _marks(runtime: Runtime, model: ServedModel, asked: RerankTexts, texts: Sequence[str], *own: str) -> TextMarks:
-    """Marks for the special tokens of the query, the instruction and the texts. own: texts of the prompt itself."""
+    """Marks by which special tokens in the query, the instruction and the texts stay plain text.
+
+    own: texts of the prompt itself, which must not contain a mark by chance.
+    """
     return TextMarks(special_texts(runtime, model.tokenizer), asked.query, asked.instruction or "", *texts, *own)
 
 
 async def _prompt_tokens(
     runtime: Runtime, call: Call, model: ServedModel, prompt: AnswerPrompt, asked: RerankTexts, texts: Sequence[str]
 ) -> tuple[_AnswerPrompt, list[MarkedText]]:
-    """Tokens of a prompt whose parts are tokenized alone, and the part with the document for each text."""
+    """Tokenize a prompt whose parts are tokenized separately. Returns it, and for each text its part with the document.
+
+    prompt: the parts of the prompt. texts: the documents. Raises InvalidRequest for an answer without a token.
+    """
     place = prompt.parts.index(prompt.document_part)
     own = (*prompt.parts, prompt.instruction, prompt.default_instruction)
     marks = _marks(runtime, model, asked, texts, *own)
@@ -185,9 +193,10 @@ async def _prompt_tokens(
 async def _template_tokens(
     runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts, texts: Sequence[str]
 ) -> tuple[_AnswerPrompt, list[MarkedText]]:
-    """Tokens of the end of the chat template, and the prompt of each text.
+    """Render the whole prompt of each text with the chat template. Returns the answers' tokens, and the prompts.
 
-    The end of the template counts as `query_tokens`, because it is kept when a prompt loses tokens.
+    The tokens at the end of the prompt that come from the template are counted as `query_tokens`, because they are kept
+    when a prompt is shortened. Raises InvalidRequest for a template that leaves out the query or the document.
     """
     default = model.text.prompts.default
     marks = _marks(runtime, model, asked, texts, default, *model.text.chat_templates.by_name.values())
@@ -221,7 +230,7 @@ async def _rendered(
     marks: TextMarks,
     instruction: str | None,
 ) -> list[MarkedText]:
-    """The prompts of pairs of query and document, as the chat template writes them."""
+    """Render pairs of query and document with the chat template. Raises InvalidRequest if the template fails."""
     templates, answer = model.text.chat_templates, model.info.answer
     adds_prompt = answer is not None and answer.adds_generation_prompt
 

@@ -17,7 +17,7 @@ from server.text.tokens.tokenizer import Encoding
 
 
 def pair_cost(model: ServedModel, asked: RerankTexts) -> Cost:
-    """Upper bounds of the work of `pair_scores`. Query and texts are tokenized once each."""
+    """Upper bounds of the work of `pair_scores`. The query and each text are tokenized once."""
     query = model.tokenizer.token_bound(asked.query)
     limit = model.max_input_tokens
     tokens = sum(min(query + most_tokens(model.tokenizer, text), limit) for text in asked.texts)
@@ -26,7 +26,10 @@ def pair_cost(model: ServedModel, asked: RerankTexts) -> Cost:
 
 
 async def pair_scores(runtime: Runtime, call: Call, model: ServedModel, asked: RerankTexts) -> RerankScores:
-    """The logit of each text with the query. The query is tokenized once."""
+    """Score each text by the logit of its pair with the query.
+
+    Raises InvalidRequest for a tokenizer that cannot join pairs, and the errors of `joined_item`.
+    """
     template = await pair_template(runtime, call, model)
     (query,) = await text_ids(runtime, call, model, [asked.query], "query")
 

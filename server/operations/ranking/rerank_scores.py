@@ -1,4 +1,4 @@
-"""The texts that `rerank` compares with a query, and their scores."""
+"""Types that all ranking methods share: the texts to compare with a query, and their scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.text.tokens.truncation import TruncationSide
 
 
 class RerankTexts(Protocol):
-    """The part of a specification that all ranking methods read. Fields as in `RerankSpec`."""
+    """The fields of a specification that all ranking methods read, with the same meaning as in `RerankSpec`."""
 
     @property
     def query(self) -> str: ...
@@ -29,11 +29,12 @@ class RerankTexts(Protocol):
 
 
 class RerankScores(NamedTuple):
-    """The scores of all texts, in their order.
+    """The scores of all texts, in the order of the texts.
 
-    raw: what the model computes: logits, or the sum of cosines. scores: from 0 to 1, in the same order of relevance.
+    raw: [texts], the model's values: logits, or sums of cosines.
+    scores: [texts], values from 0 to 1 that grow with `raw`.
     tokens: number of tokens that the model has read.
-    truncated: indices of the texts that lost tokens.
+    truncated: indices of the texts that were shortened.
     """
 
     raw: Numbers

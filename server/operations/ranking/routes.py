@@ -1,4 +1,4 @@
-"""Choose the encoder of a text in a router of two encoders, by the role of the text."""
+"""Choose one of two encoders for a text, in a checkpoint that has separate encoders for queries and documents."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from server.operations.served_model import ServedModel
 
 
 def of_role(runtime: Runtime, model: ServedModel, prompt_name: str | None, operation: str) -> ServedModel:
-    """The model that encodes a text: `model`, or the other encoder of its router.
+    """The model that encodes a text: `model`, or the other encoder of the same checkpoint.
 
-    prompt_name: `query` or `document`, or the name of another prompt, or None for the default route.
-    operation: operation that the model must support. Raises the errors of `Runtime.candidates`.
+    prompt_name: `query` or `document` chooses the encoder; another name or None chooses the checkpoint's default.
+    operation: operation that the model must support.
+    Raises the errors of `Runtime.candidates`.
     """
     if model.text.route is None:
         return model

@@ -1,4 +1,4 @@
-"""Similarity of texts: the cosine of their embeddings, or the function that the checkpoint names."""
+"""Compute the similarity of texts: the cosine of their embeddings, or another function that the checkpoint names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ Vectors = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SimilaritySpec:
-    """Ask for the similarity of one sentence to each of several others. prompt_name: as in `EmbedSpec`."""
+    """Request for the similarity of a source sentence to each of several sentences.
+
+    truncation: side on which a long sentence loses tokens, or None to refuse it.
+    prompt_name: name of a prompt of the checkpoint to put before each sentence.
+    """
 
     source: str
     sentences: Sequence[str]
@@ -32,16 +36,17 @@ class SimilaritySpec:
     prompt_name: str | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         cost = input_cost(EmbedSpec([self.source, *self.sentences], prompt_name=self.prompt_name), model)
         return replace(cost, answer_numbers=cost.sequences * model.info.hidden_size)
 
 
 async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list[float]:
-    """The similarity of the source and each sentence, in the order of the sentences.
+    """Compute the similarity of the source and each sentence, in the order of the sentences.
 
     It is the cosine, from -1 to 1, unless the checkpoint names a dot product or a distance. A distance is negated.
-    In `Call.truncated_inputs`, index 0 stands for the source, and the sentences follow.
+    In `Call.truncated_inputs`, index 0 is the source, and the following indices are the sentences.
+    Raises the errors of `prompted_items`.
     """
     model = runtime.candidates(spec.model, "similarity")[0]
     prompt = model.text.prompt(spec.prompt_name)
@@ -55,7 +60,7 @@ async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list
 
 
 def _scores(source: Vectors, others: Vectors, function: SimilarityFunction) -> Vectors:
-    """source: [size]. others: [sentences, size]. Returns [sentences]."""
+    """Similarity of one vector to others. source: [size]. others: [sentences, size]. Returns [sentences]."""
     scores: Vectors
     match function:
         case "cosine":

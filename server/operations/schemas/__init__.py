@@ -1,1 +1,1 @@
-"""JSON schemas of tools and answers: what a grammar can enforce of them."""
+"""JSON schemas of tools and answers: find the part that a grammar can enforce, and compile it."""

@@ -1,7 +1,8 @@
 """Compile a JSON Schema as far as it can be enforced.
 
-`json_schema` leaves out the keywords that no grammar can enforce. If the library refuses the rest, the subschemas at
-fault are found by compiling them alone, and their keywords are left out one by one. In the end any object is allowed.
+`json_schema` leaves out the keywords that no grammar can enforce. If the library still refuses the schema, the refused
+subschemas are found by compiling each alone, and their keywords are left out one by one. If nothing helps, every value
+of the schema's type is allowed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ JSON_OPTIONS: Mapping[str, Any] = {
     "lenient": False,
     "coerce_one_of": False,
 }
-"""All options that a schema can set under `x-guidance`. The values here override those of the schema."""
+"""All options of llguidance that a schema could set in its member `x-guidance`. These values override it."""
 SCHEMA_SECONDS = 4.0
-"""Processor time for one schema, with all attempts."""
+"""Maximum processor time for one schema, including all attempts."""
 MAX_SCHEMA_BYTES = 1 << 18
 _OPENING = frozenset(
     {
@@ -45,7 +46,7 @@ _OPENING = frozenset(
         "additionalProperties",
     }
 )
-"""Keywords by which members may be allowed that `properties` does not name."""
+"""Keywords that may allow members that `properties` does not name."""
 _RELAXED_FIRST = (
     "oneOf",
     "format",
@@ -74,19 +75,19 @@ _RELAXED_FIRST = (
     "enum",
     "const",
 )
-"""Keywords in the order in which a subschema at fault loses them."""
+"""Keywords in the order in which they are removed from a refused subschema."""
 _DEPENDENT = {"properties": "additionalProperties", "patternProperties": "additionalProperties", "prefixItems": "items"}
-"""Keywords that would forbid more without the first one."""
+"""Keyword to a second keyword that must be removed with it, because it would forbid more without the first one."""
 
 
 @dataclass(frozen=True)
 class EnforcedSchema:
     """The grammar of a schema.
 
-    source: in llguidance's JSON form; empty if no grammar was made.
-    fallback: a grammar of every value of the same type, in the same form; empty for a strict schema.
-    losses: the keywords that it does not enforce. A loss without a keyword is the whole schema.
-    is_final: the result does not depend on how busy the server is.
+    source: the grammar in llguidance's JSON form; empty if the schema cannot be used.
+    losses: the keywords that the grammar does not enforce. A loss without a keyword means the whole schema.
+    is_final: whether the result is the same on a busy server, so that it may be cached.
+    fallback: grammar of every value of the same type, for the case that `source` fails; empty for a strict schema.
     """
 
     source: str
@@ -99,7 +100,7 @@ class EnforcedSchema:
         return len(self.source)
 
     def lost_names(self, place: str) -> list[str]:
-        """Names of the losses for `Call.ignore`. place: path of the schema in the request."""
+        """Names of the lost keywords for `X-Ignored-Parameters`. place: path of the schema in the request."""
         return list(dict.fromkeys(f"{place}:{loss.keyword}" if loss.keyword else place for loss in self.losses))
 
 
@@ -111,10 +112,12 @@ def enforce(
     is_strict: bool,
     is_arguments: bool = False,
 ) -> EnforcedSchema:
-    """Compile a schema, without the keywords that cannot be enforced. The result is remembered.
+    """Compile a schema without the keywords that cannot be enforced. The result is cached.
 
-    is_strict: there is no grammar if anything would be lost; the losses tell why.
-    is_arguments: the value is an object, without members that `properties` does not name unless the schema allows them.
+    budget: processor time that the request may still use.
+    is_strict: return no grammar if any keyword would be lost; `losses` then has the reasons.
+    is_arguments: the schema describes arguments of a function. They are an object, and members that `properties` does
+        not name are only allowed if the schema mentions them.
     """
     try:
         text = json.dumps(schema)
@@ -163,7 +166,7 @@ def _unreadable(
 def _without_schema(
     kept: Mapping[str, Any], reason: str, compiler: GrammarCompiler, is_strict: bool, is_final: bool
 ) -> EnforcedSchema:
-    """The result for a schema that is lost except for its type. kept: the type, as a schema."""
+    """The result for a schema of which only the type is enforced. kept: a schema with this type."""
     losses = (Loss("", "", reason),)
     if is_strict:
         return EnforcedSchema("", losses, is_final)
@@ -172,13 +175,13 @@ def _without_schema(
 
 
 def _any_value(kept: Mapping[str, Any], compiler: GrammarCompiler) -> CompiledFormat:
-    """The grammar of every value of a type. kept: the type, as a schema."""
+    """Compile the grammar of every value of a type. kept: a schema with this type, or an empty one for any value."""
     text = json.dumps(kept)
     return compiler.remember(text, lambda: compiler.compile_schema(text, JSON_OPTIONS, CompileBudget()))
 
 
 def _require_object(reduced: ReducedSchema) -> None:
-    """Make the schema one of objects. Any other type is lost."""
+    """Restrict a schema to objects. If its type excludes objects, the type is added to the losses."""
     given = reduced.root.keywords.get("type", "object")
     if "object" not in ([given] if isinstance(given, str) else given):
         reduced.losses.append(Loss("type", "", "must be `object`"))
@@ -186,7 +189,10 @@ def _require_object(reduced: ReducedSchema) -> None:
 
 
 def _is_closed(schema: Mapping[str, Any]) -> bool:
-    """Whether members that the schema does not name are left out of arguments, which the schema itself allows."""
+    """Whether a schema of arguments has only simple `properties`, so that other members can be forbidden.
+
+    JSON Schema would allow them, but a function has no use for them.
+    """
     named, required = schema.get("properties"), schema.get("required", ())
     if not isinstance(named, Mapping) or not isinstance(required, list | tuple):
         return False
@@ -194,13 +200,13 @@ def _is_closed(schema: Mapping[str, Any]) -> bool:
 
 
 class _Stopped(Exception):
-    """Compiling ended without a result. The message is the reason."""
+    """Error: compiling was ended without a result, for example at a time limit. The message is the reason."""
 
 
 class _Fitting:
-    """Changes a reduced schema until the library compiles it.
+    """Removes keywords from a reduced schema until the library compiles it.
 
-    closes: the root has no members that it does not name. is_arguments: the root keeps its type.
+    closes: forbid members that the root does not name. is_arguments: never remove the root's type.
     """
 
     def __init__(
@@ -212,7 +218,7 @@ class _Fitting:
         self._seen: set[int] = set()
 
     def compile(self) -> str:
-        """The grammar. Adds what is lost to the losses of the schema. Raises _Stopped."""
+        """Compile the schema, and return its grammar. Adds removed keywords to the schema's losses. Raises _Stopped."""
         compiled = self._try(self._reduced.root, is_quick=False)
         if not compiled.refused:
             return compiled.source
@@ -239,7 +245,10 @@ class _Fitting:
         return compiled
 
     def _mend(self, schema: Subschema, reason: str) -> None:
-        """Take keywords out of a subschema that was refused, those of its own subschemas first."""
+        """Remove keywords from a refused subschema until it compiles, beginning with the subschemas inside of it.
+
+        reason: reason of the refusal, for the losses.
+        """
         self._seen.add(id(schema))
         target = self._reduced.target(schema)
         for inner in [*schema.inner(), *([target] if target is not None else [])]:
@@ -255,7 +264,7 @@ class _Fitting:
             self._relax_all(schema, reason)
 
     def _relax_one(self, schema: Subschema, reason: str) -> bool:
-        """Find one keyword without which a subschema is accepted."""
+        """Remove one keyword so that a subschema compiles. Returns False if no single keyword is enough."""
         before = schema.keywords
         for keyword in self._relaxable(schema):
             schema.keywords = _without(before, keyword)
@@ -266,7 +275,7 @@ class _Fitting:
         return False
 
     def _relax_all(self, schema: Subschema, reason: str) -> None:
-        """Take keywords out until a subschema is accepted."""
+        """Remove keywords one after another until a subschema compiles."""
         before = schema.keywords
         for keyword in _RELAXED_FIRST:
             if keyword in self._relaxable(schema):
@@ -287,7 +296,10 @@ class _Fitting:
 
 
 def _without(keywords: Mapping[str, Any], lost: str) -> dict[str, Any]:
-    """Keywords that allow more. Exactly one branch becomes any branch."""
+    """Remove the keyword `lost` from a subschema, with any keyword that would forbid more without it.
+
+    Instead of being removed, `oneOf` becomes `anyOf` if the subschema has no `anyOf` yet.
+    """
     if lost == "oneOf" and "anyOf" not in keywords:
         return {"anyOf" if keyword == "oneOf" else keyword: value for keyword, value in keywords.items()}
     return {keyword: value for keyword, value in keywords.items() if keyword not in (lost, _DEPENDENT.get(lost))}

@@ -1,8 +1,8 @@
 """Reduce a JSON Schema to the part that a grammar can enforce, and list the keywords that are lost.
 
-The reduced schema accepts every value that the schema accepts, and more where keywords were lost. Keywords that are in
-no table of this file are annotations and have no effect, as JSON Schema says of unknown keywords; so are formats that
-the library does not know. Older drafts are translated to 2020-12. Only references within the schema are followed.
+The reduced schema accepts every value that the schema accepts, and further values if keywords were lost. Keywords that
+are in no table of this file, and formats that the library does not know, are annotations: they have no effect, as JSON
+Schema prescribes. Older drafts are translated to 2020-12. Only references within the schema are followed.
 See docs/decisions/0118-schemas-that-are-not-strict.md.
 """
 
@@ -17,22 +17,22 @@ from typing import Any
 from server.operations.schemas.schema_references import References
 
 MAX_INLINE_LEVELS = 24
-"""Deeper subschemas become definitions, because the library reads at most 128 levels of JSON."""
+"""Subschemas at a deeper level become definitions, because the library reads at most 128 levels of JSON."""
 MAX_COUNT = 1 << 53
 MAX_PATH_CHARACTERS = 200
 MAX_TEXT_LENGTH = 2048
-"""Largest enforced length of a text, unless the schema is strict.
+"""Maximum enforced `minLength` and `maxLength`, unless the schema is strict.
 
-Each character of such a text takes about 9 of the 32,768 states of a grammar, after which the grammar fails.
+Each character of such a text needs about 9 states of a grammar, and a grammar with more than 32,768 states fails.
 """
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _IN_PLACE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "not", "$dynamicRef"})
-"""Keywords that apply further schemas to the same value, so that `unevaluated...` depends on them."""
+"""Keywords that apply further schemas to the same value. The meaning of `unevaluated...` depends on them."""
 
 
 _NAME = re.compile(r"\$?[A-Za-z0-9_-]{1,64}")
-"""A name that errors may repeat. Others may be any text."""
+"""Pattern of a name that errors may repeat. Other names may contain any text of the client."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Loss:
     """A keyword that is not enforced.
 
     path: path of its subschema in the client's schema, for example `properties.place`; empty for the root.
+    reason: end of a sentence that begins with the keyword.
     """
 
     keyword: str
@@ -47,7 +48,7 @@ class Loss:
     reason: str
 
     def __str__(self) -> str:
-        """The end of a sentence that begins with the name of the field."""
+        """Description of the loss, as the end of a sentence that begins with the name of the request's field."""
         parts = ".".join(filter(None, (self.path, self.keyword))).split(".")
         place = ".".join(part if _NAME.fullmatch(part) else "..." for part in parts if part)
         return f"cannot be enforced: `{place[:MAX_PATH_CHARACTERS]}` {self.reason}" if place else self.reason
@@ -57,15 +58,15 @@ class Loss:
 class Subschema:
     """A reduced subschema that can still be changed.
 
-    path: its path in the client's schema.
-    keywords: the enforced keywords in the client's order. Subschemas among the values are `Subschema` or booleans.
+    path: path of the subschema in the client's schema.
+    keywords: the enforced keywords with their values, in the client's order. Inner schemas are `Subschema` or booleans.
     """
 
     path: str
     keywords: dict[str, Any] = field(default_factory=dict)
 
     def inner(self) -> Iterator[Subschema]:
-        """The subschemas, without the target of `$ref`."""
+        """Yield the subschemas directly inside of this one, without the target of `$ref`."""
         for value in self.keywords.values():
             members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
             yield from (member for member in members if isinstance(member, Subschema))
@@ -76,9 +77,10 @@ class Subschema:
 
 @dataclass
 class ReducedSchema:
-    """A schema of which only the enforceable keywords are left.
+    """A schema with only the keywords that can be enforced.
 
-    definitions: the subschemas to which references in `#/$defs/` point, by name. losses: the other keywords.
+    definitions: name to the subschema that the reference `#/$defs/name` means.
+    losses: the keywords that were left out.
     """
 
     root: Subschema
@@ -86,14 +88,14 @@ class ReducedSchema:
     losses: list[Loss]
 
     def target(self, schema: Subschema) -> Subschema | None:
-        """The definition to which the `$ref` of a subschema points."""
+        """The definition that the `$ref` of a subschema means, or None if it has no `$ref`."""
         return self.definitions.get(schema.keywords.get("$ref", "").removeprefix("#/$defs/"))
 
 
 def reduce_schema(schema: Mapping[str, Any], lenient: bool) -> ReducedSchema:
-    """The enforceable part of a schema.
+    """Reduce a schema to the part that can be enforced.
 
-    lenient: lose large lengths of texts, and follow pointers that lack their `#`.
+    lenient: leave out lengths of texts above `MAX_TEXT_LENGTH`, and follow references that lack their `#`.
     """
     reducer = _Reducer(schema, lenient)
     root = reducer.subschema(schema, "")
@@ -105,9 +107,9 @@ def reduce_schema(schema: Mapping[str, Any], lenient: bool) -> ReducedSchema:
 
 
 class _Reducer:
-    """Reduces one schema, see `reduce_schema`.
+    """Reduces one schema. root: the whole schema. lenient: as for `reduce_schema`.
 
-    pending: definitions that are still to be reduced, as (schema, path, name). The list grows while it is read.
+    pending: definitions that are not reduced yet, as (schema, path, name). The list grows while it is read.
     """
 
     def __init__(self, root: Mapping[str, Any], lenient: bool) -> None:
@@ -119,7 +121,7 @@ class _Reducer:
         self._names: dict[int, str] = {}
 
     def subschema(self, raw: Mapping[str, Any], path: str, level: int = 0) -> Subschema:
-        """Reduce a subschema. level: its level within the root or a definition."""
+        """Reduce a subschema. level: its depth within the root or within a definition."""
         reduced = Subschema(path)
         for keyword, value in _in_latest_draft(self._with_named_properties(raw)).items():
             self._add(reduced, raw, keyword, value, level)
@@ -166,7 +168,7 @@ class _Reducer:
             self._lose(reduced, keyword, "contains a value that is not a schema")
 
     def _inner(self, value: Any, path: str, level: int) -> Subschema | bool | None:
-        """A subschema, or a reference to it if it is deep. None for a value that is no schema."""
+        """Reduce an inner schema, or return a reference to it if it is too deep. None for a value that is no schema."""
         if isinstance(value, bool):
             return value
         if not isinstance(value, Mapping):
@@ -176,7 +178,10 @@ class _Reducer:
         return self.subschema(value, path, level + 1)
 
     def _branch(self, value: Any, path: str, level: int) -> Subschema | bool | None:
-        """A branch of `oneOf`. The library compares branches only if they are no references."""
+        """Reduce a branch of `oneOf`. A reference is replaced by its target if possible.
+
+        The library must compare the branches, and it does not compare references.
+        """
         if isinstance(value, Mapping) and "$ref" in value and _KEYWORDS.isdisjoint(value.keys() - {"$ref"}):
             found = self._references.target(value, value["$ref"], self._lenient)
             if found is not None and isinstance(found[0], Mapping) and found[0].keys().isdisjoint(("$ref", "oneOf")):
@@ -191,7 +196,7 @@ class _Reducer:
             reduced.keywords["$ref"] = self._define(found[0], found[1] or reduced.path)
 
     def _define(self, raw: Mapping[str, Any], path: str) -> str:
-        """A reference to a schema, which becomes a definition."""
+        """Make a schema a definition, and return a reference to it. path: path of the schema, for losses."""
         if id(raw) not in self._names:
             self._names[id(raw)] = f"d{len(self._names)}"
             self.pending.append((raw, path, self._names[id(raw)]))
@@ -201,7 +206,10 @@ class _Reducer:
         self.losses.append(Loss(keyword, reduced.path, reason))
 
     def _with_named_properties(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A schema with `propertyNames` expressed by `properties` or `patternProperties`, where that is possible."""
+        """Replace `propertyNames` in a schema by `properties` or `patternProperties` if possible.
+
+        Returns the schema unchanged if not.
+        """
         if "propertyNames" not in raw:
             return raw
         names = raw["propertyNames"]
@@ -229,7 +237,7 @@ class _Reducer:
 
 
 def _in_latest_draft(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a schema as draft 2020-12 writes them, in the same order."""
+    """Translate the keywords of a schema from older drafts to draft 2020-12, in the same order."""
     schema = dict(raw)
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:  # draft 4
@@ -300,7 +308,7 @@ _VALUES: Mapping[str, Callable[[Any], bool]] = {
     "maxProperties": _is_count,
     "required": _are_names,
 }
-"""Enforced keywords with values, and what a usable value is."""
+"""Enforced keyword with a value to a function that tells whether a value is usable."""
 
 _SCHEMA_SHAPES: Mapping[str, str] = {
     "properties": "map",
@@ -312,7 +320,7 @@ _SCHEMA_SHAPES: Mapping[str, str] = {
     "anyOf": "list",
     "oneOf": "list",
 }
-"""Enforced keywords with subschemas, and how these are held."""
+"""Enforced keyword with subschemas to the form of its value: a map of names, a list, or one subschema."""
 
 
 def _is_anything(schema: Any) -> bool:
@@ -321,7 +329,7 @@ def _is_anything(schema: Any) -> bool:
 
 
 def _text_constraints(schema: Any) -> dict[str, Any]:
-    """The keywords of a schema that may exclude a text."""
+    """The keywords of a schema that may exclude some strings, with their values."""
     if not isinstance(schema, Mapping):
         return {}
     types = schema.get("type")
@@ -338,7 +346,7 @@ def _text_constraints(schema: Any) -> dict[str, Any]:
 
 
 def _accepts_all_texts(schema: Any) -> bool:
-    """Whether a schema obviously accepts every text."""
+    """Whether a schema obviously accepts every string."""
     if not isinstance(schema, Mapping):
         return schema is True
     constraints = _text_constraints(schema)
@@ -372,7 +380,9 @@ _UNENFORCED: Mapping[str, Callable[[Any, Mapping[str, Any]], bool]] = {
     "$dynamicRef": _always,
     "$recursiveRef": _always,
 }
-"""Keywords of JSON Schema that are not enforced, and whether a value constrains anything. raw: the whole subschema."""
+"""Keyword that is not enforced to a function that tells whether its value restricts anything.
+
+The arguments of the function are the value, and the subschema that contains the keyword."""
 
 _OF_OTHER_TYPES = frozenset(
     {
@@ -383,7 +393,7 @@ _OF_OTHER_TYPES = frozenset(
         *("unevaluatedItems", "unevaluatedProperties"),
     }
 )
-"""Keywords that constrain no text."""
+"""Keywords that restrict only other values than strings."""
 _KEYWORDS = frozenset({*_VALUES, *_SCHEMA_SHAPES, *_UNENFORCED, "$ref", "format"})
 
 
@@ -391,7 +401,7 @@ _KEYWORDS = frozenset({*_VALUES, *_SCHEMA_SHAPES, *_UNENFORCED, "$ref", "format"
 
 
 def _cut_endless_references(reduced: ReducedSchema) -> None:
-    """Lose references by which a definition requires itself, so that no value could ever end."""
+    """Remove references by which a definition requires itself, because no finite value could match it."""
     finite: set[str] = set()
     is_growing = True
     while is_growing:
@@ -413,7 +423,7 @@ def _cut_endless_references(reduced: ReducedSchema) -> None:
 
 
 def _can_end(schema: Subschema | bool, finite: set[str]) -> bool:
-    """Whether a finite value may exist. finite: names of definitions for which it does."""
+    """Whether a finite value may match a schema. finite: names of definitions that finite values can match."""
     if isinstance(schema, bool):
         return schema
     has = schema.keywords

@@ -1,6 +1,6 @@
-"""Find the targets of `$ref` inside one JSON Schema: JSON pointers, `$id` and `$anchor`.
+"""Find the subschemas that `$ref` means inside one JSON Schema: by JSON pointer, `$id` or `$anchor`.
 
-Source: JSON Schema 2020-12, core, sections 8.2 and 9.1. Documents outside of the schema are never fetched.
+Other documents are never fetched. Source: JSON Schema 2020-12, core, sections 8.2 and 9.1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SINGLE_SCHEMAS = frozenset(
 
 
 class References:
-    """The targets of the references of one schema. root: the whole schema."""
+    """Finds the targets of references in one schema. root: the whole schema."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -44,10 +44,10 @@ class References:
             pending += [(inner, base) for inner in _subschemas(schema)]
 
     def target(self, holder: Mapping[str, Any], reference: object, lenient: bool) -> tuple[Any, str] | None:
-        """The schema to which a `$ref` points, and its path in the whole schema (empty if unknown). None without one.
+        """The schema that a `$ref` means, and its path in the whole schema (empty if unknown). None if there is none.
 
-        holder: the schema with the `$ref`.
-        lenient: a pointer that lacks its `#`, as `/$defs/E`, is followed too.
+        holder: the subschema that contains the `$ref`.
+        lenient: also follow a pointer that lacks its `#`, such as `/$defs/E`.
         """
         if not isinstance(reference, str):
             return None
@@ -69,7 +69,10 @@ class References:
         return (found, path) if isinstance(found, Mapping | bool) else None
 
     def _register(self, schema: Mapping[str, Any], base: str) -> str:
-        """Enter a schema under its own names. Returns the base URI of its subschemas."""
+        """Register a schema under its `$id` and anchors. Returns the base URI for its subschemas.
+
+        base: base URI of the schema.
+        """
         own = schema.get("$id", schema.get("id"))
         if isinstance(own, str):
             address, fragment = _resolved(base, own)
@@ -88,7 +91,10 @@ class References:
 
 
 def _resolved(base: str, reference: str) -> tuple[str, str]:
-    """The address and the fragment of a reference. A reference that is no URI has an address that nothing has."""
+    """Split a reference into its address, relative to `base`, and its fragment.
+
+    A reference that is no URI is returned as the address, which no document has.
+    """
     try:
         address, fragment = urldefrag(reference)
         return (urljoin(base, address) if address else base), fragment

@@ -1,1 +1,1 @@
-"""Speech to text: windows of a recording and the text of a transcript."""
+"""Speech to text: read a recording, decode its windows, and assemble the transcript."""

@@ -1,4 +1,4 @@
-"""An audio file in memory: its bytes until they are read, and the sizes that its format tells."""
+"""An audio file of a request: its bytes until they are decoded, and the sizes that can be read from its header."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from server.audio.read import max_seconds_of, reading_bytes
 
 
 class RecordingFile:
-    """The bytes of an audio file, which are needed until its samples are read.
+    """The bytes of an audio file, which are kept until its samples are decoded.
 
     data: the bytes; empty after `drop`.
-    reading_bytes: memory that reading the file may need, besides its samples at 16 kHz.
-    on_drop: called when the bytes are not needed any more.
+    reading_bytes: memory that decoding the file may need, besides the samples at 16 kHz.
+    on_drop: called by `drop`.
     """
 
     def __init__(self, data: bytes, on_drop: Callable[[], None] = lambda: None) -> None:
@@ -21,10 +21,13 @@ class RecordingFile:
         self._on_drop = on_drop
 
     def max_seconds(self, limit: float) -> float | None:
-        """Upper bound of the length; None for a file that has to be decoded for it. limit: longest one accepted."""
+        """Upper bound of the length in seconds; None for a file whose length is only known after decoding.
+
+        limit: length of the longest recording that the server accepts, in seconds.
+        """
         return max_seconds_of(self.data, limit)
 
     def drop(self) -> None:
-        """Free the bytes. The recording has been read."""
+        """Free the bytes, because the samples were decoded."""
         self.data = b""
         self._on_drop()

@@ -1,4 +1,4 @@
-"""Read a recording of a request, and get its log-mel frames from the worker."""
+"""Decode the recording of a request, and get its log-mel frames from the worker."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from server.operations.served_model import ServedModel
 from server.operations.speech.transcribe_spec import TranscribeSpec
 
 WAVES_PER_MESSAGE = 8
-"""Parts of the recording that go to the worker in one message."""
+"""Number of parts of a recording that are sent to the worker in one message."""
 
 
 def read_samples(runtime: Runtime, spec: TranscribeSpec) -> Samples:
-    """The samples of the recording. Raises InvalidRequest for a file that cannot be read."""
+    """Decode the samples of the recording, mono at 16 kHz, float32.
+
+    Raises InvalidRequest for a file that cannot be decoded or is longer than `spec.max_seconds`.
+    """
     try:
         return read_audio(spec.file.data, spec.max_seconds, runtime.audio_decoder)
     except AudioError as error:
@@ -27,9 +30,9 @@ def read_samples(runtime: Runtime, spec: TranscribeSpec) -> Samples:
 
 
 async def log_mel_frames(runtime: Runtime, call: Call, model: ServedModel, waves: list[Samples]) -> audio.Frames:
-    """Log-mel frames of the whole recording, computed by the worker.
+    """Let the worker compute the log-mel frames of a whole recording.
 
-    waves: the parts of `split_samples`; they are removed from the list, to free their memory.
+    waves: the recording, cut by `split_samples`. The list is emptied, to free memory.
     """
     found: list[audio.Frames] = []
     while waves:

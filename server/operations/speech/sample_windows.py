@@ -1,4 +1,4 @@
-"""Windows of a recording for models that read samples: their length, cuts at pauses, and the scaling of samples."""
+"""Cut a recording into windows at pauses, and scale their samples, for models that read samples."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from server.audio.silence import cut_at_silences
 from server.ipc.wire.descriptions import ModelInfo
 
 WINDOW_SECONDS = 30
-"""Longest window. The time of attention grows with the square of it."""
+"""Maximum length of a window. The time of attention grows with its square."""
 WINDOWS_AT_ONCE = 4
 UNKNOWN_LANGUAGE = "und"
-"""Code of a language that is not known (ISO 639). A checkpoint does not say which languages it writes."""
+"""Code of an unknown language (ISO 639), for checkpoints that do not say which language they write."""
 _VARIANCE_EPSILON = 1e-7
 
 SampleSpan = tuple[int, int]
-"""First sample and end of a window."""
+"""First sample and end of a window, as indices of samples; the end is exclusive."""
 
 
 def window_frames(info: ModelInfo) -> int:
-    """Longest window of a model, in frames of 10 ms: 30 s, or as long as the tokens that its encoder accepts."""
+    """Maximum length of a model's window, in frames of 10 ms: 30 s, or less if its encoder reads fewer tokens."""
     tokens = info.source_tokens or info.context_tokens
     return min(WINDOW_SECONDS * FRAMES_PER_SECOND, tokens * info.samples_per_token // HOP_SAMPLES)
 
 
 def sample_spans(samples: Samples, frames: Frames, info: ModelInfo) -> list[SampleSpan]:
-    """The windows of a recording. A rest that is too short for the encoder is left out.
+    """Cut a recording into windows at pauses. A window that is too short for the encoder is left out.
 
-    frames: any frames of 10 ms whose mean is their loudness.
+    frames: frames of 10 ms, such that the mean of a frame is its loudness.
     """
     cuts = cut_at_silences(frames, len(frames), window_frames(info))
     spans = [(start * HOP_SAMPLES, min(end * HOP_SAMPLES, len(samples))) for start, end in cuts]
@@ -36,9 +36,9 @@ def sample_spans(samples: Samples, frames: Frames, info: ModelInfo) -> list[Samp
 
 
 def window_bytes(samples: Samples, span: SampleSpan, normalizes: bool) -> bytes:
-    """The samples of a window as messages have them, scaled as the feature extractor of the checkpoint does it.
+    """The samples of a window for an engine message: little-endian float32.
 
-    normalizes: give them a mean of zero and a variance of one.
+    normalizes: whether to scale them to mean 0 and variance 1, as the feature extractor of the checkpoint does.
     """
     window = samples[span[0] : span[1]]
     if normalizes:

@@ -1,7 +1,7 @@
-"""Rules of long recordings: which decoded windows are accepted, decoded again at a higher temperature, or silent.
+"""Decide whether a decoded window is accepted, is decoded again at a higher temperature, or has no speech.
 
-Equal to `generate_with_fallback` of `transformers` 5, and with the compression ratio of texts to the code published
-with Radford et al. 2022, arXiv:2212.04356, section 4.5.
+With the compression ratio of token ids, the rules equal `generate_with_fallback` of `transformers` 5. With that of
+texts, they equal the code published with Radford et al. 2022, arXiv:2212.04356, section 4.5.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from server.errors import InvalidRequest
 
 DEFAULT_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 COMPRESSION_RATIO, LOGPROB, NO_SPEECH = 2.4, -1.0, 0.6
-"""Defaults of the published code and of faster-whisper."""
+"""Default thresholds of the published code and of faster-whisper."""
 MIN_INCREMENT = 0.1
-"""Smallest step of the temperatures that are tried after the first one."""
+"""Minimum difference between the temperatures that are tried one after another."""
 CONDITION_TEMPERATURE = 0.5
-"""The text so far does not precede the next window if the last one was decoded at this temperature or above."""
+"""If a window was decoded at this temperature or above, the next window gets no earlier text as its prompt."""
 
 
 @dataclass(frozen=True)
 class FallbackRules:
-    """Temperatures to try in order, and the thresholds that reject a window. None: no threshold.
+    """The temperatures to try for a window, and the thresholds that decide about it. None means no threshold.
 
-    compression_ratio: largest accepted result of `compression_ratio` for the token ids, as in `transformers`.
-    logprob: lowest mean log-probability of the tokens that is accepted.
-    no_speech: a window is silent if its probability of no speech is above this and its mean log-probability is below
-        `logprob`.
-    text_compression_ratio: largest accepted result of `text_compression_ratio` for the text.
+    compression_ratio: maximum of the function `compression_ratio` for the token ids, as in `transformers`.
+    logprob: minimum of the mean log-probability of the tokens.
+    no_speech: a window has no speech if its probability of no speech is above this threshold and its mean
+        log-probability is below `logprob`.
+    text_compression_ratio: maximum of the function `text_compression_ratio` for the text.
     """
 
     temperatures: tuple[float, ...] = (0.0,)
@@ -46,7 +46,7 @@ class FallbackRules:
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether every window is accepted after its first decoding. Its text is then final while it is generated."""
+        """Whether the first result of every window is accepted, so that its text is final while it is generated."""
         return len(self.temperatures) == 1 and self.no_speech is None
 
     def verdict(
@@ -57,12 +57,12 @@ class FallbackRules:
         no_speech_prob: float | None,
         text: Callable[[], str] = lambda: "",
     ) -> Literal["accepted", "rejected", "silent"]:
-        """The decision about a decoded window.
+        """Decide about a decoded window: `accepted`, `rejected` (decode it again), or `silent` (no speech).
 
-        token_ids: its new tokens, with the end token.
+        token_ids: its new tokens, including the end token.
         vocab_size: number of logits of the model.
-        mean_logprob: mean log-probability of these tokens, if computed.
-        no_speech_prob: probability that the window has no speech, if computed.
+        mean_logprob: mean log-probability of these tokens; None if it was not computed.
+        no_speech_prob: probability that the window has no speech; None if it was not computed.
         text: returns the text of the tokens.
         """
         is_unlikely = self.logprob is not None and mean_logprob is not None and mean_logprob < self.logprob
@@ -77,9 +77,9 @@ class FallbackRules:
 
 
 def compression_ratio(token_ids: Sequence[int], vocab_size: int) -> float:
-    """Size of the token ids over their size after compression (zlib); high values mean repetition.
+    """Size of token ids in bytes, divided by their size after zlib compression. High values mean repetition.
 
-    vocab_size: number of logits, which decides the bytes of one id.
+    vocab_size: number of logits. It determines the number of bytes for one id.
     """
     width = int(math.log2(vocab_size) / 8) + 1
     data = b"".join(token.to_bytes(width, "little") for token in token_ids)
@@ -87,7 +87,7 @@ def compression_ratio(token_ids: Sequence[int], vocab_size: int) -> float:
 
 
 def text_compression_ratio(text: str) -> float:
-    """Size of a text over its size after compression (zlib); high values mean repetition."""
+    """Size of a text in bytes (UTF-8), divided by its size after zlib compression. High values mean repetition."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))
 
@@ -95,7 +95,7 @@ def text_compression_ratio(text: str) -> float:
 def temperatures(first: float, increment: float | None) -> tuple[float, ...]:
     """Temperatures from `first` to 1 in steps of `increment`. Only `first` if `increment` is None or 0.
 
-    Raises InvalidRequest for smaller steps than `MIN_INCREMENT`, which would be many.
+    Raises InvalidRequest for an increment below `MIN_INCREMENT`, which would give too many temperatures.
     """
     if not increment:
         return (first,)

@@ -1,4 +1,5 @@
-"""Decode windows of a recording: one after the other, or several at once, each with temperature fallback."""
+"""Decode windows of a recording, one after another or several at once. Rejected windows are decoded again at a higher
+temperature."""
 
 from __future__ import annotations
 
@@ -22,19 +23,19 @@ from server.operations.served_model import ServedModel
 from server.operations.speech.speech_fallback import FallbackRules
 
 TokenSink = Callable[[list[int]], None]
-"""Receives the new tokens of a window as they are generated."""
+"""Function that is called with the new tokens of a window while they are generated."""
 _MAX_SEED = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class WindowResult:
-    """The text of one window.
+    """The decoded tokens of one window.
 
     token_ids: new tokens, without the end token.
-    temperature: temperature of the accepted attempt.
-    is_silent: the window has no speech; its tokens are to be dropped.
-    mean_logprob: mean log-probability of the tokens, the end token included, if computed.
-    no_speech_prob: probability that the window has no speech, if computed.
+    temperature: temperature of the last attempt, whose result is used.
+    is_silent: whether the window has no speech, so that its tokens must be dropped.
+    mean_logprob: mean log-probability of the tokens, including the end token; None if not computed.
+    no_speech_prob: probability that the window has no speech; None if not computed.
     token_times: time at which each token ends, in seconds from the start of the window; empty if not computed.
     token_logprobs: log-probability of each token; empty if not computed.
     """
@@ -52,8 +53,8 @@ class WindowResult:
 class Window:
     """A window to decode.
 
-    start, end: first frame, and end within the recording.
-    prefix: the decoder's prompt. start_index: index of the start token in it.
+    start, end: range of the recording, in frames; `end` is exclusive.
+    prefix: token ids of the decoder's prompt. start_index: index of the start token in it.
     """
 
     start: int
@@ -63,7 +64,7 @@ class Window:
 
     @property
     def recorded_tokens(self) -> int:
-        """Source positions that belong to the recording."""
+        """Number of encoder positions that belong to the recording rather than to padding."""
         return max((self.end - self.start) // FRAMES_PER_TOKEN, 1)
 
 
@@ -71,14 +72,14 @@ class Window:
 class WindowDecoder:
     """Decodes windows of one recording.
 
-    frames: log-mel frames of the recording, and of the silence that pads a short one to a window.
-    total_frames: frames of the recording.
-    params: decoding parameters for the first temperature.
-    rules: see `FallbackRules`.
+    frames: log-mel frames of the recording, and of the silence that pads a short recording to a window.
+    total_frames: number of frames of the recording, without that silence.
+    params: decoding parameters for temperature 0.
+    rules: temperatures to try, and thresholds that reject a window.
     seed: seed of sampled attempts.
-    probe_token: token for no speech, if its probability is needed.
-    text: the text of token ids, without timestamps and other special tokens.
-    pool: threads for the times of tokens.
+    pool: threads for computing the times of tokens.
+    probe_token: id of the token for no speech, if its probability is needed; otherwise None.
+    text: returns the text of token ids, without timestamps and other special tokens.
     """
 
     call: Call
@@ -97,9 +98,9 @@ class WindowDecoder:
         return FRAMES_PER_TOKEN * self.model.info.source_tokens
 
     async def decode(self, windows: Sequence[Window], sink: TokenSink | None = None) -> list[WindowResult]:
-        """The text of windows that are decoded at the same time.
+        """Decode windows at the same time, and return their results in order.
 
-        sink: receives the tokens of a single window; requires rules that accept everything.
+        sink: receives the tokens while they are generated. Only for a single window, and rules that accept everything.
         Raises the error of a failed sequence, and DeadlineExceeded.
         """
         results: list[WindowResult | None] = [None] * len(windows)
@@ -119,7 +120,7 @@ class WindowDecoder:
         return [result for result in results if result is not None]
 
     async def first_token(self, window: Window, allowed: Sequence[int]) -> int:
-        """The likeliest first token of a window, among some tokens."""
+        """The likeliest first token of a window among `allowed`, used to detect the language."""
         row = GenerateRow(self.call.next_id(), 1, 0, window.prefix)
         params, source = GenerationParams(allowed_token_ids=[*allowed]), self._source(window)
         (ended,) = await finished_rows(self.call, Generate(self.model.name, params, [], [row], frames=[source]))
@@ -128,7 +129,7 @@ class WindowDecoder:
     async def _generate(
         self, windows: Sequence[Window], attempt: int, temperature: float, sink: TokenSink | None
     ) -> list[Finished]:
-        """Run one attempt of windows, and return their `Finished` events in the same order."""
+        """Decode windows once, and return their `Finished` events in order. attempt: number of earlier attempts."""
         context, limit = self.model.info.context_tokens, self.model.info.generation.max_new_tokens
         rows = [
             GenerateRow(
@@ -150,12 +151,15 @@ class WindowDecoder:
         return await finished_rows(self.call, Generate(self.model.name, params, [], rows, frames=sources), sink)
 
     def _source(self, window: Window) -> bytes:
-        """The frames of a window, filled with zeros after its end. The frames of a later window are left out."""
+        """The frames of a window for an engine message, padded with zeros to the length of the model's window.
+
+        Frames of the recording after the window's end are left out.
+        """
         frames = self.frames if window.end >= self.total_frames else self.frames[: window.end]
         return audio.window(frames, window.start, self.window_frames).astype("<f4").tobytes()
 
     async def _judge(self, window: Window, event: Finished, temperature: float) -> tuple[WindowResult, bool]:
-        """The result of an attempt, and whether it is accepted."""
+        """Convert the final event of a window to its result. Returns it, and whether the rules accept it."""
         best = event.hypotheses[0]
         logprobs = list(Logprobs(best.logprobs or ()).own())
         mean = float(np.mean(logprobs)) if logprobs else None
@@ -194,7 +198,10 @@ async def finished_rows(call: Call, message: Generate, sink: TokenSink | None = 
 
 
 def sampled(params: GenerationParams, temperature: float) -> GenerationParams:
-    """Decoding parameters for an attempt above temperature 0: it samples, with one beam. params: those for 0."""
+    """Decoding parameters for an attempt with sampling, which has one beam.
+
+    params: parameters for temperature 0. temperature: above 0.
+    """
     return replace(params, do_sample=True, temperature=temperature, num_beams=1)
 
 
@@ -208,7 +215,11 @@ def window_params(
     with_logprobs: bool,
     stream: bool,
 ) -> GenerationParams:
-    """Decoding parameters of a window: the checkpoint's defaults with the settings of the request."""
+    """Decoding parameters of a window at temperature 0: the checkpoint's defaults, and settings of the request.
+
+    num_beams: None for the checkpoint's default. timestamps: None for text without timestamps.
+    alignment: None if no times of tokens are needed.
+    """
     defaults = model.info.generation
     return GenerationParams(
         suppress_token_ids=defaults.suppress_token_ids,

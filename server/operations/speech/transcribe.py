@@ -1,7 +1,7 @@
-"""Speech to text: log-mel frames from the worker, then the text of each window.
+"""Transcribe or translate a recording: compute its log-mel frames in the worker, and decode windows of them.
 
-Sequential mode: each window starts where the text of the last one ended, as in `transformers` 5. Batched mode: the
-recording is cut at silences, and several windows are decoded at the same time. Silent windows have no text.
+Sequential mode: each window starts where the text of the window before it has ended, as in `transformers` 5. Batched
+mode: the recording is cut at silences, and several windows are decoded at the same time. Silent windows have no text.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from server.text.speech.speech import SpeechSegment, SpeechTokens, certain_token
 async def transcribe(
     runtime: Runtime, call: Call, spec: TranscribeSpec, emit: Callable[[str], None] | None = None
 ) -> Transcript:
-    """The text of a recording.
+    """Transcribe a recording, or translate it to English.
 
-    emit: receives each part of the text as soon as it is final. All parts together are the text of the result.
-    Raises InvalidRequest for an option that the model lacks or a file that is not a readable recording, the error of a
-    failed sequence, and DeadlineExceeded if the deadline passes before the last window is complete.
+    emit: called with each part of the text as soon as it is final. All parts, joined, are the text of the result.
+    Raises InvalidRequest for an option that the model does not have, or a file that is no readable recording;
+    RequestTooLarge; the error of a failed sequence; and DeadlineExceeded if the deadline passes before the last window
+    is complete.
     """
     operation = "translate_speech" if spec.task == "translate" else "transcribe"
     model = runtime.candidates(spec.model, operation)[0]
@@ -134,9 +135,9 @@ async def transcribe(
 
 
 def check(runtime: Runtime, spec: TranscribeSpec) -> list[str]:
-    """Check a request before its recording has arrived. Returns the fields that the model cannot grant.
+    """Check a request before its recording has arrived. Returns names of fields that the model ignores.
 
-    Raises InvalidRequest for an option that the model lacks.
+    Raises InvalidRequest for an option that the model does not have.
     """
     model = runtime.candidates(spec.model, "transcribe")[0]
     if model.text.ctc is not None:
@@ -152,15 +153,17 @@ def check(runtime: Runtime, spec: TranscribeSpec) -> list[str]:
 
 @dataclass
 class _Transcription:
-    """The text of a recording, window after window.
+    """Decodes the windows of a recording and collects their segments.
 
-    request_prefix: the decoder's prompt from the start token on.
-    prompt, hotwords: token ids of the request's prompt, and of the words that precede every window.
-    is_silent: whether a part of the recording is silent, so that it has no text.
-    conditions: the text so far precedes each window.
+    request_prefix: token ids of the decoder's prompt from the start token on.
+    prompt: token ids of the request's prompt. hotwords: token ids of words that precede every window.
+    with_times: whether the decoder writes timestamps.
+    conditions: whether the text so far precedes each window.
     stream: receives tokens whose text is final; None if nothing is streamed.
-    parts: the segments so far, each with the window that it was decoded from and its first frame.
-    expected_windows: number of windows whose memory is reserved. reserve: reserves the memory of one more.
+    parts: the segments so far, each with the first frame and the result of its window.
+    expected_windows: number of windows whose memory is reserved already.
+    reserve: reserves memory, in bytes, for a further window.
+    is_silent: returns whether a range of frames is silent, so that it has no text.
     """
 
     decoder: WindowDecoder
@@ -177,9 +180,9 @@ class _Transcription:
     is_silent: Callable[[int, int], bool] = lambda start, end: False
 
     def _window(self, start: int, end: int, before: Sequence[int]) -> Window:
-        """A window with its decoder prompt. before: tokens of the text that precedes it.
+        """Create a window with its decoder prompt. before: tokens of the text that precedes the window.
 
-        Hotwords and this text take at most half of the context; the first tokens of the text are left out.
+        Hotwords and this text get at most half of the context; otherwise the first tokens of the text are left out.
         """
         room = self.decoder.model.info.context_tokens // 2 - 1 - len(self.hotwords)
         before = [*self.hotwords, *before[max(len(before) - room, 0) :]]
@@ -188,9 +191,9 @@ class _Transcription:
         return Window(start, end, [self.tokens.previous, *before, *self.request_prefix], 1 + len(before))
 
     async def sequential(self, streams_tokens: bool) -> None:
-        """Decode windows that each start where the text of the last one ends.
+        """Decode windows one after another. Each starts where the text of the window before it ends.
 
-        streams_tokens: pass tokens on before the end of their window.
+        streams_tokens: pass text on before its window is complete.
         """
         start, conditions, total_frames = 0, self.conditions, self.decoder.total_frames
         num_windows = 0
@@ -228,10 +231,10 @@ class _Transcription:
                     self._add(segments, window.start, result)
 
     def _text_before(self, conditions: bool) -> list[int]:
-        """Earlier text that conditions the next window of the sequential mode: the prompt and the transcript so far.
+        """Token ids of the text before the next window in sequential mode, as `_prepare_decoder_input_ids` of
+        transformers computes it.
 
-        conditions: whether the transcript is used; otherwise only the prompt is.
-        As in `_prepare_decoder_input_ids` of transformers.
+        conditions: whether the transcript so far follows the prompt; otherwise only the prompt is used.
         """
         if not conditions:
             return self.prompt
@@ -244,7 +247,10 @@ class _Transcription:
         return text
 
     def _add(self, segments: Sequence[SpeechSegment], start: int, result: WindowResult, num_sent: int = 0) -> None:
-        """Keep the segments of a window. num_sent: its tokens that were streamed already."""
+        """Add the segments of a window, and stream their text.
+
+        start: first frame of the window. num_sent: number of the window's tokens that were streamed before.
+        """
         self.parts += [(segment, start, result) for segment in segments]
         if self.stream is not None:
             kept = [token for segment in segments for token in segment.tokens]
@@ -255,9 +261,9 @@ class _Transcription:
 
 
 class _Certain:
-    """Passes on those text tokens of a window in progress that are certain to be kept.
+    """Token sink that streams the text tokens of a window in progress as soon as they are certain to be kept.
 
-    num_sent: number of text tokens passed on.
+    num_sent: number of text tokens that were streamed.
     """
 
     def __init__(self, transcription: _Transcription) -> None:
@@ -277,7 +283,8 @@ class _Certain:
 
 
 def _waves(runtime: Runtime, spec: TranscribeSpec, window_frames: int) -> tuple[list[audio.Samples], int]:
-    """Cut the recording into parts for the log-mel computation. Returns the parts and the number of samples."""
+    """Decode the recording, and cut it into parts for computing log-mel frames. Returns the parts and the number of
+    samples. Raises InvalidRequest."""
     samples = read_samples(runtime, spec)
     return audio.split_samples(samples, window_frames), len(samples)
 
@@ -295,7 +302,7 @@ def _language(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) ->
 
 
 def _languages(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) -> list[int]:
-    """Tokens of the languages that detection chooses from. Raises InvalidRequest for a language the model lacks."""
+    """Token ids of the languages that detection may choose. Raises InvalidRequest for an unsupported language."""
     if not spec.languages:
         return list(tokens.languages.values())
     codes = [tokens.language(name) for name in spec.languages]
@@ -308,7 +315,7 @@ def _languages(spec: TranscribeSpec, tokens: SpeechTokens, model: ServedModel) -
 
 
 def _seed(spec: TranscribeSpec) -> int:
-    """The seed of sampled attempts. A request that does not ask for sampling gets the same text each time."""
+    """The seed of sampled attempts. For a first temperature of 0 it is fixed, so that the text is always the same."""
     if spec.seed is not None:
         return spec.seed
     return secrets.randbits(63) if spec.attempts[0] else 0
@@ -317,7 +324,10 @@ def _seed(spec: TranscribeSpec) -> int:
 async def _text_ids(
     runtime: Runtime, call: Call, model: ServedModel, tokens: SpeechTokens, text: str, field: str
 ) -> list[int]:
-    """Token ids of a text that precedes a window. field: the field of the request."""
+    """Token ids of a text that precedes windows; empty for an empty text. field: the request's field, for errors.
+
+    Raises InvalidRequest if the model cannot have such a text, or if the text contains a special token.
+    """
     if not text.strip():
         return []
     if tokens.previous is None:
@@ -338,7 +348,7 @@ def _params(
     with_times: bool,
     stream: bool,
 ) -> GenerationParams:
-    """Decoding parameters of the windows."""
+    """Decoding parameters of all windows at temperature 0, without sampling."""
     settings = model.text.speech_settings
     return window_params(
         model,

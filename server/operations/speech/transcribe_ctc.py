@@ -1,7 +1,7 @@
-"""Speech to text with a CTC head: windows that end at pauses, the labels of each, and the words that they spell.
+"""Transcribe a recording with a CTC head: cut it at pauses, compute the labels of each window, and read their words.
 
-Each label depends on its window alone, so windows are computed several at a time. There is no decoder, hence no
-prompt, language, temperature or beam. See docs/decisions/0153-ctc-heads.md.
+Labels depend only on their window, so several windows are computed at a time. There is no decoder, so there are no
+prompts, languages, temperatures or beams. See docs/decisions/0153-ctc-heads.md.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from server.text.speech.subtitles import SpokenWord, SubtitleLine
 from server.text.tokens.tokenizer import Tokenizer
 
 PAUSE_SECONDS, LINE_SECONDS = 0.6, 8.0
-"""A subtitle ends at a pause of this length, and before a word that ends later than this after its start."""
+"""A line ends at a pause of at least PAUSE_SECONDS, and before a word by which it would exceed LINE_SECONDS."""
 _FLOAT_BYTES = 4
 _LABEL_BYTES = 32
-"""Memory of a label: its number and log-probability, and its share of a token, a word and a line."""
+"""Bytes of memory per label: for its id and log-probability, and on average for tokens, words and lines."""
 
 
 async def transcribe_ctc(
@@ -51,9 +51,9 @@ async def transcribe_ctc(
     spec: TranscribeSpec,
     emit: Callable[[str], None] | None = None,
 ) -> Transcript:
-    """The text of a recording. The arguments and errors are those of `transcribe`.
+    """Transcribe a recording. The arguments and errors are those of `transcribe`.
 
-    Options of the dialect that the head cannot grant are dropped, and named in the answer's headers.
+    Options for a decoder, such as `prompt`, are dropped, and named in the header `X-Ignored-Parameters`.
     """
     call.ignore(dropped_by_ctc(model, spec))
     seconds = spec.file.max_seconds(spec.max_seconds)
@@ -82,7 +82,7 @@ async def transcribe_ctc(
 
 @dataclass
 class _Writer:
-    """The text of the windows so far, and its lines.
+    """Collects the text of windows, and divides it into lines with times.
 
     label_seconds: time between two labels. seconds: length of the recording.
     """
@@ -97,9 +97,9 @@ class _Writer:
         self.text = ""
 
     def add(self, start: int, labels: Sequence[int], logprobs: np.ndarray) -> str:
-        """Add a window, and return the text that it adds.
+        """Add the labels of a window, and return the text that is added.
 
-        start: its first sample. labels: its likeliest labels. logprobs: log-probability of each.
+        start: index of the window's first sample. labels: its likeliest labels. logprobs: their log-probabilities.
         """
         words = self.tokens.words(self.tokens.collapse(labels))
         texts = [self.tokenizer.decode([token.token_id for token in word]).strip() for word in words]
@@ -119,7 +119,7 @@ class _Writer:
         return added
 
     def _ends(self, line: Sequence[tuple[list[CtcToken], str]], word: Sequence[CtcToken]) -> bool:
-        """Whether a line ends before a word."""
+        """Whether a line ends before the next word, because of a pause or its length."""
         pause = (word[0].first - line[-1][0][-1].end) * self.label_seconds
         length = (word[-1].end - line[0][0][0].first) * self.label_seconds
         return pause >= PAUSE_SECONDS or length > LINE_SECONDS
@@ -137,7 +137,10 @@ class _Writer:
 
 
 def dropped_by_ctc(model: ServedModel, spec: TranscribeSpec) -> list[str]:
-    """Fields of the dialect that were sent and cannot be granted. Raises InvalidRequest for fields of this server."""
+    """Names of the request's fields that are ignored, because a CTC head has no decoder.
+
+    Raises InvalidRequest for fields that would change the result and cannot be ignored, such as `num_beams`.
+    """
     spec.check()
     refused = {
         "num_beams": (spec.num_beams or 1) > 1,
@@ -165,7 +168,10 @@ def dropped_by_ctc(model: ServedModel, spec: TranscribeSpec) -> list[str]:
 
 
 def _cost(model: ServedModel, seconds: float | None, reading_bytes: int) -> Cost:
-    """Upper bounds of the work; see `Cost`. seconds: length of the recording, None before a compressed one is read."""
+    """Upper bounds of the request's work, for admission.
+
+    seconds: length of the recording; None if it is not known before decoding. reading_bytes: memory for decoding it.
+    """
     if seconds is None:
         return Cost(0, 0, 1, recording_bytes=reading_bytes)
     labels = math.ceil(seconds * SAMPLE_RATE / model.info.samples_per_token)
@@ -176,5 +182,5 @@ def _cost(model: ServedModel, seconds: float | None, reading_bytes: int) -> Cost
 
 
 def _items(samples: Samples, spans: Sequence[SampleSpan], tokens: CtcTokens) -> list[EncodeItem]:
-    """The message items of some windows."""
+    """The engine items of windows. spans: first sample and end of each window."""
     return [EncodeItem([], samples=window_bytes(samples, span, tokens.normalizes)) for span in spans]

@@ -1,4 +1,4 @@
-"""The specification of a transcription, its cost, and its result."""
+"""The specification of a transcription request, its cost, and its result."""
 
 from __future__ import annotations
 
@@ -25,31 +25,36 @@ from server.text.speech.speech_settings import SpeechSettings
 from server.text.speech.subtitles import SubtitleLine
 
 BATCH_WINDOWS = 16
-"""Windows that are decoded at the same time in the batched mode."""
+"""Maximum number of windows that are decoded at the same time in the batched mode."""
 _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class TranscribeSpec:
-    """Ask for the text of a recording.
+    """Request for the text of a recording.
 
     file: the audio file.
     max_seconds: longest recording that is accepted.
-    task: write in the language that is spoken, or translate to English.
+    task: `transcribe` to write the spoken language, `translate` to write English.
     language: code or English name of the spoken language; None to detect it.
-    languages: if the language is detected, the ones to choose from; empty for all of the model.
-    prompt: text that came before the recording.
-    hotwords: words that precede every window, before the prompt or the text so far.
-    temperatures: to try in order; with more than one, windows may be rejected. 0 is the likeliest text. None for the
-        published ones.
-    compression_ratio_threshold, logprob_threshold, no_speech_threshold: see `FallbackRules`. None for the checkpoint's
-        values, or else the published ones. A `no_speech_threshold` of 1 is none.
-    condition_on_previous_text: the text so far precedes each window; None for the checkpoint's choice.
-    batched: cut the recording at silences, and decode the windows at the same time.
-    voice_filter: leave out parts without speech; None to decode the whole recording.
-    with_times: compute the times of each part. Recordings longer than one window always need them.
+    languages: languages that detection chooses from; empty for all languages of the model.
+    prompt: text that came before the recording; the decoder reads it before the first window.
+    hotwords: words that the decoder reads before every window, followed by the prompt or the earlier transcript.
+    temperatures: temperatures to try in order for each window. At 0, the likeliest text is taken. With one temperature,
+        no window is decoded again. None for `DEFAULT_TEMPERATURES`.
+    compression_ratio_threshold: maximum of the text's size divided by its compressed size; a window above is decoded
+        again at the next temperature.
+    logprob_threshold: minimum of the mean log-probability; a window below is decoded again at the next temperature.
+    no_speech_threshold: a window with a higher probability of no speech, and a mean log-probability below
+        `logprob_threshold`, has no text; 1 for no such windows.
+    The three thresholds are the checkpoint's if None, or the defaults of the published code if it has none.
+    condition_on_previous_text: the decoder reads the earlier transcript before each window; None for the checkpoint's
+        choice.
+    batched: cut the recording at silences, and decode several windows at the same time.
+    voice_filter: settings to remove parts without speech first; None to decode the whole recording.
+    with_times: compute the times of each segment. Recordings longer than one window always need them.
     with_words: compute the times of each word; requires `with_times`.
-    words_param: the field that asks for them, for errors.
+    words_param: the request's field that asks for the times of words, for errors.
     with_logprobs: compute log-probabilities of tokens and the probability of no speech.
     """
 
@@ -103,9 +108,10 @@ class TranscribeSpec:
             )
 
     def rules(self, settings: SpeechSettings) -> FallbackRules:
-        """The rules of the request; those that it does not set come from the checkpoint, or are the published ones.
+        """The temperatures and thresholds that apply to the request. settings: the checkpoint's thresholds.
 
-        The checkpoint's compression ratio is one of token ids, as `transformers` reads it; others are of the text.
+        A threshold that the request leaves out is the checkpoint's, or the default of the published code. The
+        checkpoint's compression ratio applies to token ids, as in `transformers`; any other applies to the text.
         """
         falls_back = len(self.attempts) > 1
         no_speech = _first(self.no_speech_threshold, settings.no_speech_threshold, NO_SPEECH)
@@ -125,11 +131,12 @@ class TranscribeSpec:
         )
 
     def cost(self, model: ServedModel, seconds: float | None = None) -> Cost:
-        """Upper bounds of the work while the recording is read; see `Cost`. One recording is read at a time.
+        """Upper bounds of the request's work while its recording is read, for admission.
 
-        seconds: length of the recording; None before it is read. The samples of a compressed file are then
-            left out.
-        A window starts at least one encoder token after the last one, or in the batched mode half a window after it.
+        seconds: length of the recording; None before it is read. The length of a compressed file is then unknown, so
+            that the cost has neither samples nor windows.
+        The count assumes that a window starts at least one encoder token after the one before it, or in the batched
+        mode at least half a window after it.
         """
         recording = self.file.reading_bytes
         if seconds is None:
@@ -143,20 +150,21 @@ class TranscribeSpec:
         return self._cost(model, windows, recording + samples)
 
     def cost_after_reading(self, model: ServedModel, seconds: float) -> Cost:
-        """Work of a recording whose samples have become frames: the text of its windows takes memory, and the frames.
+        """The cost of decoding a recording after its samples have become frames.
 
-        The mean distance of two windows counts as half a window; further windows are reserved as they come.
+        The number of windows is an estimate: consecutive windows start half a window apart. The sequential mode
+        reserves memory for further windows as they come.
         """
         windows = self.expected_windows(model, seconds)
         return self._cost(model, windows, math.ceil(seconds * FRAMES_PER_SECOND) * _FLOAT_BYTES * model.info.num_mels)
 
     def expected_windows(self, model: ServedModel, seconds: float) -> int:
-        """Number of windows in `cost_after_reading`; in the batched mode, there are no more."""
+        """Number of windows that `cost_after_reading` counts. The batched mode never has more windows."""
         window_frames = FRAMES_PER_TOKEN * model.info.source_tokens
         return 2 + math.ceil((seconds * FRAMES_PER_SECOND + window_frames) / (window_frames // 2))
 
     def _cost(self, model: ServedModel, windows: int, recording_bytes: int) -> Cost:
-        """The cost of decoding. Of a window that is not in progress, only the text takes memory."""
+        """The cost of decoding. Every window needs memory for its text; only windows in progress need it for frames."""
         info = model.info
         at_once = min(BATCH_WINDOWS, windows) if self.batched else 1
         window_bytes = _FLOAT_BYTES * FRAMES_PER_TOKEN * info.source_tokens * info.num_mels
@@ -172,7 +180,7 @@ class TranscribeSpec:
 
 
 class SpokenToken(NamedTuple):
-    """A text token of a transcript. data: its bytes."""
+    """A text token of a transcript. data: bytes of the token, which may be a part of a character."""
 
     data: bytes
     logprob: float
@@ -182,11 +190,11 @@ class SpokenToken(NamedTuple):
 class Transcript:
     """The text of a recording.
 
-    text: white space at both ends removed.
+    text: the whole text, without white space at both ends.
     language: code of the spoken language, None if the model supports only English, `und` if the language is not known.
     seconds: length of the recording.
-    lines: the parts of the text that are not empty, with times.
-    logprobs: the text tokens with their log-probabilities, if they were computed.
+    lines: the segments that have text, with their times.
+    logprobs: the text tokens with their log-probabilities; empty if the request does not ask for them.
     """
 
     text: str
@@ -197,5 +205,5 @@ class Transcript:
 
 
 def _first(*values: float | None) -> float | None:
-    """The first value that is not None."""
+    """The first value that is not None; None if there is none."""
     return next((value for value in values if value is not None), None)

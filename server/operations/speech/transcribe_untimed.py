@@ -1,7 +1,7 @@
-"""Speech to text with a decoder that writes text alone: windows that end at pauses, and the text of each.
+"""Transcribe a recording with a decoder that writes text without times: cut it at pauses, and decode each window.
 
-The encoder reads samples, and the decoder writes no times, so a window is the smallest part with times. Silent windows
-have no text. See docs/decisions/0163-speech-without-times.md.
+The encoder reads samples instead of frames. Only the start and end of a window are known, so each window becomes one
+line of the transcript. Silent windows have no text. See docs/decisions/0163-speech-without-times.md.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ async def transcribe_untimed(
     spec: TranscribeSpec,
     emit: Callable[[str], None] | None = None,
 ) -> Transcript:
-    """The text of a recording. The arguments and errors are those of `transcribe`.
+    """Transcribe a recording. The arguments and errors are those of `transcribe`.
 
-    Options of the dialect that the model cannot grant are dropped, and named in the answer's headers.
+    Options without an effect on this model, such as `prompt`, are dropped, and named in the header
+    `X-Ignored-Parameters`.
     """
     call.ignore(dropped_untimed(model, speech, spec))
     language = written_language(model, speech, spec)
@@ -103,7 +104,7 @@ async def transcribe_untimed(
 
 @dataclass
 class _UntimedTranscription:
-    """The text of the windows so far, and its lines. seed: of sampled texts."""
+    """The transcript so far, as text and as lines. seed: random seed of the request; each window adds its start."""
 
     call: Call
     model: ServedModel
@@ -120,7 +121,10 @@ class _UntimedTranscription:
         self._separator = self.speech.separator(self.language)
 
     async def decoded(self, spans: Sequence[SampleSpan], sources: list[bytes]) -> list[Hypothesis]:
-        """The best text of each window. Raises the error of a failed window, and DeadlineExceeded."""
+        """Decode windows, and return the best hypothesis of each. sources: bytes of the windows' samples.
+
+        Raises the error of a failed window, and DeadlineExceeded.
+        """
         info = self.model.info
         start = self._prompt()
         room = info.context_tokens - len(start)
@@ -135,18 +139,21 @@ class _UntimedTranscription:
         return [ended.hypotheses[0] for ended in await finished_rows(self.call, message)]
 
     def _prompt(self) -> list[int]:
-        """The start tokens, and the prompt of the language. transformers adds no start token that is there already."""
+        """The decoder's prompt: start tokens, then the tokens that name the language.
+
+        As in transformers, start tokens are left out if the tokens of the language begin with them.
+        """
         start, prompt = self.model.info.generation.decoder_start_token_ids, self.speech.prompts.get(self.language, ())
         return [*prompt] if prompt[: len(start)] == tuple(start) else [*start, *prompt]
 
     def _max_tokens(self, samples: int, limit: int) -> int:
-        """Most new tokens of a window. samples: its length at 16 kHz. limit: the most of any window."""
+        """Maximum number of new tokens of a window. samples: length of the window. limit: maximum for any window."""
         if self.speech.tokens_per_second is None:
             return limit
         return min(limit, max(MIN_NEW_TOKENS, math.ceil(samples / SAMPLE_RATE * self.speech.tokens_per_second)))
 
     def add(self, span: SampleSpan, best: Hypothesis) -> str:
-        """Add the text of a window, and return what the whole text grows by."""
+        """Add the text of a window, and return the text that is added, with a separator before it if needed."""
         tokenizer = self.model.tokenizer
         logprobs = list(Logprobs(best.logprobs or ()).own())
         token_ids = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
@@ -172,7 +179,7 @@ class _UntimedTranscription:
         return added
 
     def _bytes_of(self, token: int) -> bytes:
-        """The bytes of a text token; none for a special token."""
+        """The bytes of a text token; empty for a special token."""
         tokenizer = self.model.tokenizer
         try:
             return tokenizer.token_bytes.by_id[token]
@@ -195,7 +202,10 @@ def _params(model: ServedModel, spec: TranscribeSpec) -> GenerationParams:
 
 
 def written_language(model: ServedModel, speech: UntimedSpeech, spec: TranscribeSpec) -> str:
-    """Code of the language that the decoder writes. Raises InvalidRequest if the model needs one and has none."""
+    """Code of the language that the decoder writes; `und` for a model that is told no language.
+
+    Raises InvalidRequest if the model has to be told the language, and the request names none, or an unsupported one.
+    """
     if not speech.prompts:
         return UNKNOWN_LANGUAGE
     known = ", ".join(speech.prompts)
@@ -212,7 +222,10 @@ def written_language(model: ServedModel, speech: UntimedSpeech, spec: Transcribe
 
 
 def dropped_untimed(model: ServedModel, speech: UntimedSpeech, spec: TranscribeSpec) -> list[str]:
-    """Fields of the dialect that were sent and cannot be granted. Raises InvalidRequest for the others."""
+    """Names of the sent fields that have no effect on this model, and are ignored.
+
+    Raises InvalidRequest for contradicting options, and for fields that require times or repeated decoding.
+    """
     spec.check()
     refused = {
         "temperature_increment_on_fallback": len(spec.temperatures or ()) > 1,
@@ -235,17 +248,21 @@ def dropped_untimed(model: ServedModel, speech: UntimedSpeech, spec: TranscribeS
 
 
 def _sources(samples: Samples, spans: Sequence[SampleSpan], normalizes: bool) -> list[bytes]:
-    """The samples of some windows as messages have them."""
+    """The samples of windows as bytes, as messages to the worker contain them. normalizes: scale each window."""
     return [window_bytes(samples, span, normalizes) for span in spans]
 
 
 def _joined(samples: Samples, spans: Sequence[tuple[int, int]]) -> Samples:
-    """The samples of some parts of a recording. spans: first frame and end of each part."""
+    """Join the samples of some parts of a recording. spans: (first frame, frame after the last one) of each part."""
     return np.concatenate([samples[start * HOP_SAMPLES : end * HOP_SAMPLES] for start, end in spans])
 
 
 def _cost(model: ServedModel, spec: TranscribeSpec, seconds: float | None, reading_bytes: int) -> Cost:
-    """Upper bounds of the work; see `Cost`. seconds: length of the recording, None before a compressed one is read."""
+    """Upper bounds of the request's work, for admission.
+
+    seconds: length of the recording; None if it is compressed and not read yet.
+    reading_bytes: memory for reading the file; 0 after it was read.
+    """
     if seconds is None:
         return Cost(0, 0, 1, recording_bytes=reading_bytes)
     info = model.info

@@ -1,4 +1,4 @@
-"""The text of decoded windows: as a whole, in lines with times, in words with times, and as a stream."""
+"""Convert the tokens of decoded windows to text: as a whole, as lines and words with times, or as a stream."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from server.text.tokens.streams import byte_level
 from server.text.tokens.tokenizer import Tokenizer
 
 Part = tuple[SpeechSegment, int, WindowResult]
-"""A segment, the first frame of the window that it was decoded from, and the result of that window."""
+"""A segment, the first frame of its window, and the result of this window."""
 
 
 class TextStream:
-    """Passes on text as soon as it is final. All parts together are `transcript_text`.
+    """Converts tokens to text, and passes it on as soon as it is final.
 
-    emit: receives each part; no part is empty.
+    emit: called with each part, never with an empty one. All parts, joined, equal the result of `transcript_text`.
     """
 
     def __init__(self, tokenizer: Tokenizer, emit: Callable[[str], None]) -> None:
@@ -31,7 +31,7 @@ class TextStream:
         self._spaces = ""
 
     def push(self, token_ids: Sequence[int]) -> None:
-        """Add text tokens, without timestamps."""
+        """Add text tokens, and pass on the text that is final. token_ids: tokens without timestamps."""
         self._pass_on(self._detokenizer.push(token_ids))
 
     def finish(self) -> None:
@@ -50,12 +50,12 @@ class TextStream:
 
 
 def transcript_text(parts: Sequence[Part], tokens: SpeechTokens, tokenizer: Tokenizer) -> str:
-    """The text of all segments, without white space at both ends."""
+    """Join the text of all segments, without white space at both ends."""
     return text_of([token for part, _, _ in parts for token in part.tokens], tokens, tokenizer).strip()
 
 
 def token_logprobs(parts: Sequence[Part], tokens: SpeechTokens, tokenizer: Tokenizer) -> list[SpokenToken]:
-    """The text tokens of all segments with their log-probabilities."""
+    """The bytes and log-probability of each text token of all segments. Timestamps and special tokens are left out."""
     return [
         SpokenToken(byte_level(tokenizer.id_to_token(token) or ""), window.token_logprobs[part.first + place])
         for part, _, window in parts
@@ -72,9 +72,9 @@ def lines_of(
     language: str | None,
     with_words: bool,
 ) -> list[SubtitleLine]:
-    """The segments with text.
+    """Convert the segments that have text to lines with times in seconds.
 
-    seconds: length of the recording, where all times end.
+    seconds: length of the recording; later times are set to it.
     language: code of the language of the text, or None if it is not known.
     with_words: compute the times of words.
     """
@@ -102,7 +102,7 @@ def lines_of(
 
 
 def text_of(token_ids: Sequence[int], tokens: SpeechTokens, tokenizer: Tokenizer) -> str:
-    """The text without timestamps and other special tokens."""
+    """Convert token ids to text, without timestamps and other special tokens."""
     return tokenizer.decode([token for token in token_ids if token < tokens.first_timestamp], skip_special_tokens=True)
 
 
@@ -115,9 +115,9 @@ def _words(
     tokenizer: Tokenizer,
     language: str | None,
 ) -> list[SpokenWord]:
-    """The words of a segment. Each lasts from the end of the token before it to the end of its last token.
+    """The words of a segment with their times. A word begins where the token before it ends.
 
-    offset: start of the window in seconds.
+    offset: start of the window, in seconds. seconds: length of the recording; later times are set to it.
     """
     hidden = tokenizer.special_ids
     places = [
@@ -128,9 +128,9 @@ def _words(
     ids = [part.tokens[place - part.first] for place in places]
 
     def time(place: int) -> float:
-        """Time at which a token of the window ends. place: index of the token.
+        """Time at which a token ends, in seconds of the recording, rounded to hundredths.
 
-        Before the first token, it is the start of the window.
+        place: index of the token in the window; -1 for the start of the window.
         """
         return min(max(round(offset + (window.token_times[place] if place >= 0 else 0.0), 2), 0.0), seconds)
 

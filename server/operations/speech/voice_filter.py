@@ -1,4 +1,4 @@
-"""Remove the silent parts of a recording before transcription, and then convert times back to the whole recording."""
+"""Remove silence from a recording before transcription, and convert the transcript's times to the whole recording."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from server.text.speech.subtitles import SpokenWord, SubtitleLine
 
 @dataclass(frozen=True)
 class VoiceFilter:
-    """Settings of voice activity detection. The defaults are those of faster-whisper.
+    """Settings for the removal of silence. The defaults are those of faster-whisper.
 
-    min_silence_ms: shorter silence remains. padding_ms: silence that remains before and after speech.
+    min_silence_ms: shorter silences are kept. padding_ms: silence that is kept before and after speech.
     """
 
     min_silence_ms: int = 2000
     padding_ms: int = 400
 
     def spans(self, activity: VoiceActivity) -> list[Span]:
-        """The parts of a recording that remain."""
+        """The parts of a recording that are kept, as (first frame, frame after the last one)."""
         per_ms = FRAMES_PER_SECOND / 1000
         return kept_spans(
             activity.speech, len(activity.rises), int(self.min_silence_ms * per_ms), int(self.padding_ms * per_ms)
@@ -30,9 +30,10 @@ class VoiceFilter:
 
 
 class KeptFrames:
-    """The frames of a recording without its silent parts. Converts their times to times in the whole recording.
+    """The frames of a recording without its silent parts, and the conversion of times to the whole recording.
 
-    frames: the frames that remain. They are moved to the beginning of the recording's own array.
+    frames: all frames of the recording; overwritten, because the kept frames are moved to the beginning of this array.
+    spans: (first frame, frame after the last one) of each part to keep.
     """
 
     def __init__(self, frames: Frames, spans: Sequence[Span]) -> None:
@@ -46,7 +47,7 @@ class KeptFrames:
         self.frames = frames[:total]
 
     def restored(self, line: SubtitleLine) -> SubtitleLine:
-        """A line of the transcript with its times converted to times in the whole recording."""
+        """Convert the times of a line from the kept frames to the whole recording, including the times of its words."""
         return replace(
             line,
             start=self._start(line.start),
@@ -58,13 +59,13 @@ class KeptFrames:
         )
 
     def _start(self, seconds: float) -> float:
-        """Convert the time at which a line or a word begins. At a removed part, it begins after this part."""
+        """Convert the start of a line or word, in seconds. Where silence was removed, the start is put after it."""
         return self._restored(seconds, bisect_right(self._starts, seconds * FRAMES_PER_SECOND + 1e-6) - 1)
 
     def _end(self, seconds: float, start: float) -> float:
-        """Convert the time at which a line or a word ends. At a removed part, it ends before this part.
+        """Convert the end of a line or word, in seconds. An end where silence was removed is put before the silence.
 
-        start: the time at which it begins. If it does not end after `start`, both are converted to the same time.
+        start: start of the line or word. If the end is not after `start`, both are converted to the same time.
         """
         if seconds <= start:
             return self._start(seconds)

@@ -1,1 +1,1 @@
-"""Translation: languages, segments, markup and glossaries."""
+"""Operations that translate texts and documents, or detect their languages."""

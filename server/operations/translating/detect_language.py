@@ -1,4 +1,4 @@
-"""Detect the languages of texts, and translate texts whose language the request leaves open."""
+"""Detect the languages of texts, and translate texts whose language the request does not state."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from server.text.markup.markup_tokens import MarkupError
 
 _COMMON = ("en", "de", "fr", "es", "it", "pt")
 _MIN_CONSIDERED = 6
-"""Languages among which a text is told from one in the target language."""
+"""Minimum number of languages that the detector chooses from, if it has to recognize texts in the target language."""
 _MIN_TARGET_SHARE = 0.5
-"""Probability from which a text counts as one in the target language. Below it, a short text is translated."""
+"""A text counts as written in the target language if this language is the likeliest with at least this probability."""
 _MIN_TARGET_RATIO = 1.5
-"""Or how much likelier the target language is than the next one. Many languages leave small shares to each."""
+"""A text also counts as written in the target language if this language is at least this many times as likely as the
+second one. With many languages, even the likeliest one may have a low probability."""
 
 
 @dataclass(frozen=True)
 class DetectLanguageSpec:
-    """Ask for the languages of texts, among those that the loaded models translate.
+    """Request for the languages of texts, among the source languages of the loaded models.
 
-    target_lang: only languages with a translation to this one, and this one itself.
-    model: only languages of this model.
-    markup: the texts are HTML or XML.
+    target_lang: consider only this language, and languages that can be translated to it; None for all.
+    model: consider only the languages of this model; None for all models.
+    markup: how to read texts that are HTML or XML; None for plain text.
     """
 
     texts: Sequence[str]
@@ -45,22 +46,24 @@ class DetectLanguageSpec:
     markup: MarkupOptions | None = None
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. Nothing is tokenized or sent to the engine."""
+        """Upper bounds of the request's work, for admission. Nothing is tokenized or sent to the engine."""
         return Cost(characters_of(self.texts), 0, 0)
 
 
 @dataclass(frozen=True)
 class DetectedTranslation:
-    """The translation of one text. detected: its language, or None if the request states it."""
+    """The translation of one text. detected: language of the text; None if the request states the language."""
 
     translation: TranslatedText
     detected: DetectedLanguage | None
 
 
 async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec) -> list[list[DetectedLanguage]]:
-    """The languages of each text, most likely first; empty for a text without letters.
+    """Detect the languages of each text, most likely first; empty for a text without letters.
 
-    Raises InvalidRequest if nothing can be detected, and OperationNotSupported without a translation model.
+    Raises InvalidRequest if no model translates to `target_lang`, if the languages cannot be detected (for example
+    because the package for it is missing), or if the markup cannot be read. Raises OperationNotSupported without a
+    translation model.
     """
     models = runtime.candidates(spec.model, "translate")
     runtime.admission.admit(call, models[0], spec.cost(models[0]))
@@ -98,18 +101,19 @@ async def detect_language(runtime: Runtime, call: Call, spec: DetectLanguageSpec
 
 
 def _with_common_languages(languages: frozenset[str]) -> frozenset[str]:
-    """Languages, and common ones besides, up to `_MIN_CONSIDERED`.
+    """The given languages, with common languages added until there are `_MIN_CONSIDERED`.
 
-    Without them, a text in a language that no model reads would often be taken for one in the target language.
+    Without the added ones, a text in a language that no model reads would often be taken for the target language.
     """
     more = [code for code in _COMMON if code not in languages]
     return languages | frozenset(more[: max(0, _MIN_CONSIDERED - len(languages))])
 
 
 def _of_the_request(ranked: Sequence[DetectedLanguage], sources: frozenset[str], target: str) -> list[DetectedLanguage]:
-    """The target language alone if a text is most likely written in it, else the possible source languages.
+    """Reduce the detected languages of a text to those of the request. Empty if nothing was detected.
 
-    Shares are those among the source languages. A single source language is taken as it is.
+    If the text is most likely written in the target language, the result is this language alone. Otherwise it is the
+    source languages, with shares that add up to 1; a single source language is assumed without detection.
     """
     if ranked and ranked[0].language == target:
         share, next_share = ranked[0].share, max((detected.share for detected in ranked[1:]), default=0.0)
@@ -128,7 +132,7 @@ def _language_of(code: str | None) -> str | None:
 
 
 def _source_code(runtime: Runtime, spec: TranslateSpec, text: str, language: str) -> str:
-    """The code of the language of a text, with its script for Chinese in the other script than the target's."""
+    """The code of the language of `text`. For Chinese into Chinese, it names the script if a model offers that pair."""
     target = spec.options.target_lang
     script = chinese_script(text) if language == "zh" == _language_of(target) else None
     if script is None or target is None:
@@ -142,10 +146,11 @@ def _source_code(runtime: Runtime, spec: TranslateSpec, text: str, language: str
 
 
 async def translate_detected(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[DetectedTranslation]:
-    """Translate texts, each from its own language if the request states none.
+    """Translate texts. If the request states no source language, the language of each text is detected first.
 
-    A text in the target language is returned as it is. One without letters too: it is reported as one in the first
-    source language in alphabetical order, with share 0.
+    A text in the target language is returned unchanged. So is a text without letters, whose language is reported as the
+    alphabetically first source language, with share 0.
+    Raises the errors of `detect_language` and `translate`.
     """
     options = spec.options
     if options.source_lang is not None:
@@ -177,7 +182,10 @@ async def _translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> list[
 
 
 def _sources(runtime: Runtime, models: Sequence[ServedModel], target: str | None) -> frozenset[str] | None:
-    """Languages that the models translate to `target`, also through a pivot; None if one of them takes any language."""
+    """Languages that the models translate to `target`, also through a pivot language, as plain codes.
+
+    target: None for all source languages. The result is None if a model translates from any language.
+    """
     found: set[str] = set()
     for model in models:
         sources = model.text.languages.sources(target)

@@ -1,4 +1,4 @@
-"""A glossary of a translation request: which sentences it applies to, and the terms that their translations need."""
+"""Apply the glossary of a translation request: find the terms in its sentences, and what translations must contain."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from server.text.tokens.token_bytes import TokenBytes
 MAX_TERMS = 128
 MAX_SENTENCE_TERMS = 16
 MIN_BEAMS = 10
-"""Beams of a sentence with terms, if the request does not set them. Source: Post and Vilar 2018, section 5."""
+"""Number of beams for a sentence with terms, if the request does not set it. Source: Post and Vilar 2018, section 5."""
 _TEXTS_AT_ONCE = 64
-"""Texts that are searched for terms in one piece of work."""
+"""Number of texts that one task of the thread pool searches for terms."""
 
 
 @dataclass(frozen=True)
 class SentenceTerms:
-    """The terms of the sentences of a request.
+    """The glossary terms in a request's sentences.
 
-    by_sentence: for each sentence, indices of its terms in `terms`; none for a sentence without any.
-    terms: all terms that some sentence has.
+    by_sentence: for each sentence, indices in `terms`; empty for a sentence without terms.
+    terms: translations that some sentence requires, as the engine checks them.
     token_bytes: bytes of the model's tokens; None if no sentence has terms.
     """
 
@@ -42,14 +42,15 @@ class SentenceTerms:
 
 
 def options_with_terms(options: GenerationOptions, info: ModelInfo, answers: int) -> GenerationOptions:
-    """The options for sentences with terms, which are translated with beams. answers: hypotheses to return."""
+    """The options with the number of beams for sentences with terms. answers: number of hypotheses to return."""
     return replace(options, num_beams=num_beams_of(options, info, max(MIN_BEAMS, answers)))
 
 
 def check_glossary(glossary: Mapping[str, str], options: GenerationOptions, is_stored: bool = False) -> None:
-    """Raise InvalidRequest for a glossary over a limit, or with options that exclude it. An empty one has no effect.
+    """Raise InvalidRequest for a glossary that exceeds a limit, or that the options exclude, such as sampling.
 
-    is_stored: the terms were checked when they were stored, and may be more.
+    glossary: translations of terms. An empty glossary passes. is_stored: check no limits. They were checked when the
+    glossary was stored.
     """
     if not glossary:
         return
@@ -88,10 +89,10 @@ async def find_terms(
 ) -> SentenceTerms:
     """Find the glossary terms of each sentence, and the translations that must appear for them.
 
-    Also sends the bytes of all tokens to the workers, which spell the translations.
+    Also sends the bytes of the model's tokens to its worker, if a sentence has terms. entries: translations by term.
 
-    Raises InvalidRequest for two equal terms, for a sentence with more than `MAX_SENTENCE_TERMS`, and for a needed
-    translation that the vocabulary cannot spell.
+    Raises InvalidRequest for two terms that differ only in white space, for a sentence with more than
+    `MAX_SENTENCE_TERMS` terms, and for a required translation that no tokens of the vocabulary can spell.
     """
     pool = runtime.pools.tokenize
     try:

@@ -1,4 +1,4 @@
-"""Translations with language models: the prompt around the texts of a request, and what they ask of it."""
+"""Translate with language models: the prompts around the texts, and the request's context and formality in them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from server.text.languages.prompt_frame import PromptFrame
 from server.text.tokens.text_pattern import text_pattern
 
 MAX_SEGMENT_TOKENS = 512
-"""Tokens of the longest text in one prompt: some paragraphs. The models were trained on sentences and paragraphs."""
+"""Maximum tokens of a text in one prompt: a few paragraphs, because models are trained on sentences and paragraphs."""
 _THINKING = ("enable_thinking", "thinking")
-"""Variables of chat templates that switch reasoning off. Published prompts are rendered as their authors do."""
+"""Variables of chat templates that switch reasoning off if they are False. They are not set for published prompts."""
 _TEMPLATE_CHARACTERS = 512
-"""Characters that a chat template puts around a message, and names of languages, at most. An estimate."""
+"""Estimated maximum number of characters for the chat template around a message, and for names of languages."""
 
 
 Formality = Literal["more", "less", "prefer_more", "prefer_less"]
 
 
 def longest_frame(model: ServedModel, context: str) -> str:
-    """A text at least as long as the part of a language model's prompt that surrounds a text. For bounds only."""
+    """A text that is at least as long as the prompt around a text to translate. Only its length has a meaning."""
     instruction = model.instruction
     assert instruction is not None, "only a language model has a prompt"
     texts = instruction.text, instruction.chinese, instruction.with_context, instruction.with_formality
@@ -40,10 +40,12 @@ def longest_frame(model: ServedModel, context: str) -> str:
 def check_wishes(
     path: TranslationPath, context: str | None, formality: Formality | None
 ) -> tuple[str | None, str | None]:
-    """The context and the formality (`more` or `less`) that the models of a translation apply.
+    """The context and the formality (`more`, `less` or None) that the models of a translation apply.
 
-    formality: `more`, `less`, or `prefer_more` and `prefer_less`, which models without such a prompt ignore.
-    Raises InvalidRequest for a model whose prompt has no place for them.
+    formality: `more` or `less` are required; `prefer_more` and `prefer_less` are ignored if the last model has no
+        prompt for them.
+    Raises InvalidRequest if the first model has no prompt with a context, the last model has no prompt with a required
+    formality, or one model would need both in one prompt.
     """
     first, last = path.first.model.instruction, path.last.model.instruction
     if context is not None and (first is None or not first.with_context):
@@ -70,11 +72,14 @@ async def with_frames(
     formality: Formality | None,
     has_tags: bool,
 ) -> TranslationPath:
-    """The path, with the prompts of its language models.
+    """Add the prompts of the path's language models to its steps, and return the new path.
 
-    context, formality: as for `check_wishes`. The first model reads the context, the last one has the formality.
-    has_tags: some text may have inline tags. A single model with a prompt for them gets this prompt too.
-    Raises InvalidRequest, also for a chat template that does not show a message as it was written.
+    context: text around the inputs, for the prompt of the first model.
+    formality: for the prompt of the last model.
+    has_tags: some text may have inline tags. A single model that has a prompt for inline tags then gets this prompt as
+        well.
+    Raises InvalidRequest for a context, formality or `truncate` that a model does not support, and for a chat template
+    that fails or changes the text of a message.
     """
     context, chosen = check_wishes(path, context or None, formality)
     steps = []
@@ -151,7 +156,10 @@ async def _frame(
 async def read_instructed(
     runtime: Runtime, call: Call, model: ServedModel, frame: PromptFrame, texts: Sequence[str]
 ) -> list[list[int]]:
-    """Token ids of the prompts for texts. Special tokens in the texts are text, unless the server is told otherwise."""
+    """Token ids of one prompt per text.
+
+    Special tokens that are written in a text are tokenized as ordinary text, unless the server is configured otherwise.
+    """
     return await _encode(runtime, call, model, frame, texts)
 
 
@@ -175,5 +183,5 @@ async def _encode(
 
 
 def segment_tokens(model: ServedModel) -> int:
-    """Tokens of the longest text in one prompt: a quarter of the context, so that prompt and answer fit too."""
+    """Maximum tokens of a text in one prompt: at most a quarter of the context, so that prompt and answer also fit."""
     return min(MAX_SEGMENT_TOKENS, max(model.info.context_tokens // 4, 1))

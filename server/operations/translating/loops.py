@@ -1,4 +1,4 @@
-"""Find translations that repeat themselves, and translate their sentences once more without repetitions."""
+"""Find translations that repeat the same words (loops), and translate their sentences again without repetitions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from server.operations.generating.generation_run import TextRun, TokenUsage
 from server.system.loop_iterations import next_iteration
 
 MIN_REPEATS = 4
-"""Repetitions of the same tokens that count as a loop, if the source has no such repetitions."""
+"""Minimum number of consecutive repetitions of the same tokens for a loop."""
 MIN_LOOP_TOKENS = 12
-"""Tokens of a loop with all its repetitions. Fewer may be an exclamation, such as "very, very, very good"."""
+"""Minimum total tokens of all repetitions of a loop. Fewer may be an exclamation, such as "very, very, very good"."""
 MAX_PERIOD = 32
-"""Tokens of the longest part whose repetitions are found."""
+"""Maximum number of tokens of the repeated part."""
 ROWS_AT_ONCE = 64
-"""Rows that are searched for loops in one piece of work on the event loop."""
+"""Number of rows that are searched for loops in one iteration of the event loop."""
 RETRY_NGRAM_SIZE = 3
-"""In a second attempt no three tokens occur twice (`no_repeat_ngram_size`)."""
+"""`no_repeat_ngram_size` of a second attempt: no sequence of this many tokens occurs twice."""
 
 
 def loops(token_ids: Sequence[int]) -> bool:
-    """Whether a text repeats one part several times without anything between the repetitions."""
+    """Whether a text has a loop: the same tokens `MIN_REPEATS` times or more, one directly after the other."""
     if len(token_ids) - len(set(token_ids)) < MIN_LOOP_TOKENS * (MIN_REPEATS - 1) // MIN_REPEATS:
         return False  # all but the first of the repetitions are tokens that occurred before
     ids = np.array(token_ids)
@@ -41,25 +41,26 @@ def loops(token_ids: Sequence[int]) -> bool:
 
 
 def is_loop(answer: GeneratedText, source_ids: Sequence[int]) -> bool:
-    """Whether a translation is a loop that its source does not have."""
+    """Whether a translation has a loop, and its source has none."""
     return loops(answer.token_ids) and not loops(source_ids)
 
 
 def may_retry(params: GenerationParams) -> bool:
-    """Whether a second attempt can differ: the request forbids no repetitions, and no grammar decides the answer."""
+    """Whether a second attempt is allowed: not if the request sets `no_repeat_ngram_size`, or a grammar or schema."""
     return not (params.no_repeat_ngram_size or params.sections)
 
 
 async def second_attempt(
     call: Call, message: Generate, run: TextRun, new_answers: Callable[[int, int], list[GeneratedText]]
 ) -> list[int]:
-    """Generate once more, without repetitions, the rows of an ended message whose best answers are loops.
+    """Generate again, without repetitions, the rows of an ended message whose best answers are loops.
 
-    A row whose second attempt fails, or is a loop too, keeps its first answers.
+    A row keeps its first answers if its second attempt fails or is a loop again.
 
-    run: the first attempt. Gets the new answers, and the tokens of both attempts.
-    new_answers: creates empty answers. Arguments: index of the row in the first message, and in the new message.
-    Returns the rows with new answers. Raises ClientGone.
+    message: the ended message of the first attempt.
+    run: results of the first attempt. Accepted answers are replaced in it, and its usage counts both attempts.
+    new_answers: creates empty answers of a row, from its index in the first message and its index in the new one.
+    Returns the indices of rows with new answers. Raises ClientGone.
     """
     sources = [message.prompts[row.prompt] for row in message.rows]
     if run.timed_out:

@@ -1,4 +1,7 @@
-"""Segments of HTML and XML: their translations are put back into the markup, with inline tags placed by attention."""
+"""Segments of texts with tags or protected parts. Translations get the tags and parts of their source back.
+
+Attention between source and translation decides where an inline tag or protected part goes.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ from server.text.markup.tag_placement import InlineTag, Span, TokenAlignment, pl
 
 @dataclass(kw_only=True)
 class MarkedSegment(Segment):
-    """One sentence of a document. The separator is the markup that follows it.
+    """One sentence of a text with markup or protected parts. Its separator is the markup that follows it.
 
     source_spans: (start, end) of each source token in the sentence, in characters; empty without inline tags.
-    repeats_parts: only language models translate it. They read its protected parts, and repeat them.
+    repeats_parts: the sentence is translated by language models, which read protected parts and repeat them.
     """
 
     sentence: MarkedSentence
@@ -79,7 +82,7 @@ class MarkedSegment(Segment):
 
     @property
     def with_parts(self) -> tuple[str, list[InlineTag]]:
-        """The sentence with its protected parts as text, and its other tags."""
+        """The sentence with its protected parts as text, and the inline tags that are no protected parts."""
         return with_parts(self.text, self.sentence.tags)
 
     @property
@@ -92,13 +95,18 @@ class MarkedSegment(Segment):
         return not is_aligned and not unchanged
 
     def _is_complete(self, rank: int) -> bool:
-        """Whether an answer of a language model has all tags and protected parts of the source."""
+        """Whether an answer of a language model has all tags and protected parts of the source. rank: index of the
+        answer.
+        """
         if not self._has_parts(self.answer(rank)):
             return False
         return self.sentence.kind == "text" or not self.with_parts[1] or self._restored(rank) is not None
 
     def _repeated(self, rank: int) -> str | None:
-        """An answer of a language model as markup; None without the protected parts. Lost tags are placed by order."""
+        """Convert an answer of a language model to markup. If it has lost tags, all tags are placed by word order.
+
+        rank: index of the answer. Returns None for an answer without the protected parts.
+        """
         text = self.answer(rank)
         if not self._has_parts(text):
             return None
@@ -115,22 +123,22 @@ class MarkedSegment(Segment):
         return restored(self.answers[rank].text, self.with_parts[1], partial(escape, kind=self.sentence.kind))
 
     def _has_parts(self, text: str) -> bool:
-        """Whether an answer of a language model has each protected part as often as the source."""
+        """Whether the text of a language model's answer has each protected part as often as the source."""
         source = self.plain_source
         return self.repeats_parts and all(text.count(part) == source.count(part) for part in self._parts)
 
     @property
     def _parts(self) -> set[str]:
-        """The protected parts of the text. In plain text: the marks around the texts of its links, too."""
+        """The protected parts of the sentence. In plain text, also the characters around the text of a link."""
         tags = list(all_tags(self.sentence.tags))
         if self.sentence.kind == "text":
             return {part for tag in tags for part in (tag.opening, tag.closing) if part}
         return {tag.shown for tag in tags if tag.shown}
 
     def _without_parts(self, text: str) -> str:
-        """An answer without protected parts, which a language model has repeated too often or not at all.
+        """Remove the protected parts from an answer that has too many or too few of them.
 
-        They are put back by the order of the words.
+        Afterwards, they are placed again by word order. Returns the text unchanged for an encoder-decoder.
         """
         if not self.repeats_parts or not self._parts:
             return text
@@ -154,9 +162,10 @@ def split_markup(
     split: Callable[[str], Sequence[Segment]],
     fits: Callable[[str], bool],
 ) -> list[Segment]:
-    """The segments of a document. Raises InvalidRequest for markup that cannot be read or exceeds a limit.
+    """Split a text with markup or protected parts into segments.
 
-    split: divides plain text. fits: whether the model can read a text.
+    split: splits plain text into segments. fits: whether a text is short enough for the model.
+    Raises InvalidRequest for markup that cannot be read or exceeds a limit.
     """
     found: list[Segment] = []
     try:
@@ -176,13 +185,14 @@ def split_markup(
 
 
 def fit_attention(message: Generate, is_open_ended: bool, has_markup: bool) -> Generate:
-    """A message whose attention, which places inline tags and protected parts, can be sent if possible.
+    """Reduce the attention that a message requests for placing tags and protected parts, if it exceeds the limit.
 
-    Answers are limited to `LONGEST_RATIO` tokens for each one of the source. If that is not enough, only the first
-    sentences of plain text have attention; the protected parts of the others are placed by the order of the words.
+    First, an open-ended answer is limited to about `LONGEST_RATIO` tokens per source token. If this is not enough, only
+    the first sentences keep their attention, and word order places the protected parts of the others. With markup, the
+    second step is left out, and the returned message may still exceed the limit.
 
     is_open_ended: the request does not state how long an answer may be.
-    has_markup: the texts have inline tags, which are not placed by the order of the words.
+    has_markup: the texts are HTML or XML.
     """
     if prompts.attention_numbers(message) <= prompts.MAX_ATTENTION_NUMBERS:
         return message
@@ -212,7 +222,7 @@ async def locate_tokens(
     tagged: Sequence[MarkedSegment],
     language_prompt: TranslationPrompt,
 ) -> None:
-    """Set `source_spans` of segments with inline tags."""
+    """Set `source_spans` of segments with inline tags. model: the model that reads them."""
     spans = await token_spans(runtime, call, model, [marked.text for marked in tagged], language_prompt)
     for segment, own in zip(tagged, spans, strict=True):
         segment.source_spans = own

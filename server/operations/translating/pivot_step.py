@@ -1,4 +1,4 @@
-"""The first step of a translation through a pivot language: all segments of a request as one message."""
+"""Translate all segments of a request into the pivot language: the first step of a translation with two models."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from server.operations.translating.translation_models import TranslationPath, Tr
 from server.text.markup.tag_placement import Span
 
 ROWS_AT_ONCE = 64
-"""Rows that are prepared in one iteration of the event loop. Each takes 20 microseconds for each alternative."""
+"""Number of rows that are prepared in one iteration of the event loop. A row takes 20 microseconds per alternative."""
 
 
 async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, translated: Sequence[Segment]) -> None:
-    """Set the token ids of segments, as the model of a step reads them."""
+    """Tokenize segments for the model of a step, and set their `source_ids`."""
     if not translated:
         return
     with_tags = [segment for segment in translated if segment.shows_tags]
@@ -44,7 +44,7 @@ async def read_segments(runtime: Runtime, call: Call, step: TranslationStep, tra
 async def _read(
     runtime: Runtime, call: Call, step: TranslationStep, texts: Sequence[str], options: GenerationOptions
 ) -> list[list[int]]:
-    """Token ids of texts, as the model of a step reads them."""
+    """Token ids of texts for the model of a step, including its prompt or language tokens."""
     if step.frame is not None:
         return await read_instructed(runtime, call, step.model, step.frame, texts)
     return await prompts.encode_texts(runtime, call, step.model, texts, step.prompt, options, "inputs")
@@ -60,11 +60,15 @@ async def to_pivot(
     is_aligned: bool,
     fit: Callable[[Generate, bool], Generate] | None,
 ) -> TextRun:
-    """Translate segments into the pivot language, and wait for all of them. Sets `pivot` of those without a failure.
+    """Translate segments into the pivot language, wait for all of them, and return the ended sequences.
 
-    items: the input of each segment, if a failed input is reported alone; see `TextRun`.
+    Sets `pivot` of each segment whose translation has not failed.
+
+    items: for each segment, the index of its input, if inputs may fail separately; None if one failure fails the
+        request.
     is_aligned: the attention of this step is needed.
-    fit: reduces the attention of a message that has too much of it; None if such a request is refused.
+    fit: reduces the attention of a message that exceeds the limit; None if such a request is refused.
+    Raises the error of a failed sequence if it fails the request, and InvalidRequest for too much attention.
     """
     step, model, prompt, options = path.first, path.first.model, path.first.prompt, path.first.generation_options
     resolved = resolve(options, model, prompt)
@@ -108,7 +112,7 @@ async def to_pivot(
 async def _read_pivots(
     runtime: Runtime, call: Call, step: TranslationStep, pivots: Sequence[tuple[Segment, PivotText]]
 ) -> None:
-    """Tokenize the texts in the pivot language for the second model. One that is too long for it loses its end."""
+    """Tokenize pivot texts for the second model, and set `pivot` of their segments. Too long texts lose their end."""
     texts = [translated_pivot.text for _, translated_pivot in pivots]
     limit = step.model.info.source_tokens or None
     options = replace(step.options, truncate=limit)

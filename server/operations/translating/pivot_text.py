@@ -1,4 +1,4 @@
-"""A segment in the pivot language: the result of the first of two models, and the source of the second one."""
+"""A segment's text in the pivot language: the first model writes it, and the second model reads it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from server.text.tokens.tokenizer import Encoding
 
 @dataclass
 class PivotText:
-    """The best answer of the first model to a segment.
+    """A segment's text in the pivot language.
 
-    is_instructed: the first model is a language model. White space around its answer is dropped.
-    ids: token ids of its text, as the second model reads it.
-    spans: (start, end) of each of these tokens in the text, in characters.
+    answer: the best answer of the first model.
+    is_instructed: the first model is a language model. White space around its answer is removed.
+    ids: token ids of the text for the second model.
+    spans: (start, end) of each token of `ids` in the text, in characters; empty if the second model is a language
+        model.
     is_cut: the text was too long for the second model and lost its end.
     """
 
@@ -43,9 +45,12 @@ class PivotText:
         return "length" if self.is_cut else self.answer.finish_reason
 
     def alignment(self, answer: GeneratedText, source_ids: Sequence[int]) -> AttentionMatrix:
-        """Attention of the second model's answer over the tokens that the first one read.
+        """Attention of the second model's answer over the tokens that the first model read.
 
-        The tokens of the two models in the pivot language are linked by their characters.
+        The attention matrices of the two models are multiplied. Their tokens of the pivot text are linked by the
+        characters that they share. The matrix is empty if a model has no attention.
+
+        answer: the second model's answer. source_ids: token ids that the first model read.
         """
         first, second = self.answer.alignment(source_ids), answer.alignment(self.ids)
         if not (len(first.matrix) and len(second.matrix)):
@@ -57,10 +62,10 @@ class PivotText:
 
 
 def linked_tokens(read: Sequence[Span], written: Sequence[Span]) -> npt.NDArray[np.float32]:
-    """How the tokens that the second model reads correspond to the tokens that the first model wrote, for one text.
+    """Link the tokens that the second model reads of one text to the tokens that the first model wrote.
 
-    read, written: (start, end) of these tokens in the text, in characters.
-    Returns [tokens read, tokens written], float32: the share of a read token's characters that lies in each written
+    read, written: (start, end) of each token in the text, in characters.
+    Returns [tokens read, tokens written], float32: the fraction of a read token's characters that lies in each written
     token. Each row adds up to 1. A read token without characters (a special token) belongs to the last written token.
     """
     starts, ends = (np.array([span[side] for span in written], np.int64) for side in (0, 1))
@@ -76,9 +81,9 @@ def linked_tokens(read: Sequence[Span], written: Sequence[Span]) -> npt.NDArray[
 async def token_spans(
     runtime: Runtime, call: Call, model: ServedModel, texts: Sequence[str], language_prompt: TranslationPrompt
 ) -> list[list[Span]]:
-    """(start, end), in characters, of each token that the model reads of each text.
+    """Tokenize texts, and return the (start, end) in characters of each token; (0, 0) for special and language tokens.
 
-    (0, 0) for special tokens and for tokens that name a language.
+    language_prompt: tokens and text that the model reads around each text.
     """
     if not texts:
         return []

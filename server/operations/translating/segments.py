@@ -1,7 +1,7 @@
-"""A text to translate as segments (usually sentences), and the translated segments joined in order.
+"""Split a text to translate into segments (usually sentences), and join the translated segments in order.
 
-Segments are translated in parallel. Their text is released strictly in order, so that the deltas that a client has
-read, joined, are the beginning of the final text. Imports no HTTP and no engine code.
+Segments are translated in parallel, but their text is released strictly in order: the deltas that a client has read,
+joined, are always the beginning of the final text. Imports no HTTP and no engine code.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from server.word_bounds import UNSPACED as UNSPACED_CHARACTER
 
 Flag = Literal["numbers", "loop", "language", "tags"]
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "km", "my", "yue"})
-"""Languages that put no space between sentences; ISO 639-1 codes where they exist."""
+"""Languages written without spaces between sentences; ISO 639-1 codes if they exist, ISO 639-3 codes otherwise."""
 
 _NEWLINES = re.compile(r"[\r\n]+")
 _WRAP = re.compile(r"(?<![\r\n])(?:\r\n|\r|\n)(?![^\S\r\n]*[\r\n])")
-"""A line break between two lines that are not empty."""
+"""Pattern for a line break that no other line break precedes, and no empty line follows."""
 _PAUSE = re.compile(r"[,;:،、，；]\s*|\s+")
 
 
 @dataclass
 class Segment:
-    """One part of a text.
+    """One part of a text to translate, usually a sentence.
 
-    separator: white space that follows the segment.
-    answers: translations, best first; empty for a text that is copied (see `needs_model`).
-    prefix: text that the request put before the answer.
-    source_ids: token ids of the text, as the model reads it.
-    pivot: the segment in the pivot language, for a translation with two models.
-    is_instructed: a language model translates it. White space around its answers is dropped.
-    shows_tags: a language model reads its inline tags, and repeats them.
-    is_aligned: the attention of its translation is needed.
-    is_second_attempt: the first answer was a loop; see `loops`.
-    has_wrong_language: the translation is not in the target language, as far as can be detected.
+    separator: white space after the segment.
+    answers: translations, best first; empty before they are created, and for a text that is copied.
+    prefix: the request's beginning of the translation, put before the answer; empty except in an input's first
+        translated segment.
+    source_ids: token ids of the text for the first model.
+    pivot: the segment in the pivot language; None for a translation with one model.
+    is_instructed: a language model translates the segment. White space around its answers is removed.
+    shows_tags: the model is a language model that reads the inline tags of the segment, and repeats them.
+    is_aligned: the attention of the translation is needed.
+    is_second_attempt: the answers come from a second attempt, because the first answer repeated itself in a loop.
+    has_wrong_language: the translation was detected not to be in the target language.
     """
 
     text: str
@@ -60,22 +61,22 @@ class Segment:
 
     @property
     def reading(self) -> str:
-        """The text that the model reads."""
+        """The text that the first model reads, with any inline tags that it is shown."""
         return self.text
 
     @property
     def plain_source(self) -> str:
-        """The text to compare with the answers: what the model reads, without inline tags."""
+        """The source text without inline tags, to compare with the answers."""
         return self.reading
 
     @property
     def is_placed_by_order(self) -> bool:
-        """Whether inline tags or protected parts of the best translation were placed by the order of the words."""
+        """Whether tags or protected parts of the best translation were placed by word order, which is less certain."""
         return False
 
     @property
     def has_tags(self) -> bool:
-        """Whether inline tags or protected parts are placed in the translation."""
+        """Whether the segment has inline tags or protected parts, which its translation must contain as well."""
         return False
 
     @property
@@ -85,7 +86,7 @@ class Segment:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the result is only known when the translation is complete, so that it is streamed as one piece."""
+        """Whether the result is unknown until the translation is complete, so that it is streamed as one piece."""
         return self.is_instructed
 
     @property
@@ -94,7 +95,7 @@ class Segment:
 
     @property
     def finish_reasons(self) -> list[str | None]:
-        """How the best translation ended, and the text in the pivot language if there is one."""
+        """Finish reasons of the best translation, and of the text in the pivot language if there is one."""
         own = [answer.finish_reason for answer in self.answers[:1]]
         return own if self.pivot is None else [*own, self.pivot.finish_reason]
 
@@ -110,7 +111,9 @@ class Segment:
 
     @property
     def flags(self) -> list[Flag]:
-        """Signs of mistakes in the best translation, see `Translation.flags` of the native dialect."""
+        """Signs of mistakes in the best translation: `numbers` differ from the source, a `loop` of repeated words, the
+        wrong `language`, or `tags` that were placed by word order. Empty for a copied text.
+        """
         if not self.answers:
             return []
         read = self.source_ids if self.pivot is None else self.pivot.ids
@@ -126,25 +129,28 @@ class Segment:
         return [flag for flag, applies in found if applies]
 
     def alignment(self, answer: GeneratedText) -> AttentionMatrix:
-        """Attention of a translation's tokens over the tokens of the segment."""
+        """Attention of a translation's tokens over the tokens of the segment. answer: one of `answers`."""
         if self.pivot is None:
             return answer.alignment(self.source_ids)
         return self.pivot.alignment(answer, self.source_ids)
 
     def result(self, rank: int) -> str:
-        """The translation of this rank with the separator."""
+        """The translation of this rank with its prefix and the separator. For a copied text, the text itself."""
         own = self.prefix + self.answer(rank) if self.answers else self.text
         return own + self.separator
 
     def answer(self, rank: int) -> str:
-        """The text of an answer."""
+        """The text of the answer with this rank, without prefix and separator."""
         text = self.answers[rank].text
         return text.strip() if self.is_instructed else text
 
 
 @dataclass
 class SegmentDelta:
-    """New text and tokens of one segment. input: index of the text in the request."""
+    """New text and tokens of one segment.
+
+    input: index of the text in the request. segment: index of the segment in the text.
+    """
 
     input: int
     segment: int
@@ -154,10 +160,10 @@ class SegmentDelta:
 
 
 class SegmentedText:
-    """All segments of one input.
+    """The segments of one input, and the order in which their deltas are released.
 
     index: index of the input in the request.
-    released: all text that `release` has returned.
+    released: text of all deltas that `release` has returned.
     failed: a segment has failed, so nothing more is released.
     """
 
@@ -171,13 +177,11 @@ class SegmentedText:
         self._prefix_released = False
 
     def hold(self, segment: int, delta: TextDelta) -> None:
-        """Keep a delta of a segment's best answer until all earlier segments are complete."""
+        """Keep a delta of a segment's best answer for `release`. segment: index of the segment."""
         self._held.setdefault(segment, []).append(delta)
 
     def release(self) -> Iterator[SegmentDelta]:
-        """The held deltas that may be sent: those of the current segment and, once it is complete, of the next one, and
-        so on.
-        """
+        """Yield the deltas that may be sent, in order: those of complete segments and of the first incomplete one."""
         while self._current < len(self.segments) and not self.failed:
             index, segment = self._current, self.segments[self._current]
             deltas = self._held.pop(index, [])
@@ -201,38 +205,38 @@ class SegmentedText:
 
     @property
     def ranks(self) -> int:
-        """Number of translations of the whole text."""
+        """Number of alternative translations of the whole text, including the best one."""
         return min((len(segment.answers) for segment in self.segments if segment.answers), default=1)
 
     def text(self, rank: int) -> str:
-        """The whole translation of this rank."""
+        """The translation of the whole text that consists of the segments' translations of this rank."""
         return "".join([segment.result(rank) for segment in self.segments])
 
     def score(self, rank: int) -> float | None:
-        """Sum of the segments' scores; None without beam search."""
+        """Sum of the log-probabilities of the segments' translations of this rank; None without beam search."""
         scores = [segment.score(rank) for segment in self.segments if segment.answers]
         known = [score for score in scores if score is not None]
         return sum(known) if known and len(known) == len(scores) else None
 
     def flags(self) -> list[Flag]:
-        """The flags that some segment has."""
+        """The flags of all segments, each once."""
         return list(dict.fromkeys(flag for segment in self.segments for flag in segment.flags))
 
     def finish_reason(self) -> str:
-        """The first of `error`, `timeout` and `length` that a segment has, else `stop`."""
+        """The first of `error`, `timeout` and `length` that is a finish reason of a segment; otherwise `stop`."""
         reasons = {reason for segment in self.segments for reason in segment.finish_reasons}
         return next((reason for reason in ("error", "timeout", "length") if reason in reasons), "stop")
 
     def translated(self) -> list[Segment]:
-        """The segments with a translation."""
+        """The segments that a model translates, in order. Copied segments are left out."""
         return [segment for segment in self.segments if segment.answers]
 
 
 def max_segments(text: str, limit: int, is_markup: bool) -> int:
-    """Maximum number of segments of a text, for a model that reads `limit` tokens.
+    """Upper bound of the number of segments of a text, for a model that reads at most `limit` tokens.
 
-    A sentence ends at a line break or a punctuation mark, and in markup at a tag. A segment that does not fit has more
-    characters than half of the limit. It is cut near its middle, so each cut leaves at least a sixteenth of the limit.
+    A sentence ends at a line break or a punctuation mark, and in markup at a tag. Only a segment with more than
+    `limit / 2` characters can be too long. It is cut near its middle, so that each part has at least `limit / 16`.
     """
     ends = sum(map(text.count, SENTENCE_ENDS)) + (
         text.count(">") - text.count("><") + text.count("&") if is_markup else 0
@@ -241,7 +245,7 @@ def max_segments(text: str, limit: int, is_markup: bool) -> int:
 
 
 def whole(text: str) -> list[Segment]:
-    """A text as one segment. White space alone is not translated."""
+    """Convert a text to one segment. A text of white space alone becomes its separator, which is not translated."""
     return [Segment(text, "") if text.strip() else Segment("", text)]
 
 
@@ -252,12 +256,13 @@ def split(
     at_newlines: bool = True,
     source: str | None = None,
 ) -> list[Segment]:
-    """Split a text into sentences, and cut those that are too long until each part `fits`.
+    """Split a text into sentences, and cut long sentences until each part `fits`.
 
-    at_newlines: a line break ends a sentence. Else it counts as a space inside a sentence, and an empty line ends one.
-    source: language of the text, whose abbreviations do not end a sentence.
-    target: language of the translation. Sentences without white space between them get a space in the translation,
-    unless the target language puts none between sentences.
+    fits: whether a text is short enough for the model.
+    at_newlines: a line break ends a sentence. Otherwise, it counts as a space, and only an empty line ends a sentence.
+    source: code of the text's language. Abbreviations of this language do not end a sentence.
+    target: code of the translation's language. If there is no white space between two sentences, a space is added,
+        unless the target language is written without spaces between sentences.
     """
     language = parse_language(target or "")
     spaced = language is None or language.language not in UNSPACED
@@ -271,10 +276,10 @@ def split(
 
 
 def _across_lines(text: str, language: str | None) -> list[Sentence]:
-    """The sentences of a text whose lines are wrapped. White space between sentences stays as it is.
+    """Split a text whose lines are wrapped into sentences. White space between sentences is unchanged.
 
-    A line break becomes a space, or nothing between two characters of scripts without spaces. An empty line ends a
-    sentence.
+    Inside a sentence, a line break becomes a space; between two characters of a script without spaces, it is removed.
+    An empty line ends a sentence. language: code of the text's language.
     """
     found: list[Sentence] = []
     at = 0
@@ -295,7 +300,10 @@ def _unwrapped(sentence: str) -> str:
 
 
 def _cut(sentence: Sentence, fits: Callable[[str], bool]) -> list[Sentence]:
-    """Cut a sentence until each part `fits`: at the pause nearest to its middle, or else in its middle."""
+    """Cut a sentence until each part `fits`: at the comma, colon, semicolon or space nearest to its middle.
+
+    Without any of them, it is cut exactly in its middle.
+    """
     if not sentence.text or fits(sentence.text):
         return [sentence]
     text = sentence.text

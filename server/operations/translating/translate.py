@@ -44,27 +44,30 @@ from server.text.markup.protected import Protection
 from server.text.markup.shown_tags import TAG_CHARACTERS, can_be_shown
 
 COSTS_AT_ONCE, COST_CHARACTERS = 64, 1 << 16
-"""Texts, and characters of all texts, whose cost is computed on the event loop."""
+"""Maximum number of texts, and of characters of all texts, whose cost is computed on the event loop. The cost of more
+is computed in a thread."""
 MAX_SEGMENTS = 1 << 13
-"""Sentences of all texts of one request."""
+"""Maximum number of segments of one request that a model translates."""
 
 
 @dataclass(frozen=True)
 class TranslateSpec:
-    """Ask for translations of texts. The languages are in `options`.
+    """Request for translations of texts. The languages are in `options`.
 
-    num_alternatives: further translations per text, from beam search.
-    split_sentences: translate sentence by sentence. None: yes, unless `text_format` is set.
-    split_at_newlines: a line break ends a sentence. For markup, the field of `markup` is used instead.
-    model: name of the model, or None for the first one that offers the pair of languages.
-    markup: the texts are HTML or XML, whose tags stay in place; None for plain text.
-    glossary: translations of terms. A sentence with a term is translated with the term's translation.
-    context: text around the inputs, which is not translated. The model needs a prompt with a place for it.
-    formality: `more` or `less`, for a model with such a prompt; `prefer_more` and `prefer_less` are optional.
+    num_alternatives: number of further translations of each text, from beam search.
+    split_sentences: translate sentence by sentence. None: do so, unless an option describes the whole answer, such as
+        `text_format`.
+    split_at_newlines: a line break ends a sentence. For markup, `markup.split_at_newlines` is used instead.
+    model: name of the model; None for the first model that offers the pair of languages.
+    markup: how to read texts that are HTML or XML; None for plain text.
+    glossary: translations by term. The translation of a sentence with a term contains the term's translation.
+    context: text around the inputs, which the model reads but does not translate. Needs a model with a prompt for it.
+    formality: `more` or `less` need a model with a prompt for it. Other models ignore `prefer_more` and `prefer_less`.
     quality: report each sentence with its score, and flag translations that are not in the target language.
-    glossary_ids: stored glossaries of the request's API key, in place of `glossary`.
-    protect: parts of the texts that stay as they are. None: all known patterns, where the options allow it.
-    fails_alone: a failed text is reported at its place in the answer, unless all texts fail. Otherwise one failure
+    glossary_ids: ids of stored glossaries of the request's API key, which replace `glossary`.
+    protect: parts of the texts that are not translated. None: parts that match known patterns, such as addresses,
+        unless an option excludes protected parts.
+    fails_alone: a failed text is reported in its place of the answer, unless all texts fail. Otherwise one failure
         fails the request.
     """
 
@@ -85,15 +88,15 @@ class TranslateSpec:
 
     @property
     def protection(self) -> Protection:
-        """Parts of the texts that stay as they are: none with options for the whole text."""
+        """Parts of the texts that are not translated: `protect`, or its default."""
         if self.protect is not None:
             return self.protect
         return Protection(patterns=self._whole_text_option() is None)
 
     def _whole_text_option(self) -> str | None:
-        """Name of an option in the request that cannot be combined with protected parts; None if there is none.
+        """Name of an option in the request that excludes protected parts; None if there is none.
 
-        Protected parts are inserted into a translation after it is complete. These options act on it before that.
+        Such options act on a translation while it is generated. Protected parts are inserted afterwards.
         """
         options = self.options
         given = {
@@ -110,13 +113,15 @@ class TranslateSpec:
 
     @property
     def shaping_option(self) -> str | None:
-        """Name of an option in the request that describes the whole answer, so that texts are not split; else None."""
+        """Name of an option in the request that describes the whole answer, so that texts are not split; None if there
+        is none.
+        """
         given = {"response_format": self.options.text_format, "allowed_sequences": self.options.allowed_sequences}
         return next((name for name, value in given.items() if value), None)
 
     @property
     def has_tags(self) -> bool:
-        """Whether some text may have inline tags."""
+        """Whether some text may have inline tags: the texts are markup, and one of them has a `<`."""
         return self.markup is not None and any("<" in text for text in self.inputs)
 
     @property
@@ -124,11 +129,11 @@ class TranslateSpec:
         return self.options.stream
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`.
+        """Upper bounds of the request's work, for admission. model: the model of one step of the translation.
 
-        A segment is encoded up to twice: once to see whether it fits the model, once to translate it. One with inline
-        tags is encoded once more, to see where its tokens are. Any sentence may have terms of the glossary, whose
-        translations are encoded four times.
+        A segment is tokenized up to twice: to see whether it fits the model, and to translate it. A segment with inline
+        tags is tokenized once more, to locate its tokens. The translations of glossary terms are tokenized four times.
+        Raises InvalidRequest if the model does not offer the pair of languages.
         """
         language_prompt = language_prompt_of(self.options, model)
         if language_prompt.copies:
@@ -172,8 +177,8 @@ class TranslateSpec:
 async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateRun:
     """Start to translate texts: check the request, split texts into segments, tokenize them, and send them to a worker.
 
-    With a pivot language, all segments are translated into it first, as one message.
-    Raises InvalidRequest that names the option at fault.
+    With a pivot language, this waits until the first model has translated all segments into it.
+    Raises InvalidRequest, which names the wrong option; RequestTooLarge, Overloaded, and the errors of the first model.
     """
     path = choose_path(runtime, spec.model, spec.options)
     step = path.last
@@ -295,14 +300,17 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
 
 
 async def _cost(runtime: Runtime, call: Call, spec: TranslateSpec, model: ServedModel) -> Cost:
-    """The cost of a request. It takes 50 microseconds per text, so the cost of many texts is computed in a thread."""
+    """Compute the cost of a request with a model. This takes 50 microseconds per text, so many texts get a thread."""
     if len(spec.inputs) <= COSTS_AT_ONCE and characters_of(spec.inputs) <= COST_CHARACTERS:
         return spec.cost(model)
     return await runtime.pools.parse.run(partial(spec.cost, model), call)
 
 
 def _with_stored_terms(runtime: Runtime, call: Call, spec: TranslateSpec) -> TranslateSpec:
-    """The request with the terms of the stored glossaries that it names. Raises InvalidRequest."""
+    """Return the request with the terms of the stored glossaries that it names, or unchanged if it names none.
+
+    Raises InvalidRequest for an unknown glossary, and for one without terms for the pair of languages.
+    """
     if not spec.glossary_ids:
         return spec
     source, target = spec.options.source_lang or "", spec.options.target_lang or ""
@@ -310,7 +318,7 @@ def _with_stored_terms(runtime: Runtime, call: Call, spec: TranslateSpec) -> Tra
 
 
 def _check(spec: TranslateSpec) -> None:
-    """Raise InvalidRequest for generation options that have no meaning for translations, or for markup."""
+    """Raise InvalidRequest for options that translations do not support, or that cannot be combined."""
     options = spec.options
     check_glossary(spec.glossary, options, is_stored=bool(spec.glossary_ids))
     shaping = spec.shaping_option
@@ -340,7 +348,10 @@ def _check(spec: TranslateSpec) -> None:
 
 
 async def _split(runtime: Runtime, call: Call, path: TranslationPath, spec: TranslateSpec) -> list[list[Segment]]:
-    """The segments of each input, each short enough for the first model. Raises InvalidRequest for bad markup."""
+    """Split each input into segments that are short enough for the first model.
+
+    Raises InvalidRequest for markup that cannot be read, and for a too long text.
+    """
     model, language_prompt = path.first.model, path.first.prompt
     if language_prompt.copies:
         return [[Segment(text, "")] for text in spec.inputs]

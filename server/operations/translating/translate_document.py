@@ -1,4 +1,4 @@
-"""Translate the texts of a document in portions, so that a long document never holds up other requests."""
+"""Translate the texts of a document in portions, so that other requests never wait for a whole long document."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from server.text.documents.units import TextUnit
 
 PORTION_CHARACTERS = 4_000
 PORTION_UNITS = 64
-"""Size of a portion: some 40 sentences, or one longer text. Other requests may have to wait for so much work."""
+"""Maximum characters and texts of a portion, which is about 40 sentences; a longer text is a portion by itself. Other
+requests may have to wait for one portion."""
 PORTIONS_AT_ONCE = 2
-"""Portions in progress, so that the engine has work while one of them ends."""
+"""Number of a document's portions in progress. With two, the engine has work while one of them ends."""
 DETECTED_CHARACTERS = 8_000
-"""Beginning of a document that decides its language."""
+"""Number of characters at the beginning of a document from which its language is detected."""
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
-"""Pauses between attempts. The first are short: often the other portion of the document needs the memory."""
+"""Pauses between attempts, which double up to the maximum. The first pause is short, because often only the document's
+other portion holds the memory."""
 PATIENCE_SECONDS = 600.0
-"""Time for which a document waits while the server is overloaded, before it fails."""
+"""Total time that a portion waits while the server is overloaded, before the document fails."""
 _TAG = re.compile(r"<[^<>]*>")
 
 Result = TypeVar("Result")
@@ -40,10 +42,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class DocumentSpec:
-    """Ask for the translation of a document's texts.
+    """Request for translations of a document's texts.
 
-    source_lang: None to detect it. glossary_ids: stored glossaries. model: name of the model, or None for any.
-    formality: as for `TranslateSpec`.
+    units: the texts, in the order of the document.
+    source_lang: language of the document; None to detect it.
+    glossary_ids: ids of stored glossaries.
+    model: name of the model; None for any model that offers the pair of languages.
+    formality: `more` or `less` need a model with a prompt for it. Other models ignore `prefer_more` and `prefer_less`.
     """
 
     units: Sequence[TextUnit]
@@ -58,14 +63,15 @@ class DocumentSpec:
         return sum(len(unit.text) for unit in self.units)
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work before the first portion; see `Cost`. Each portion has a cost of its own."""
+        """Upper bounds of the work for detecting the language, for admission. Each portion is admitted separately."""
         return Cost(min(self.num_characters, DETECTED_CHARACTERS), 0, 0)
 
 
 async def source_language(runtime: Runtime, call: Call, spec: DocumentSpec) -> str:
-    """The language of a document: as stated, or detected from its beginning.
+    """The language of a document: the stated one, or the one that is detected from its beginning.
 
-    Raises InvalidRequest, also for a pair that is not offered, and for a glossary that is not stored.
+    Also checks the rest of the request. Raises InvalidRequest for a pair of languages that is not offered, a formality
+    that the model does not support, an unknown glossary, and a language that cannot be detected.
     """
     source = spec.source_lang
     if source is None:
@@ -93,10 +99,12 @@ async def translate_document(
     source_lang: str,
     on_progress: Callable[[int], None],
 ) -> list[str]:
-    """The translations of a document's texts. Equal texts are translated once.
+    """Translate a document's texts, and return the translations in order. Equal texts are translated once.
 
-    new_call: creates the call of one portion. on_progress: receives the number of characters of each portion.
-    Raises the errors of `translate`. A document waits while the server is overloaded.
+    new_call: creates the call of one portion.
+    on_progress: called after each portion with the number of characters that it adds to the translated ones.
+    While the server is overloaded or a worker is replaced, portions wait up to `PATIENCE_SECONDS`.
+    Raises the errors of `translate` and of its sequences.
     """
     # In a thread: it takes a second for 200,000 texts.
     plan = await _patiently(lambda: runtime.pools.tokenize.run(lambda: _plan(spec.units)))
@@ -123,11 +131,11 @@ async def translate_document(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a document is translated.
+    """The different texts of a document, and the portions in which they are translated.
 
-    texts: its different texts. places: for each text of the document, its place in `texts`.
-    characters: of all texts of the document that are equal to each of `texts`.
-    portions: places in `texts`.
+    texts: the different texts. places: for each text of the document, its index in `texts`.
+    characters: for each of `texts`, the total characters of all equal texts of the document.
+    portions: for each portion, indices in `texts`.
     """
 
     texts: list[TextUnit]
@@ -146,9 +154,10 @@ def _plan(units: Sequence[TextUnit]) -> _Plan:
 
 
 def _portions(units: Sequence[TextUnit]) -> Iterator[list[int]]:
-    """Places of texts with the same markup, within the size of a portion.
+    """Divide texts into portions, and yield the indices of the texts in each portion.
 
-    Texts with tags come after the others: placing tags takes the attention of all sentences of a portion.
+    All texts of a portion have the same markup, and either all or none have tags. Texts with tags come last: they are
+    kept apart, because placing tags requires the attention of all sentences of a portion.
     """
     portion: list[int] = []
     size = 0
@@ -189,7 +198,11 @@ async def _translated(
 
 
 async def _patiently(attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """Run an attempt, and repeat it while the server is overloaded or a worker is replaced. Returns its result."""
+    """Run `attempt` until it succeeds, and return its result.
+
+    It is repeated while the server is overloaded or a worker is replaced. After `PATIENCE_SECONDS` of pauses, the last
+    error, Overloaded or NotReady, is raised.
+    """
     waited, pause = 0.0, FIRST_PAUSE_SECONDS
     while True:
         try:

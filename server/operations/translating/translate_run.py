@@ -1,4 +1,4 @@
-"""A submitted translation: deltas in the order of the texts, and finally a result."""
+"""A translation that was sent to a worker: deltas in the order of each text's sentences, and finally the result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from server.operations.translating.translation_models import TranslationPath
 class TranslatedSentence:
     """A translated segment, without its markup.
 
-    score: mean log-probability of the translation's tokens under the raw distribution; None without tokens.
-    is_second_attempt: the first attempt was a loop.
+    source: text of the segment. text: its translation.
+    score: mean log-probability of the translation's tokens, before temperature and penalties; None without tokens.
+    flags: signs of mistakes in the translation.
+    is_second_attempt: the text comes from a second attempt, because the first one repeated itself in a loop.
     """
 
     source: str
@@ -32,14 +34,17 @@ class TranslatedSentence:
 class TranslatedText:
     """The translation of one input.
 
-    source_lang, target_lang: as the checkpoint names them, else as the request does.
-    score: sum of the segments' scores, with beam search.
-    alternatives: (text, score) of further translations, by descending score.
-    alignments: one per translated segment, if requested.
-    pivot: the language between two models, as a plain code; None for a translation with one model.
-    flags: what a reader should check, see `Segment.flags`.
-    sentences: the translated segments with their scores, if requested.
-    error: why the translation failed, or None. The text is then the part that was streamed before the failure.
+    text: the best translation; for a failed one, the part that was released before the failure.
+    source_lang, target_lang: the checkpoint's codes of the languages, or those of the request if it has none.
+    score: sum of the log-probabilities of the segments; None without beam search.
+    alternatives: (text, score) of further translations, best first.
+    token_ids: tokens of all translated segments, in order.
+    logprobs: log-probabilities of these tokens; None if not requested.
+    alignments: attention matrix of each translated segment; None if not requested.
+    pivot: code of the language between two models; None for a translation with one model.
+    flags: signs of mistakes in the translation, such as `numbers` that differ from the source.
+    sentences: the translated segments with their scores; None if not requested.
+    error: the error of a failed translation, otherwise None.
     """
 
     text: str
@@ -59,7 +64,10 @@ class TranslatedText:
 
 @dataclass(frozen=True)
 class TranslateResult:
-    """Translations in the order of the inputs."""
+    """The translations of a request, in the order of the inputs.
+
+    usage: number of tokens, over both models of a translation through a pivot language.
+    """
 
     model: str
     translations: list[TranslatedText]
@@ -70,16 +78,18 @@ class TranslateResult:
 
 @dataclass
 class TranslateRun:
-    """A submitted translation.
+    """A translation that was sent to a worker.
 
-    run: the sequences of the model that writes the translations.
+    run: the sequences of the last model, which writes the translations.
+    path: the models of the translation.
     options: options of the request.
+    seed: the seed of sampling.
     inputs: the segments of each input.
-    places: (input, segment) of each sequence.
-    first: the ended sequences of the model that writes the pivot language, if there is one.
-    again: generates the rows whose answers are loops once more, and returns those with new answers. Not used for
-        streams, whose text has been sent.
-    check: sets `has_wrong_language` of the segments; None unless the request asks for it.
+    places: (input, index of the segment) for each sequence of `run`.
+    first: the ended sequences of the first of two models; None for a translation with one model.
+    again: generates rows again whose answers repeat themselves in a loop, and returns the indices of rows with new
+        answers. Not used for streams, whose text has been sent.
+    check: sets `has_wrong_language` of segments; None if the request does not ask for it.
     """
 
     run: TextRun
@@ -106,7 +116,7 @@ class TranslateRun:
 
     @property
     def failures(self) -> dict[int, RequestError]:
-        """Errors of the inputs that have failed, with either model."""
+        """Index of each failed input to its error, from either model."""
         return self.run.failures if self.first is None else self.first.failures | self.run.failures
 
     async def begin(self) -> list[SegmentDelta]:

@@ -1,4 +1,4 @@
-"""Which of the loaded models translate between the languages of a request: one, or two through a pivot language."""
+"""Choose the models that translate between a request's languages: one model, or two through a pivot language."""
 
 from __future__ import annotations
 
@@ -30,25 +30,28 @@ _SEARCH_OPTIONS = (
     "early_stopping",
     "truncate",
 )
-"""Options that the translation into a pivot language takes from the request. The others are about the answer."""
+"""Options of the request that also apply to the translation into a pivot language. All others only apply to the answer.
+"""
 
 
 LONGEST_RATIO = 6
-"""Tokens of the longest translation for each token of the source. Longer ones are loops."""
+"""Maximum number of tokens of a translation per token of the source. Longer translations are taken for loops."""
 
 
 def longest_answer(num_tokens: int) -> int:
-    """Maximum number of tokens of a translation. num_tokens: those of the source."""
+    """Maximum number of tokens of a translation. num_tokens: number of tokens of the source."""
     return 32 + LONGEST_RATIO * max(num_tokens, 1)
 
 
 @dataclass(frozen=True)
 class TranslationStep:
-    """One model of a translation and its languages.
+    """One model of a translation and the languages that it translates between.
 
-    options: those of the request that apply to this model.
-    frame: the prompt of a language model; None for an encoder-decoder.
-    tag_frame: its prompt for a text with inline tags; None if it has none, or no text has tags.
+    prompt: the checkpoint's codes and tokens for these languages.
+    options: the request's options that apply to this model.
+    frame: the prompt of a language model around a text; None for an encoder-decoder.
+    tag_frame: the prompt of a language model around a text with inline tags; None if the model has none, or no text has
+        tags.
     """
 
     model: ServedModel
@@ -59,14 +62,15 @@ class TranslationStep:
 
     @property
     def generation_options(self) -> GenerationOptions:
-        """The options of the search. The prompt of a language model has the languages, and bounds each answer."""
+        """The options for generation. For a language model, they have no languages, because its prompt names them."""
         if self.model.instruction is None:
             return self.options
         return replace(self.options, source_lang=None, target_lang=None, fill_context=True)
 
     def answer_tokens(self, source: Sequence[int]) -> int | None:
-        """Longest answer to a source text, in tokens; None if the request or the checkpoint has the limit.
+        """Maximum number of tokens of a language model's answer to a source text.
 
+        None if another limit applies: that of the request, or that of an encoder-decoder's checkpoint.
         source: token ids of the source text with its prompt.
         """
         if self.frame is None or self.options.max_new_tokens is not None:
@@ -76,7 +80,7 @@ class TranslationStep:
 
 @dataclass(frozen=True)
 class TranslationPath:
-    """The models of a translation. pivot: plain code of the language between two models; None for one model."""
+    """The models of a translation, in order. pivot: code of the language between two models; None for one model."""
 
     steps: tuple[TranslationStep, ...]
     pivot: str | None = None
@@ -91,16 +95,15 @@ class TranslationPath:
 
     @property
     def is_instructed(self) -> bool:
-        """Whether a language model translates, which has no attention that could align source and translation."""
+        """Whether a language model is used. It has no attention that could align source and translation."""
         return any(step.frame is not None for step in self.steps)
 
 
 def choose_path(runtime: Runtime, name: str | None, options: GenerationOptions) -> TranslationPath:
-    """The first model that offers the pair of languages, or two models through a pivot language.
+    """Choose the first model that offers the pair of languages, or two models that translate through a pivot language.
 
-    Raises InvalidRequest that lists the pairs on offer.
-
-    name: name of the only model, or None for any.
+    name: name of the only model to consider; None for all models.
+    Raises InvalidRequest, which lists the offered pairs, if no models offer the pair.
     """
     refusals: list[tuple[str, UnknownPair]] = []
     models = runtime.candidates(name, "translate")
@@ -118,7 +121,7 @@ def choose_path(runtime: Runtime, name: str | None, options: GenerationOptions) 
 
 
 def _step(model: ServedModel, prompt: TranslationPrompt, options: GenerationOptions) -> TranslationStep:
-    """A step whose model has the checkpoint's settings for this translation as defaults."""
+    """Create a step. If the checkpoint has settings for this pair of languages, they are the model's defaults."""
     return TranslationStep(model.for_task(prompt.task), prompt, options)
 
 
@@ -144,7 +147,11 @@ def _pivoted(models: Sequence[ServedModel], options: GenerationOptions, pivot: s
 def _refusal(
     refusals: Sequence[tuple[str, UnknownPair]], options: GenerationOptions, connecting: Sequence[str]
 ) -> InvalidRequest:
-    """The error for a pair that is not offered. connecting: languages of which none is the pivot by itself."""
+    """Create the error for a pair that is not offered.
+
+    refusals: (name of the model, its error), for each model.
+    connecting: languages of which the setting `--pivot` would have to choose one as the pivot; empty if there are none.
+    """
     first = refusals[0][1]
     if len(refusals) == 1:
         return InvalidRequest(str(first), first.param)
@@ -163,7 +170,10 @@ def _refusal(
 
 
 def language_prompt_of(options: GenerationOptions, model: ServedModel) -> TranslationPrompt:
-    """The checkpoint's prompt for this translation. Raises InvalidRequest if it does not offer the pair."""
+    """The model's codes and tokens for the languages of `options`.
+
+    Raises InvalidRequest for a pair of languages that the model does not offer.
+    """
     try:
         return model.text.languages.match(options.source_lang, options.target_lang)
     except UnknownPair as error:

@@ -1,4 +1,4 @@
-"""Find translations that are not in the target language, such as a source that the model has copied."""
+"""Find translations that are not in the target language, for example because the model has copied the source."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from server.text.languages.detect import DetectionError
 from server.text.languages.language_codes import parse_language
 
 MIN_LETTERS = 25
-"""Letters of a sentence whose language is detected. Shorter ones are names and headings, and often wrong."""
+"""Minimum number of letters of a translation that is checked. In shorter ones, such as names, detection often fails."""
 MIN_SHARE = 0.8
-"""Probability from which another language counts."""
+"""Minimum probability with which another language must be detected for a translation to be marked."""
 _CONSIDERED = ("en", "de", "fr", "es", "it", "pt", "ru", "zh")
-"""Languages besides the two of the request. Together they are few enough for the precise tables of the detector."""
+"""Languages that the detector chooses from, besides the two languages of the request. Together they are few enough for
+the detector's precise tables."""
 
 
 async def mark_wrong_languages(
     runtime: Runtime, call: Call, segments: Sequence[Segment], source: str | None, target: str | None
 ) -> None:
-    """Set `has_wrong_language` of segments, unless the detector does not know the target language.
+    """Detect the languages of long enough translations, and set `has_wrong_language` of their segments.
 
-    Raises InvalidRequest without the package that detects languages.
+    source, target: codes of the languages; None if unknown. Without a target language that the detector knows, no
+    segment is changed.
+    Raises InvalidRequest if languages cannot be detected, for example because the package for it is missing.
     """
     wanted = parse_language(target or "")
     own = [segment for segment in segments if segment.answers and _letters(segment.answer(0)) >= MIN_LETTERS]

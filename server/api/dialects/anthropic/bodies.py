@@ -38,9 +38,9 @@ _MODES: dict[str, Literal["none", "auto", "required"]] = {
 
 
 class AnthropicTool(ChatObject):
-    """A function of the client. `strict`: refuse a schema that cannot be enforced in full.
+    """A function of the client that the model may call. `strict`: refuse a schema that cannot be enforced in full.
 
-    `defer_loading`: all tools are in the prompt from the beginning.
+    `defer_loading`: has no effect, because all tools are in the prompt from the beginning.
     """
 
     type: Literal["custom"] | None = None
@@ -55,13 +55,16 @@ class AnthropicTool(ChatObject):
     cache_control: Hint = None
 
     def tool(self, index: int) -> FunctionTool:
-        """The tool as a function of a chat. index: index of the tool in `tools` of the request."""
+        """Convert the tool to a `FunctionTool`. index: position of the tool in the list `tools` of the request."""
         place, is_strict = f"tools[{index}]", bool(self.strict)
         return FunctionTool(self.name, self.description, self.input_schema, place, "input_schema", is_strict)
 
 
 class AnthropicBuiltInTool(BaseModel):
-    """A tool that Anthropic defines, such as `web_search_20250305` or `bash_20250124`. It is dropped, and named."""
+    """A tool that Anthropic defines, such as `web_search_20250305` or `bash_20250124`.
+
+    The server drops it, and names it in the header `X-Ignored-Parameters` of the answer.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -75,9 +78,10 @@ class AnthropicToolChoice(ChatObject):
 
 
 class AnthropicThinkingConfig(ChatObject):
-    """Whether the model reasons, as far as its chat template can choose that; else the field is a wish.
+    """Whether the model reasons before it answers, if its chat template has a setting for that.
 
-    `adaptive`, `between_tools`: the chat template's default.
+    Without such a setting, the field is dropped and named in the header `X-Ignored-Parameters`.
+    `type` adaptive or between_tools: the chat template's default.
     """
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
@@ -87,7 +91,7 @@ class AnthropicThinkingConfig(ChatObject):
 
 
 class AnthropicOutputConfig(ChatObject):
-    """How to answer. `effort`: for chat templates with a setting for it; without effect for others."""
+    """Format of the answer, and effort of the reasoning, which has no effect without a setting in the chat template."""
 
     format: ResponseFormatJsonSchema | None = None
     effort: str | None = None
@@ -95,7 +99,7 @@ class AnthropicOutputConfig(ChatObject):
 
 
 class AnthropicEdit(BaseModel):
-    """A change of the conversation before it is answered. The server makes none."""
+    """A change that Anthropic's servers make to a conversation before they answer it. This server makes none."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -104,12 +108,12 @@ class AnthropicEdit(BaseModel):
 
     @property
     def is_neutral(self) -> bool:
-        """Whether the edit keeps the whole text."""
+        """Whether the edit changes nothing because it keeps all reasoning. Other edits are named as dropped."""
         return self.type.startswith("clear_thinking_") and self.keep in ("all", {"type": "all"})
 
 
 class AnthropicContextManagement(ChatObject):
-    """Edits that would remove text are dropped, and named."""
+    """Edits of the conversation. Those that would remove text are dropped, and named in `X-Ignored-Parameters`."""
 
     edits: list[AnthropicEdit] | None = None
 
@@ -118,13 +122,13 @@ class AnthropicContextManagement(ChatObject):
 
 
 class AnthropicThread(ChatObject):
-    """A conversation that Anthropic's servers keep. This server keeps none: each request has all messages."""
+    """A conversation that Anthropic's servers would store. This server stores none: each request has all messages."""
 
     type: Literal["create"]
 
 
 class AnthropicCountBody(TimedBody):
-    """`POST /v1/messages/count_tokens`, and the fields that `/v1/messages` has too."""
+    """Body of `POST /v1/messages/count_tokens`: the fields that it has in common with `/v1/messages`."""
 
     messages: Annotated[list[AnthropicTurn], Field(min_length=1)]
     system: TextBlocks | None = None
@@ -161,9 +165,9 @@ class AnthropicCountBody(TimedBody):
     betas: Hint = None
 
     def dropped(self) -> Iterator[str]:
-        """Paths of the parts of the body that the server does not use, such as `tools[1]`.
+        """Paths of the parts of the body that the server drops, such as `tools[1]`.
 
-        These are tools that only Anthropic runs, and blocks of `system` that change with every request.
+        These are tools that Anthropic defines, and blocks of `system` whose text changes with every request.
         """
         yield from (f"system[{index}]" for index in changing_texts([block.text for block in self.system or ()]))
         for index, tool in enumerate(self.tools or ()):
@@ -171,7 +175,10 @@ class AnthropicCountBody(TimedBody):
                 yield f"tools[{index}]"
 
     def spec(self) -> ChatSpec:
-        """Convert the body. Raises InvalidRequest for blocks, tools or a tool choice that do not fit together."""
+        """Convert the body to a `ChatSpec`.
+
+        Raises InvalidRequest for blocks, tools or a tool choice that do not fit together, and for two output formats.
+        """
         choice = self.tool_choice or AnthropicToolChoice(type="auto")
         if (choice.type == "tool") != (choice.name is not None):
             raise InvalidRequest("`tool_choice` needs a `name` if its `type` is tool, and only then", "tool_choice")
@@ -199,7 +206,7 @@ class AnthropicCountBody(TimedBody):
         return GenerationOptions(text_format=self._text_format())
 
     def _text_format(self) -> TextFormat | None:
-        """Raises InvalidRequest for two formats."""
+        """Format of the answer, or None for free text. Raises InvalidRequest if both of its two fields are set."""
         output = self.output_config and self.output_config.format
         if output and self.output_format:
             raise InvalidRequest(
@@ -216,9 +223,9 @@ class AnthropicCountBody(TimedBody):
 
 
 class AnthropicMessagesBody(AnthropicCountBody):
-    """`POST /v1/messages`. A last message of the role assistant is continued.
+    """Body of `POST /v1/messages`. If the last message has the role assistant, the answer continues it.
 
-    `max_tokens` 0: the prompt is read into the prefix cache, and the answer is empty.
+    `max_tokens` 0: only store the prompt in the prefix cache; the answer is empty.
     """
 
     max_tokens: Annotated[int, Field(ge=0)]

@@ -16,8 +16,7 @@ from server.errors import InvalidRequest
 
 _Media = Literal["image", "document", "container_upload", "browser_state"]
 WITHOUT_TEXT = frozenset(get_args(_Media))
-"""Types of blocks that the model would have to read, and that are not text. In the result of a tool, a note takes the
-place of one."""
+"""Types of content blocks that a text model cannot read. They are refused, but a note replaces them in tool results."""
 _Dropped = Literal[
     "redacted_thinking",
     "server_tool_use",
@@ -35,16 +34,16 @@ _Dropped = Literal[
     "tool_removal",
     "fallback",
 ]
-"""Types of blocks that are dropped: encrypted reasoning, and what tools inside Anthropic's servers did and returned."""
+"""Types of blocks that are dropped: encrypted reasoning, and calls and results of tools inside Anthropic's servers."""
 
 
 def as_blocks(value: Any) -> Any:
-    """A string as a list of one text block."""
+    """Convert a string to a list of one text block. Any other value is returned unchanged."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
 def readable_blocks(value: Any) -> Any:
-    """The same as `as_blocks`. Raises ValueError for a block whose content a text model cannot read."""
+    """Convert a string to a list of one text block. Raises ValueError for a block that a text model cannot read."""
     for block in value if isinstance(value, list) else []:
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(kind, str) and kind in WITHOUT_TEXT:
@@ -53,7 +52,7 @@ def readable_blocks(value: Any) -> Any:
 
 
 class AnthropicText(ChatObject):
-    """Text. Empty ones are left out."""
+    """A block of text. Blocks with empty text are left out of the prompt."""
 
     type: Literal["text"]
     text: str
@@ -68,7 +67,7 @@ TextBlocks = Annotated[
 
 
 class AnthropicThinking(ChatObject):
-    """Reasoning of an earlier answer."""
+    """Reasoning of an earlier answer, which the client sends back."""
 
     type: Literal["thinking"]
     thinking: str
@@ -86,7 +85,7 @@ class AnthropicToolUse(ChatObject):
 
 
 class AnthropicToolReference(ChatObject):
-    """A tool that a search of the client has found. The model reads its name; all tools are in the prompt already."""
+    """A tool that the client's search has found. The model reads only its name: all tools are in the prompt already."""
 
     type: Literal["tool_reference"]
     tool_name: str
@@ -98,7 +97,7 @@ class AnthropicToolReference(ChatObject):
 
 
 class AnthropicSearchResult(ChatObject):
-    """Text that a search of the client has found. The model reads title, source and text; there are no citations."""
+    """Text that the client's search has found. The model reads title, source and text, and makes no citations."""
 
     type: Literal["search_result"]
     source: str
@@ -113,7 +112,10 @@ class AnthropicSearchResult(ChatObject):
 
 
 class AnthropicMedia(BaseModel):
-    """A part of a tool's result that is no text, such as a screenshot. The model reads a note; the part is named."""
+    """A part of a tool's result that is no text, such as a screenshot. The model reads a note in its place.
+
+    The part is named in the header `X-Ignored-Parameters`.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -131,7 +133,7 @@ _Results = Annotated[list[_Result], BeforeValidator(as_blocks, json_schema_input
 
 
 class AnthropicToolResult(ChatObject):
-    """`is_error`: the text that the model reads then begins with `Error: `."""
+    """Result of a tool call. `is_error`: puts `Error: ` before the text that the model reads."""
 
     type: Literal["tool_result"]
     tool_use_id: Annotated[str, Field(min_length=1, max_length=256)]
@@ -141,14 +143,17 @@ class AnthropicToolResult(ChatObject):
     cache_control: Hint = None
 
     def dropped(self) -> Iterator[str]:
-        """Places of the parts for which notes stand."""
+        """Paths of the parts that a note replaces, such as `content[0]:image`."""
         for index, block in enumerate(self.content or ()):
             if isinstance(block, AnthropicMedia):
                 yield f"content[{index}]:{block.type}"
 
 
 class AnthropicCompaction(ChatObject):
-    """A summary in place of earlier messages, which the model reads as text. Without content, it has no effect."""
+    """A summary of earlier messages, which the model reads as text. Without `content`, it has no effect.
+
+    With only `encrypted_content`, the request is refused.
+    """
 
     type: Literal["compaction"]
     content: str | None = None
@@ -159,7 +164,10 @@ class AnthropicCompaction(ChatObject):
 
 
 class AnthropicDroppedBlock(BaseModel):
-    """A block of an earlier answer that only Anthropic's servers can read or use. It is dropped, and named."""
+    """A block of an earlier answer that only Anthropic's servers can read or use.
+
+    The server drops it, and names it in the header `X-Ignored-Parameters`.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -179,9 +187,9 @@ Block = Annotated[
 
 
 class AnthropicTurn(ChatObject):
-    """One turn. `clear_at`, `output_config`: of a turn of the role system.
+    """One message of the conversation. `clear_at` and `output_config` belong to messages of the role system.
 
-    With `next_user_message`, its text is left out as soon as a later turn of the user follows.
+    `clear_at` next_user_message: the message is left out if a later message has the role user.
     """
 
     role: Literal["user", "assistant", "system"]
@@ -190,17 +198,18 @@ class AnthropicTurn(ChatObject):
     output_config: Hint = None
 
     def dropped(self) -> Iterator[str]:
-        """Places of the blocks that are dropped."""
+        """Paths of the blocks that are dropped, such as `content[1]`."""
         for index, block in enumerate(self.content):
             if isinstance(block, AnthropicDroppedBlock):
                 yield f"content[{index}]"
 
 
 def chat_messages(system: Sequence[AnthropicText] | None, turns: Sequence[AnthropicTurn]) -> Iterator[dict[str, Any]]:
-    """Chat messages of a conversation.
+    """Convert a conversation to messages as chat templates take them.
 
-    Consecutive turns of one role are one message; each tool result is a message of its own.
-    Raises InvalidRequest for blocks that do not fit together.
+    Consecutive turns of the same role become one message. Each tool result becomes a separate message.
+    Lines of `system` that change with every request are left out.
+    Raises InvalidRequest for a block in a turn of the wrong role, and for a tool result without its call.
     """
     instructions = without_changing_lines(_joined(system or ()))
     if instructions:
@@ -211,7 +220,7 @@ def chat_messages(system: Sequence[AnthropicText] | None, turns: Sequence[Anthro
 
 
 def _shown(turns: Sequence[AnthropicTurn]) -> Iterator[AnthropicTurn]:
-    """The turns whose text is still valid."""
+    """Yield the turns that the model reads: not those with `clear_at` "next_user_message" before a turn of the user."""
     last_of_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
     for index, turn in enumerate(turns):
         if turn.clear_at != "next_user_message" or index > last_of_user:
@@ -219,7 +228,11 @@ def _shown(turns: Sequence[AnthropicTurn]) -> Iterator[AnthropicTurn]:
 
 
 def _message(role: str, blocks: Sequence[Any], names: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """The messages of one role. names: name of the tool by id of each call so far; new calls are added."""
+    """Convert the blocks of consecutive turns of one role to messages.
+
+    names: tool name by call id, of all calls so far. Calls in `blocks` are added.
+    Raises InvalidRequest for a block in the wrong role, and for a tool result without its call.
+    """
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     thoughts: list[str] = []
@@ -248,7 +261,7 @@ def _message(role: str, blocks: Sequence[Any], names: dict[str, str]) -> Iterato
 
 
 def _result(block: AnthropicToolResult, names: Mapping[str, str]) -> dict[str, Any]:
-    """The message with the result of a call."""
+    """The message with the result of a tool call. Raises InvalidRequest if `names` has no call with its id."""
     if block.tool_use_id not in names:
         raise InvalidRequest("`messages` has a `tool_result` without its `tool_use` before it", "messages")
     return {
@@ -268,7 +281,7 @@ def _summary(block: AnthropicCompaction) -> str:
 
 
 def _joined(blocks: Sequence[AnthropicText | AnthropicToolReference | AnthropicSearchResult | AnthropicMedia]) -> str:
-    """The text of blocks, a line or more for each one that is not empty."""
+    """Join the texts of blocks with line breaks, without empty texts."""
     return "\n".join(filter(None, (block.text for block in blocks)))
 
 

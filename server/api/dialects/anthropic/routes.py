@@ -1,4 +1,4 @@
-"""The routes of the Anthropic dialect: rendering of answers, event streams and errors."""
+"""The routes of the Anthropic dialect, and the rendering of answers, event streams and errors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from server.operations.runtime import Runtime
 
 
 class AnthropicUsage(AnswerBody):
-    """`cache_read_input_tokens`: prompt tokens that were found in the prefix cache.
+    """Token counts of an answer. `cache_read_input_tokens`: prompt tokens that were found in the prefix cache.
 
-    `input_tokens`: the other prompt tokens.
+    `input_tokens`: the other prompt tokens. `cache_creation_input_tokens`: always 0.
     """
 
     input_tokens: int
@@ -57,7 +57,7 @@ class AnthropicAnswerToolUse(AnswerBody):
 
 
 class AnthropicMessage(AnswerBody):
-    """A call that `max_tokens` cut is left out of a whole answer, and ends early in a stream."""
+    """The answer of `/v1/messages`. If `max_tokens` cuts off a tool call, its `input` has only the complete members."""
 
     id: str
     type: Literal["message"]
@@ -114,7 +114,7 @@ ERRORS = ErrorShape(
 
 
 class MessageRenderer:
-    """One answer of `/v1/messages`: a message of content blocks, or events that build the same message."""
+    """Renders one answer of `/v1/messages`: a message of content blocks, or events that build the same message."""
 
     def __init__(self, body: AnthropicMessagesBody, run: ChatRun) -> None:
         self.body = body
@@ -177,7 +177,7 @@ class MessageRenderer:
         }
 
     def _stop(self, choice: ChatChoice) -> dict[str, Any]:
-        """Why the message ended. If an answer was cut before `max_tokens`, the context was full."""
+        """The fields `stop_reason` and `stop_sequence`. An answer cut before `max_tokens` has filled the context."""
         reason, text = "end_turn", None
         if choice.finish_reason == "length":
             full = len(choice.token_ids) >= self.body.max_tokens
@@ -189,7 +189,7 @@ class MessageRenderer:
         return {"stop_reason": reason, "stop_sequence": text}
 
     def _in_block(self, kind: str, content: dict[str, Any]) -> bytes:
-        """Events that close the open block and begin a block of this kind; none if the open block is of this kind."""
+        """Events that end the open block and begin a block of `kind`; empty if the open block is of this kind."""
         if self.open_block == kind:
             return b""
         closed = self._close()

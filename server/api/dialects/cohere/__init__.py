@@ -1,1 +1,1 @@
-"""The Cohere dialect: chat, embed and rerank; rerank also as Jina's clients send it."""
+"""The Cohere dialect: chat, embed and rerank. Its rerank routes also serve Jina's clients."""

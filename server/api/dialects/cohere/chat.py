@@ -1,4 +1,4 @@
-"""`POST /v2/chat`: answers, and the events of streamed answers."""
+"""`POST /v2/chat`: rendering of answers, and of the events of streamed answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.operations.generating.generation_run import TokenUsage
 
 
 class CohereAnswerFunction(AnswerBody):
-    """`arguments`: JSON text of an object."""
+    """A function that the model calls. `arguments`: JSON text of an object."""
 
     name: str
     arguments: str
@@ -67,7 +67,7 @@ class CohereChatAnswer(AnswerBody):
 
 
 class CohereChatRenderer:
-    """One answer of `/v2/chat`: a message of content parts and calls, or events that build the same message."""
+    """Renders one answer of `/v2/chat`: a message of content parts and tool calls, or events that build the same."""
 
     def __init__(self) -> None:
         self.id = str(uuid.uuid4())
@@ -120,7 +120,7 @@ class CohereChatRenderer:
         return _event("message-end", id=self.id, delta={"finish_reason": reason, "error": error.message})
 
     def _part(self, kind: str, text: str, logprobs: list[ScoredToken] | None = None) -> bytes:
-        """Events with new text of a content part. If another part is in progress, it is ended first."""
+        """Events with new text of a content part. If a part of another kind is in progress, it is ended first."""
         events = b""
         if self.open_kind != kind:
             events = self._close() + self._of_part("content-start", {"content": {"type": kind, kind: ""}})
@@ -134,7 +134,7 @@ class CohereChatRenderer:
         return _event(name, index=index, delta={"message": message}, **extra)
 
     def _close(self) -> bytes:
-        """The event that ends the content part or tool call in progress; empty if there is none."""
+        """The event that ends the content part or tool call in progress; empty if none is in progress."""
         if not self.open_kind:
             return b""
         kind = "tool-call" if self.open_kind == "tool-call" else "content"
@@ -168,7 +168,7 @@ def _logprob(token: ScoredToken) -> dict[str, Any]:
 
 
 def _joined(scored: list[dict[str, Any]]) -> dict[str, Any]:
-    """Log-probabilities of one event, whose tokens are reported as one chunk of text."""
+    """Merge the log-probabilities of several tokens into one entry, because an event reports one chunk of text."""
     return {
         "text": "".join(token["text"] for token in scored),
         "token_ids": [token_id for token in scored for token_id in token["token_ids"]],

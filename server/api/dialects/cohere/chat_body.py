@@ -35,7 +35,7 @@ _TOOL_CHOICES: dict[str | None, ToolChoice] = {
 
 
 def _document_parts(value: Any) -> Any:
-    """Parts of a tool result, where the data of each document becomes JSON in text parts."""
+    """Replace each document part of a tool result by a text part with its data. Objects become JSON text."""
     if not isinstance(value, list):
         return value
     parts = []
@@ -49,7 +49,7 @@ def _document_parts(value: Any) -> Any:
 
 
 def _as_parts(value: Any) -> Any:
-    """A string as a list of one text part."""
+    """Convert a string to a list of one text part. Any other value is returned unchanged."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
@@ -83,7 +83,7 @@ class CohereUserMessage(ChatObject):
 
 
 class CohereAssistantMessage(ChatObject):
-    """`tool_plan`: text before the calls; it precedes `content` in the prompt."""
+    """An earlier answer. `tool_plan`: text before the tool calls. In the prompt, it stands before `content`."""
 
     role: Literal["assistant"]
     content: Annotated[
@@ -102,7 +102,7 @@ class CohereToolMessage(ChatObject):
     content: Annotated[Any, tool_output("text"), BeforeValidator(_document_parts), TEXT_OR_PARTS]
 
     def dropped(self) -> Iterator[str]:
-        """Names of the parts of a tool's result that a note replaces."""
+        """Paths of the parts of a tool's result that a note replaces, because they are no text."""
         yield from self.content.dropped("content")
 
 
@@ -115,7 +115,11 @@ class CohereFunction(ChatObject):
     parameters: JsonSchema | None = None
 
     def tool(self, index: int, is_strict: bool) -> FunctionTool:
-        """index: place of the tool in the request."""
+        """Convert the function to a `FunctionTool`.
+
+        index: position of the tool in the list `tools`.
+        is_strict: refuse a schema that cannot be enforced in full.
+        """
         place = f"tools[{index}].function"
         return FunctionTool(self.name, self.description, self.parameters, place, is_strict=is_strict)
 
@@ -130,7 +134,7 @@ class CohereResponseFormat(ChatObject):
     json_schema: JsonSchema | None = None
 
     def text_format(self) -> TextFormat | None:
-        """The text format that the field asks for. Raises InvalidRequest for a schema with the type `text`."""
+        """Format of the answer, or None for free text. Raises InvalidRequest for a schema with the type `text`."""
         if self.type == "text":
             if self.json_schema is not None:
                 raise InvalidRequest(
@@ -141,16 +145,19 @@ class CohereResponseFormat(ChatObject):
 
 
 class CohereThinking(ChatObject):
-    """Whether the model reasons, as far as its chat template can choose that; else the field is a wish."""
+    """Whether the model reasons before it answers, if its chat template has a setting for that.
+
+    Without such a setting, the field is dropped and named in the header `X-Ignored-Parameters`.
+    """
 
     type: Literal["enabled", "disabled"]
     token_budget: Annotated[Any, wish()] = None
 
 
 class CohereChatBody(TimedBody):
-    """`POST /v2/chat`. `strict_tools`: refuse schemas of tools that cannot be enforced in full.
+    """Body of `POST /v2/chat`. `strict_tools`: refuse schemas of tools that cannot be enforced in full.
 
-    `citation_options`, `priority`: without effect. Without `documents` there are no citations.
+    `documents` are refused, so there are no citations. `citation_options` and `priority` have no effect.
     """
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -175,7 +182,10 @@ class CohereChatBody(TimedBody):
     priority: Hint = None
 
     def spec(self) -> ChatSpec:
-        """Convert the body. Raises InvalidRequest for messages or a tool choice that do not fit together."""
+        """Convert the body to a `ChatSpec`.
+
+        Raises InvalidRequest for a tool result without its call, and for a `response_format` that contradicts itself.
+        """
         tools = [tool.function.tool(index, bool(self.strict_tools)) for index, tool in enumerate(self.tools or ())]
         tool_choice = _TOOL_CHOICES[self.tool_choice]
         return ChatSpec(
@@ -205,7 +215,7 @@ class CohereChatBody(TimedBody):
 def _messages(
     given: Sequence[CohereUserMessage | CohereAssistantMessage | CohereToolMessage],
 ) -> Iterator[dict[str, Any]]:
-    """Messages as chat templates take them."""
+    """Convert messages to the form of chat templates. Raises InvalidRequest for a tool result without its call."""
     names: dict[str, str] = {}
     for sent in given:
         if isinstance(sent, CohereUserMessage):

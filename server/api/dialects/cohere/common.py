@@ -1,4 +1,4 @@
-"""Shared by the routes of the Cohere dialect: error shape and the description of an answer."""
+"""Code that the routes of the Cohere dialect share: the format of errors, and the field `meta` of answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.api.routes.error_shape import AnswerBody, ErrorMembers, ErrorShape
 
 
 class CohereErrorAnswer(ErrorMembers):
-    """`id`: id of the request."""
+    """Body of an error response. `id`: id of the request."""
 
     id: str
     message: str
@@ -19,7 +19,7 @@ class CohereApiVersion(AnswerBody):
 
 
 class CohereUnits(AnswerBody):
-    """The units that Cohere bills; this server counts them only."""
+    """The units that Cohere bills. This server reports the counts and bills nothing."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -39,5 +39,5 @@ ERRORS = ErrorShape(
 
 
 def meta(version: str, **units: int) -> dict[str, Any]:
-    """The field `meta`. version: version of the API. units: fields of `CohereUnits`."""
+    """The field `meta` of an answer. version: version of Cohere's API. units: fields of `CohereUnits`."""
     return {"api_version": {"version": version}, "billed_units": units}

@@ -33,7 +33,7 @@ _PROMPT_NAMES: Mapping[str, tuple[str, ...]] = {
     "classification": ("classification",),
     "clustering": ("clustering",),
 }
-"""Names under which checkpoints keep the prompt for an input type."""
+"""Input type to the names under which checkpoints store its prompt. The first name that a checkpoint has is used."""
 _SIDES: Mapping[str, TruncationSide | None] = {"NONE": None, "START": "left", "END": "right"}
 
 
@@ -43,7 +43,7 @@ class CohereEmbedInput(ChatObject):
 
 @dataclass(frozen=True)
 class CohereEmbedSpec(EmbedSpec):
-    """Ask for vectors of texts of one type. The checkpoint's prompt for this type is put before each text, if any."""
+    """Request for the vectors of texts. Each text gets the checkpoint's prompt for `input_type`, if it has one."""
 
     input_type: InputType = "search_document"
 
@@ -59,12 +59,12 @@ class CohereEmbedSpec(EmbedSpec):
         )
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission."""
         return self.with_prompt(model).cost(model)
 
 
 class CohereEmbedBody(TimedBody):
-    """`POST /v2/embed`. Either `texts` or `inputs`. `priority`: without effect."""
+    """Body of `POST /v2/embed`. It needs either `texts` or `inputs`. `priority` has no effect."""
 
     input_type: InputType
     texts: Annotated[list[str] | None, Field(min_length=1, max_length=MAX_ITEMS)] = None
@@ -82,7 +82,7 @@ class CohereEmbedBody(TimedBody):
     priority: Hint = None
 
     def given_texts(self) -> list[str]:
-        """The texts. Raises InvalidRequest for a body with both of the fields, or with none."""
+        """The texts of `texts` or `inputs`. Raises InvalidRequest for a body with both fields, or with neither."""
         if (self.texts is None) == (self.inputs is None):
             raise InvalidRequest("send either `texts` or `inputs`, not both", "texts")
         return self.texts if self.texts is not None else [document.content for document in self.inputs or ()]
@@ -99,7 +99,10 @@ class CohereEmbedBody(TimedBody):
 
 
 class CohereEmbeddings(AnswerBody):
-    """One list per type of the request. `base64`: little-endian float32. `binary`, `ubinary`: 8 signs per number."""
+    """The vectors, once for each requested embedding type. `base64`: little-endian float32.
+
+    `binary`, `ubinary`: signs of the components, 8 in each integer.
+    """
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -118,7 +121,10 @@ class CohereEmbedAnswer(AnswerBody):
 
 
 def _signs(vectors: Numbers) -> Any:
-    """One bit per component, 1 for numbers above zero; the first component is the highest bit of the first byte."""
+    """Pack the signs of vectors into bytes: 1 for components above 0. The first component is the highest bit.
+
+    vectors: [texts, dimensions], float32. Returns [texts, ceil(dimensions / 8)], uint8.
+    """
     return np.packbits(vectors > 0, axis=1)
 
 

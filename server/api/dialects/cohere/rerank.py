@@ -18,11 +18,11 @@ from server.api.routes.route import JsonRoute
 from server.operations.ranking.rerank import RankedText, RerankResult, RerankSpec, rerank
 
 DOCUMENTS_PER_UNIT = 100
-"""Documents of one search unit, as Cohere counts them."""
+"""Number of documents that Cohere counts as one search unit."""
 
 
 class CohereRerankBody(TimedBody):
-    """`POST /v2/rerank`. `priority`: without effect."""
+    """Body of `POST /v2/rerank`. `priority` has no effect."""
 
     query: Annotated[str, Field(min_length=1)]
     documents: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -40,7 +40,7 @@ class RerankDocument(ChatObject):
 
 
 class JinaRerankBody(TimedBody):
-    """`POST /v1/rerank`. `return_documents`: also return the text of each document."""
+    """Body of `POST /v1/rerank`. `return_documents`: the answer also has the text of each document."""
 
     query: Annotated[str, Field(min_length=1)]
     documents: Annotated[list[str | RerankDocument], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -61,7 +61,7 @@ class JinaRerankBody(TimedBody):
 
 
 class CohereRanked(AnswerBody):
-    """`index`: place of the document in the request. `relevance_score`: from 0 to 1."""
+    """A document with its score. `index`: position of the document in the request. `relevance_score`: from 0 to 1."""
 
     index: int
     relevance_score: float
@@ -83,7 +83,7 @@ class RerankUsage(AnswerBody):
 
 
 class JinaRerankAnswer(AnswerBody):
-    """`id` and `meta` as Cohere's clients expect them, `model` and `usage` as Jina's do."""
+    """Answer for clients of both services: Cohere's read `id` and `meta`, Jina's read `model` and `usage`."""
 
     id: str
     model: str

@@ -1,4 +1,4 @@
-"""What the routes of DeepL share: the shape of errors, and the fields that name stored glossaries."""
+"""Code that the routes of the DeepL dialect share: the format of errors, and fields for glossaries and formality."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ERRORS = ErrorShape(
 
 
 def _ids(value: object) -> object:
-    """Ids as a list, from a list or from text separated by commas."""
+    """Split text with commas into a list of ids. Any other value, such as a list, is returned unchanged."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -57,12 +57,16 @@ Context = Annotated[
 
 
 def stated_formality(value: str | None) -> FormalityWish | None:
-    """The formality that a request asks for; None for the default."""
+    """The formality that a request asks for, or None for `default` and for no value."""
     return next((wish for wish in get_args(FormalityWish) if wish == value), None)
 
 
 def named_glossaries(one: str | None, several: Sequence[str] | None, source_lang: str | None) -> tuple[str, ...]:
-    """The ids of the glossaries of a request. Raises InvalidRequest without a source language, and for both fields."""
+    """The ids of the glossaries that a request names, as a tuple.
+
+    one, several: the fields `glossary_id` and `glossary_ids`.
+    Raises InvalidRequest if both fields are set, or if a glossary is named without a source language.
+    """
     if one and several:
         raise InvalidRequest("`glossary_id` cannot be combined with `glossary_ids`", "glossary_ids")
     found = (one,) if one else tuple(several or ())

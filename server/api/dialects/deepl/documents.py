@@ -1,4 +1,4 @@
-"""Documents of DeepL: `/v2/document`, and the status and the result of one."""
+"""Translation of documents in the DeepL dialect: `/v2/document`, and the routes for a document's status and result."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _Secret = Annotated[str, Field(min_length=1, max_length=256, description="secret
 
 
 class DeeplDocumentBody(Body):
-    """`POST /v2/document`. `filename`: in place of the name of the file, whose end says the format.
+    """Body of `POST /v2/document`. `filename`: replaces the uploaded file's name, whose extension says the format.
 
-    `output_format`: only that of the document itself.
+    `output_format`: may only be the format of the document itself.
     """
 
     target_lang: Annotated[Language, Field(description="language of the translated document")]
@@ -50,7 +50,10 @@ class DeeplDocumentBody(Body):
     translation_memory_threshold: Unsupported = None
 
     def options(self) -> DocumentOptions:
-        """Raises InvalidRequest for glossaries without a source language."""
+        """Convert the body to `DocumentOptions`.
+
+        Raises InvalidRequest for glossaries without a source language, and for both glossary fields at once.
+        """
         ids = named_glossaries(self.glossary_id, self.glossary_ids, self.source_lang)
         formality = stated_formality(self.formality)
         return DocumentOptions(
@@ -59,7 +62,10 @@ class DeeplDocumentBody(Body):
 
 
 class DeeplDocumentKey(BaseModel):
-    """`POST /v2/document/{id}` and its result. `document_key`: from the answer to the upload."""
+    """Body of `POST /v2/document/{id}` and `POST /v2/document/{id}/result`.
+
+    `document_key`: the secret from the answer to the upload.
+    """
 
     model_config = Body.model_config
 
@@ -72,7 +78,10 @@ class DeeplDocumentHandle(AnswerBody):
 
 
 class DeeplDocumentStatus(AnswerBody):
-    """`status`: queued, translating, done or error. `seconds_remaining`: an estimate. Nothing is billed."""
+    """State of a document. `status`: queued, translating, done or error. `seconds_remaining`: an estimate.
+
+    `billed_characters`: the characters of the translated document, although the server bills nothing.
+    """
 
     document_id: str
     status: str

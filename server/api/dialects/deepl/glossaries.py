@@ -1,4 +1,7 @@
-"""Glossaries of DeepL: with one dictionary in version 2, several in version 3. Both see the same glossaries."""
+"""Glossary routes of the DeepL dialect. A glossary has one dictionary in version 2 of the API, several in version 3.
+
+Both versions access the same stored glossaries.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ MAX_DICTIONARIES = 100
 
 
 class DeeplDictionary(BaseModel):
-    """Terms of one pair of languages. `entries`: lines of `entries_format`, a term and its translation in each."""
+    """Terms of one pair of languages. `entries`: lines in `entries_format`, each with a term and its translation."""
 
     model_config = Body.model_config
 
@@ -36,7 +39,7 @@ class DeeplDictionary(BaseModel):
     entries_format: _Format
 
     def parsed(self) -> tuple[Pair, dict[str, str]]:
-        """The pair and the terms. Raises InvalidRequest."""
+        """The language pair, and the translations by term. Raises InvalidRequest for a bad language or bad entries."""
         separator = "\t" if self.entries_format == "tsv" else ","
         rows = (
             csv.reader(self.entries.splitlines(), strict=True)
@@ -55,7 +58,7 @@ class DeeplDictionary(BaseModel):
 
 
 class DeeplGlossaryBody(DeeplDictionary):
-    """`POST /v2/glossaries`: a glossary with one dictionary."""
+    """Body of `POST /v2/glossaries`: a glossary with one dictionary."""
 
     name: _Name
 
@@ -66,7 +69,7 @@ _Dictionaries = Annotated[
 
 
 class DeeplGlossariesBody(BaseModel):
-    """`POST /v3/glossaries`: a glossary with dictionaries of several pairs."""
+    """Body of `POST /v3/glossaries`: a glossary with one dictionary for each of several language pairs."""
 
     model_config = Body.model_config
 
@@ -75,7 +78,7 @@ class DeeplGlossariesBody(BaseModel):
 
 
 class DeeplGlossaryChanges(BaseModel):
-    """`PATCH /v3/glossaries/{id}`. `dictionaries`: their entries are added, or replace those of equal terms."""
+    """Body of `PATCH /v3/glossaries/{id}`. `dictionaries`: entries to add. They replace old entries of equal terms."""
 
     model_config = Body.model_config
 
@@ -126,11 +129,11 @@ class DeeplEntriesAnswer(AnswerBody):
 
 
 class DeeplTsv(AnswerBody):
-    """Lines of a term, a tab and its translation."""
+    """Answer with lines of text: a term, a tab and its translation."""
 
 
 class DeeplNothing(AnswerBody):
-    """No content."""
+    """Empty answer, with status 204."""
 
 
 class DeeplPair(AnswerBody):
@@ -213,7 +216,10 @@ def _delete(state: State, request: Request, body: None) -> Response:
 
 
 def _pair_of(glossary: StoredGlossary, request: Request) -> Pair:
-    """The pair in the query. Raises InvalidRequest without one, and NotFound for one without a dictionary."""
+    """The language pair that the query names with `source_lang` and `target_lang`.
+
+    Raises InvalidRequest for a missing or wrong language, and NotFound if the glossary has no dictionary for the pair.
+    """
     codes = [request.query_params.get(name, "") for name in ("source_lang", "target_lang")]
     pair = language_pair(codes[0], codes[1])
     if pair not in glossary.dictionaries:

@@ -1,7 +1,7 @@
-"""Texts, languages and usage of DeepL: `/v2/translate`, `/v2/languages`, `/v2/usage`.
+"""Routes of the DeepL dialect for texts, languages and usage: `/v2/translate`, `/v2/languages`, `/v2/usage`.
 
-Bodies are JSON or forms, where `text` is repeated. Fields, answers and statuses are those of the API that DeepL's own
-Python package calls.
+A body is JSON, or a form that repeats the field `text` for several texts. Fields, answers and statuses are those that
+DeepL's Python package uses.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _REGIONAL_TARGETS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "en": (("EN-GB", "English (British)"), ("EN-US", "English (American)")),
     "pt": (("PT-BR", "Portuguese (Brazilian)"), ("PT-PT", "Portuguese (European)")),
 }
-"""Targets that DeepL names with a region only. A model without regions translates to the language alone."""
+"""Target languages that DeepL lists only with a region, by language. They replace a model's language without region."""
 
 
 def _flag(value: object) -> object:
-    """A boolean of JSON, or `0`, `1`, `true` or `false`."""
+    """Convert `0`, `1`, `true` or `false`, as number or form text, to a boolean. Other values are left as they are."""
     found = form_value(value)
     return bool(found) if isinstance(found, int) and found in (0, 1) else found
 
 
 def _split_mode(value: object) -> object:
-    """`split_sentences` as text. Some clients send a number or a boolean."""
+    """Convert the value of `split_sentences` to text, because some clients send a number or a boolean."""
     return str(int(value)) if isinstance(value, int) else value
 
 
 def _tags(value: object) -> object:
-    """Names of tags as a list, from a list or from text separated by commas."""
+    """Split text with commas into a list of tag names. Any other value, such as a list, is returned unchanged."""
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
@@ -62,12 +62,12 @@ Tags = Annotated[Annotated[list[TagName], Field(max_length=256)] | None, BeforeV
 
 
 class DeeplTranslateBody(Body):
-    """`POST /v2/translate`.
+    """Body of `POST /v2/translate`.
 
-    `split_sentences`: 0 never, 1 at punctuation and line breaks, nonewlines at punctuation.
+    `split_sentences`: 0 never splits, 1 splits at punctuation and line breaks, nonewlines splits at punctuation only.
     `non_splitting_tags`, `splitting_tags`, `ignore_tags` and `outline_detection` require `tag_handling`.
-    `context`, and `formality` more and less, need a language model whose prompt has them.
-    Fields that ask for another style or for hints are refused: the models have none of them.
+    `context`, and `formality` more and less, need a language model whose translation prompt has a place for them.
+    Fields for a style, custom instructions or a translation memory are refused, because the models have none of these.
     """
 
     text: Annotated[Texts, BeforeValidator(one_or_many)]
@@ -93,7 +93,10 @@ class DeeplTranslateBody(Body):
     translation_memory_threshold: Unsupported = None
 
     def spec(self) -> TranslateSpec:
-        """Convert the body. Raises InvalidRequest for options of tags without `tag_handling`."""
+        """Convert the body to a `TranslateSpec`.
+
+        Raises InvalidRequest for tag options without `tag_handling`, and for glossaries without `source_lang`.
+        """
         for name in ("outline_detection", "splitting_tags", "non_splitting_tags", "ignore_tags"):
             needed = "`tag_handling` xml" if name == "outline_detection" else "`tag_handling`"
             allowed = ("xml",) if name == "outline_detection" else ("xml", "html")
@@ -129,7 +132,7 @@ class DeeplTranslateBody(Body):
 
 
 class DeeplTranslation(AnswerBody):
-    """`detected_source_language`: as stated, or as detected if the request states none."""
+    """The translation of one text. `detected_source_language`: the language of the request, or the detected one."""
 
     detected_source_language: str
     text: str
@@ -147,11 +150,14 @@ class DeeplLanguage(AnswerBody):
 
 
 class DeeplLanguagesAnswer(RootModel[list[DeeplLanguage]]):
-    """Source languages, or target languages with `type` target."""
+    """The source languages, or the target languages if the query has `type` target."""
 
 
 class DeeplUsageAnswer(AnswerBody):
-    """Characters are not counted. The limit is the one that DeepL states for accounts without a limit."""
+    """Usage of the account. `character_count` is always 0, because the server counts no characters.
+
+    `character_limit`: the number that DeepL states for accounts without a limit.
+    """
 
     character_count: int
     character_limit: int

@@ -1,1 +1,1 @@
-"""Dialects of Hugging Face: text-generation-inference, text-embeddings-inference, and the tasks of the hub."""
+"""Dialects of Hugging Face: text-generation-inference, text-embeddings-inference, and the hub's inference tasks."""

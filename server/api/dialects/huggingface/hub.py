@@ -1,7 +1,7 @@
 """The hub's tasks on one URL: `POST /models/{model}`, and `POST /` for the default model.
 
-`huggingface_hub.InferenceClient(model=URL)` sends every task there. The fields of the body select the task. Where
-they fit several tasks, the model decides. `POST /models/{model}/pipeline/{task}` names the task.
+`huggingface_hub.InferenceClient(model=URL)` sends every task there. The fields of the body select the task. If they
+fit several tasks, the model's abilities decide. The path `/models/{model}/pipeline/{task}` names the task directly.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ HUB_ERRORS = ErrorShape(
 def _nested(
     body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any], one_in_list: bool = False
 ) -> Iterator[Any]:
-    """A list per input. one_in_list: nest the list of a single input too; otherwise it is the answer itself."""
+    """Render the results of a task: one list per input.
+
+    render: converts one result.
+    one_in_list: also put the list of a single input into a list; otherwise that list is the whole answer.
+    """
     rendered = ((render(item) for item in result) for result in results)
     return rendered if one_in_list or not isinstance(body.inputs, str) else next(rendered)
 
@@ -77,7 +81,7 @@ def _answers(body: bodies.HubQuestionBody, found: list[ContextAnswer]) -> Any:
 
 
 class HubGenerateRenderer(TgiRenderer):
-    """The format of text-generation-inference on its root path: a whole answer is in a list."""
+    """Renders answers as text-generation-inference does on its root path: a whole answer is the only item of a list."""
 
     def whole(self, result: GenerateResult) -> Any:
         return [super().whole(result)]
@@ -92,7 +96,7 @@ async def _translated(runtime: Runtime, call: Call, spec: TranslateSpec) -> Tran
 
 
 _TEXT_FIELDS = ("summary_text", "translation_text", "generated_text")
-"""Fields with the answer of each task that an encoder-decoder does for a body without parameters."""
+"""Fields that hold the answer of an encoder-decoder: one for each task that a body without parameters may mean."""
 
 
 def _texts(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -108,7 +112,11 @@ def _translations(body: bodies.HubTranslateBody, result: TranslateResult) -> lis
 
 
 def _task(name: str, operation: str, body: type[BaseModel], run: Any, render: Any) -> JsonRoute[Any, Any, Any]:
-    """A task with one JSON answer."""
+    """Route of a task with one JSON answer.
+
+    operation: name of the operation that does the task.
+    body: schema of the request body. run: does the operation. render: converts its result to the answer.
+    """
     return JsonRoute(
         path="/models/{model}",
         operation=operation,
@@ -197,7 +205,7 @@ TASKS: Mapping[str, Route[Any, Any, Any]] = {
 }
 
 _INPUT_FIELDS = {"source_sentence": "sentence-similarity", "question": "question-answering"}
-"""Fields of an `inputs` object that only one task has."""
+"""Fields of an object in `inputs` that only one task has, and that task."""
 _PARAMETERS = {
     "candidate_labels": "zero-shot-classification",
     "aggregation_strategy": "token-classification",
@@ -208,9 +216,9 @@ _PARAMETERS = {
     "tgt_lang": "translation",
     **dict.fromkeys(TgiParameters.model_fields.keys() - {"top_k"}, "text-generation"),
 }
-"""Parameters that only one task has."""
+"""Fields of `parameters` that only one task has, and that task."""
 _ROOT_FIELDS = {"stream": "text-generation", **dict.fromkeys(("normalize", "dimensions"), "feature-extraction")}
-"""Fields of the body that only one task has."""
+"""Fields of the body that only one task has, and that task."""
 _BY_MODEL = (
     "token-classification",
     "question-answering",
@@ -221,11 +229,11 @@ _BY_MODEL = (
     "feature-extraction",
     SPEECH,
 )
-"""Tasks for a body that fits several. The first one that the model supports is used."""
+"""Candidates for a body that fits several tasks, by priority: the first task that the model supports is used."""
 
 
 def _named_task(body: Mapping[str, Any]) -> str | None:
-    """The task that the fields of a body name; None if they name none."""
+    """The task that the fields of a body imply, or None if they fit several tasks. Raises InvalidRequest for tables."""
     inputs, parameters = body.get("inputs"), body.get("parameters")
     if (isinstance(inputs, dict) and "table" in inputs) or "table" in body:
         raise InvalidRequest("tasks on tables are not supported", "inputs")
@@ -238,16 +246,17 @@ def _named_task(body: Mapping[str, Any]) -> str | None:
 
 
 def _stated_task(name: str | None) -> str | None:
-    """The task that the path names, if any. Raises InvalidRequest for an unknown one."""
+    """Return the task of the path unchanged, which may be None. Raises InvalidRequest for an unknown task."""
     if name is not None and name not in TASKS:
         raise InvalidRequest(f"the task in the path is not one of {', '.join(TASKS)}", "task")
     return name
 
 
 def _task_of_model(body: Mapping[str, Any], model: ServedModel) -> str:
-    """The task of the model, for a body that fits several tasks.
+    """Choose one of the model's tasks, for a body that fits several tasks.
 
-    Feature extraction is the only task without `parameters`.
+    An embedding model gets feature extraction, the only task without `parameters`, unless the text contains a mask.
+    Raises InvalidRequest if the model supports no task of the hub.
     """
     operations = model.operations()
     fitting = [task for task in _BY_MODEL if TASKS[task].operation in operations]
@@ -262,7 +271,7 @@ def _task_of_model(body: Mapping[str, Any], model: ServedModel) -> str:
 
 
 def _has_mask(inputs: object, model: ServedModel) -> bool:
-    """Whether a text contains the mask token of a model that fills masks."""
+    """Whether one of the texts contains the model's mask token. False if the model does not fill masks."""
     mask = model.tokenizer.special.mask if "fill_mask" in model.operations() else None
     spelling = None if mask is None else model.tokenizer.id_to_token(mask)
     texts = inputs if isinstance(inputs, list) else [inputs]
@@ -271,7 +280,7 @@ def _has_mask(inputs: object, model: ServedModel) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class HubRoute(Route[Any, Any, Any]):
-    """The route of all tasks."""
+    """The route of all hub tasks. It finds the task and the model of a request, and calls the route of that task."""
 
     async def respond(self, request: Request) -> Response:
         state = of(request)
@@ -294,7 +303,10 @@ class HubRoute(Route[Any, Any, Any]):
         return await TASKS[task].respond(request)
 
     async def _transcribe(self, request: Request) -> Response:
-        """Answer a body that is a file: speech is the only task with files."""
+        """Answer a request whose body is a file, as speech recognition: no other task takes files.
+
+        Raises UnsupportedMediaType if the path names another task, or a model that does not transcribe.
+        """
         task = _stated_task(request.path_params.pop("task", None)) or SPEECH
         name = request.path_params.get("model")
         if name is not None and task == SPEECH:

@@ -21,7 +21,7 @@ class HubWord(AnswerBody):
 
 
 class HubEntity(AnswerBody):
-    """An entity, or with the aggregation strategy "none" a token with `entity` and `index`."""
+    """An entity with `entity_group`, or with the aggregation strategy "none" a token with `entity` and `index`."""
 
     entity_group: str | None = None
     entity: str | None = None
@@ -40,8 +40,9 @@ class HubFound(AnswerBody):
 
 
 class HubText(AnswerBody):
-    """The answer of an encoder-decoder: the same text in the fields of summarization, translation and text generation,
-    because a body without parameters fits all three.
+    """The text that an encoder-decoder has generated, repeated in the fields of three tasks.
+
+    A body without parameters fits summarization, translation and text generation, and each client reads another field.
     """
 
     summary_text: str
@@ -50,14 +51,14 @@ class HubText(AnswerBody):
 
 
 class HubSpokenChunk(AnswerBody):
-    """A part of the text, or a word. timestamp: start and end in seconds."""
+    """A part of the transcribed text, or one word of it. `timestamp`: its start and end in seconds."""
 
     text: str
     timestamp: list[float]
 
 
 class HubTranscript(AnswerBody):
-    """The text of a recording. `chunks`: only with `return_timestamps`."""
+    """The text of a recording. `chunks`: its parts or words with times, only with `return_timestamps`."""
 
     text: str
     chunks: list[HubSpokenChunk] | None = None
@@ -67,7 +68,7 @@ HubItem = HubLabel | HubWord | HubEntity | HubFound | HubText | TgiAnswer | floa
 
 
 class HubAnswer(RootModel[HubFound | HubTranscript | list[HubItem | list[HubLabel | HubWord | HubEntity | float]]]):
-    """The answer of the task. Text classification nests its labels in a list per input, even for a single input."""
+    """The answer of any hub task. Text classification has a list of label lists, even for a single input."""
 
 
 class HubErrorAnswer(ErrorMembers):

@@ -1,6 +1,6 @@
-"""Request bodies of the hub's tasks, as `huggingface_hub.InferenceClient` sends them, and their specifications.
+"""Request bodies of the hub's tasks, as `huggingface_hub.InferenceClient` sends them, and their conversion.
 
-Settings that change the answer and are not supported are accepted at their default value only.
+A setting that is not supported and would change the answer may only have its default value.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from server.operations.translating.translate import TranslateSpec
 
 
 class HubFields(BaseModel):
-    """Base of nested objects."""
+    """Base of the objects inside bodies. It refuses unknown fields."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class HubOptions(HubFields):
-    """Settings of the hosted service. They do not change an answer."""
+    """Settings of Hugging Face's hosted service. They have no effect here."""
 
     use_cache: Hint = None
     wait_for_model: Hint = None
@@ -50,7 +50,7 @@ class HubBody(TimedBody):
 
 
 def as_list(inputs: Any) -> list[str]:
-    """One text or many, as a list."""
+    """Put a single text into a list. A list is returned unchanged."""
     return [inputs] if isinstance(inputs, str) else inputs
 
 
@@ -78,7 +78,7 @@ class HubEmbedBody(HubBody):
 
 
 class HubNoParameters(HubFields):
-    """A task without parameters."""
+    """The object `parameters` of a task that has none. It must be empty."""
 
 
 class HubSentences(HubFields):
@@ -173,7 +173,7 @@ class HubQuestion(HubFields):
 
 
 class HubQuestionParameters(HubFields):
-    """Windows have the length and the overlap that transformers gives them."""
+    """Parameters of question answering. Windows always have the default length and overlap of transformers."""
 
     align_to_words: Annotated[Any, only(True)] = None
     doc_stride: Annotated[Any, only(128)] = None
@@ -199,7 +199,7 @@ class HubQuestionBody(HubBody):
 
 
 class HubDecoding(HubFields):
-    """Decoding options, as transformers names them."""
+    """Options of text generation, with the names that transformers gives them."""
 
     max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     min_new_tokens: Count | None = None
@@ -258,7 +258,7 @@ class HubTranslateBody(HubBody):
 
 
 class HubSpeechDecoding(HubFields):
-    """Decoding options, as transformers names them."""
+    """Options of speech recognition, with the names that transformers gives them."""
 
     num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
     temperature: Annotated[Finite | None, Field(ge=0, le=1)] = None
@@ -295,10 +295,12 @@ class HubSpeechBody(HubBody):
     parameters: HubSpeechParameters | None = None
 
     def spec(self, file: RecordingFile, max_seconds: float) -> TranscribeSpec:
-        """Convert the body to a specification. Raises InvalidRequest.
+        """Convert the body to a `TranscribeSpec`. Raises InvalidRequest if both names of the decoding options are sent.
 
-        Each window of the recording is decoded once, as in the pipeline of transformers: a poor result is not decoded
-        again at a higher temperature.
+        As in the pipeline of transformers, each window of the recording is decoded once. A window with a poor result is
+        not decoded again at a higher temperature.
+
+        max_seconds: longest recording that the server accepts.
         """
         given = self.parameters or HubSpeechParameters()
         if given.generation_parameters is not None and given.generate_kwargs is not None:
@@ -337,4 +339,4 @@ class HubTaskBody(
         | HubSpeechBody
     ]
 ):
-    """The body of any task."""
+    """The body of any hub task, for the OpenAPI document."""

@@ -1,4 +1,4 @@
-"""The hub's task automatic-speech-recognition: the bytes of a recording as the body, or in base64 with parameters."""
+"""The hub's task automatic-speech-recognition. The body is a recording, or JSON with a recording in base64."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from server.operations.speech.transcribe_spec import Transcript
 
 
 def is_recording(request: Request) -> bool:
-    """Whether the body is a file. `huggingface_hub` sends no content type for bytes whose name it does not know."""
+    """Whether the body is a file, judged by its content type.
+
+    No content type counts as a file, because `huggingface_hub` sends none for bytes without a filename.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind in ("", "application/octet-stream") or kind.startswith(("audio/", "video/"))
 
 
 class HubSpeechRoute(RecordingRoute[HubSpeechBody]):
-    """The route of the task."""
+    """The route of speech recognition. It takes a recording as the body, or JSON with a recording in base64."""
 
     async def receive(self, request: Request, state: State) -> tuple[HubSpeechBody, bytes]:
         if is_recording(request):
@@ -44,7 +47,7 @@ class HubSpeechRoute(RecordingRoute[HubSpeechBody]):
 
 
 def render(body: HubSpeechBody, transcript: Transcript) -> Response:
-    """The answer to a body."""
+    """Render a transcript, with the times of its parts or words if the body asks for them."""
     times = body.parameters.return_timestamps if body.parameters else None
     if not times:
         return json_response({"text": transcript.text})

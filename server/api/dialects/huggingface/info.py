@@ -1,4 +1,7 @@
-"""Fields of `GET /info` of text-generation-inference and text-embeddings-inference, for one model."""
+"""`GET /models/{model}/info`: one model, in the fields of two servers of Hugging Face.
+
+These are the fields of `GET /info` in text-generation-inference and text-embeddings-inference.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,18 @@ _PIPELINE_TAGS = {
     "embed": "feature-extraction",
     "transcribe": "automatic-speech-recognition",
 }
-"""The hub's name for a model, by its first task in this order."""
+"""Operation to the hub's tag for a model. The first operation in this order that the model supports gives the tag."""
 
 
 class HubInfo(AnswerBody):
-    """`model_type`: `{"embedding": {"pooling"}}`, `{"classifier": {"id2label", "label2id"}}` or `{"reranker": ...}`.
+    """Description of one model.
 
-    `max_input_length` and `max_input_tokens`: longest input text in tokens. `auto_truncate`: longer texts are shortened
-    unless the request has `truncate` false. `max_client_batch_size`: inputs of one request. The other limits are the
-    server's settings for queue and steps.
+    `model_type`: an object with one key, `embedding`, `classifier` or `reranker`; null for a model that only generates
+    text. The value is `{"pooling"}` for `embedding`, otherwise `{"id2label", "label2id"}`.
+    `max_input_length` and `max_input_tokens`: longest input text, in tokens. `auto_truncate`: longer texts are
+    shortened unless the request has `truncate` false. `max_client_batch_size`: maximum number of inputs in one request.
+    `max_concurrent_requests`: maximum number of requests in the queue. `max_batch_requests` and `max_batch_tokens`:
+    maximum number of rows, and of tokens, in one step of the engine.
     """
 
     model_id: str | None = None
@@ -60,7 +66,7 @@ class HubInfo(AnswerBody):
 
 
 def hub_info(state: State, model: ServedModel) -> dict[str, Any]:
-    """The fields of `HubInfo`."""
+    """Describe a model in the fields of `HubInfo`."""
     about, settings = model.info, state.settings
     return {
         "model_id": model.name,

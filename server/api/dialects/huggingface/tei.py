@@ -1,7 +1,7 @@
-"""The dialect of text-embeddings-inference, where it differs from the native one: `POST /predict`, and errors.
+"""The dialect of text-embeddings-inference, where it differs from the native dialect: `POST /predict`, and errors.
 
-Its other routes have the native bodies. Its errors are chosen by the setting `dialect_errors` or by a request header.
-Source: its OpenAPI document.
+Its other routes are the native routes. The setting `dialect_errors` or a request header selects its error format.
+Source: the OpenAPI document of text-embeddings-inference.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TEI_ERRORS = ErrorShape(
 
 
 def _is_one(value: object) -> bool:
-    """Whether a value is one input written as a list: of one text, or of a pair of texts."""
+    """Whether a value is a list of one or two strings, which stands for one input: a text, or a pair of texts."""
     return isinstance(value, list) and len(value) in (1, 2) and all(isinstance(text, str) for text in value)
 
 
@@ -57,7 +57,7 @@ _TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems
 
 
 class TeiPredictBody(TimedBody):
-    """`POST /predict`. A list of two strings is a pair; several inputs are a list of lists."""
+    """Body of `POST /predict`. `inputs`: a text, a list of one or two strings (one input), or a list of such lists."""
 
     inputs: Annotated[
         Any,
@@ -86,7 +86,7 @@ class TeiPrediction(AnswerBody):
 
 
 class TeiPredictAnswer(RootModel[list[TeiPrediction] | list[list[TeiPrediction]]]):
-    """Labels by descending score; a list of such lists for a list of lists."""
+    """Labels by descending score. If the request has a list of lists, the answer has one list of labels for each."""
 
 
 def _predictions(body: TeiPredictBody, found: list[list[LabelScore]]) -> Iterator[Any]:

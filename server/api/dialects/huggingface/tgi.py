@@ -1,7 +1,8 @@
 """The dialect of text-generation-inference: `POST /generate` with `inputs`, and `POST /generate_stream`.
 
 A stream has one event per token and no end marker; the last event has the whole text. A text includes the stop string
-that ended it. Log-probabilities are those of the raw distribution. Source: the OpenAPI document of its router.
+that ended it. Log-probabilities are those of the model's distribution before temperature, penalties and masks.
+Source: the OpenAPI document of text-generation-inference.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class TgiToken(AnswerBody):
 
 
 class TgiPrefillToken(AnswerBody):
-    """A token of the prompt. `logprob`: null for the first."""
+    """A token of the prompt. `logprob`: null for the first token."""
 
     id: int
     text: str
@@ -55,7 +56,7 @@ class TgiDetails(TgiSequence):
 
 
 class TgiAnswer(AnswerBody):
-    """The text, and its tokens with `details`."""
+    """The generated text. `details`: its tokens and statistics, if the request asks for them."""
 
     generated_text: str
     details: TgiDetails | None = None
@@ -89,7 +90,7 @@ TGI_ERRORS = ErrorShape(
 
 
 class TgiRenderer:
-    """Answers of one request. A stream's last token is held back for the event with the whole text."""
+    """Renders the answers of one request. In a stream, the last token is sent in the event with the whole text."""
 
     def __init__(self, body: TgiBody, run: GenerateRun) -> None:
         self.body = body
@@ -143,7 +144,7 @@ class TgiRenderer:
         return rendered
 
     def _sequence(self, text: GeneratedText, seed: int) -> dict[str, Any]:
-        """The details of one answer. seed: seed of the first answer."""
+        """The details of one answer. seed: seed of the first answer; the others have the following seeds."""
         pieces = _pieces(text.text, text.pieces)
         found: dict[str, Any] = {
             "finish_reason": _finish_reason(text),
@@ -180,7 +181,10 @@ class TgiRenderer:
 
 
 def _pieces(text: str, pieces: list[str]) -> list[str]:
-    """The text of each token. The last token also gets the text that was held back until the end."""
+    """The text of each token. The last token also gets the end of `text` that belongs to no piece yet.
+
+    pieces: text that was added with each token, without text that was held back until the end.
+    """
     rest = text[sum(map(len, pieces)) :]
     return [*pieces[:-1], pieces[-1] + rest] if pieces else []
 

@@ -1,4 +1,4 @@
-"""Request bodies of text-generation-inference, and their specifications."""
+"""Request bodies of the text-generation-inference dialect, and their conversion to a `GenerateSpec`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_NEW_TOKENS = 100
 
 
 def _json_text(value: object) -> object:
-    """A JSON schema that was sent as text, as an object."""
+    """Parse a JSON schema that was sent as text; return other values unchanged. Raises ValueError for invalid JSON."""
     try:
         return orjson.loads(value) if isinstance(value, str) else value
     except orjson.JSONDecodeError:
@@ -41,14 +41,14 @@ class JsonGrammar(_TgiSchema):
 
 
 class NamedSchema(_TgiSchema):
-    """A JSON schema with a name."""
+    """A JSON schema with a name. The name has no effect."""
 
     name: Hint = None
     schema_: Annotated[dict[str, Any], BeforeValidator(_json_text), Field(alias="schema", description="a JSON Schema")]
 
 
 class NamedSchemaGrammar(_TgiSchema):
-    """JSON that matches a schema with a name."""
+    """JSON that matches a schema, which the client sends with a name."""
 
     type: Literal["json_schema"]
     value: NamedSchema
@@ -58,7 +58,7 @@ class NamedSchemaGrammar(_TgiSchema):
 
 
 class RegexGrammar(_TgiSchema):
-    """A text that a regular expression matches from its beginning to its end."""
+    """A text that matches a regular expression as a whole."""
 
     type: Literal["regex"]
     value: Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARACTERS)]
@@ -68,7 +68,7 @@ class RegexGrammar(_TgiSchema):
 
 
 class TgiParameters(_TgiSchema):
-    """Decoding options. Text is sampled if `do_sample` is true, or a sampling option has a value that has an effect."""
+    """Options of text generation. Tokens are sampled if `do_sample` is true or a sampling option is not neutral."""
 
     adapter_id: Annotated[str | None, Field(min_length=1, max_length=256, description="the same as `model`")] = None
     best_of: Annotated[int | None, Field(ge=1, le=16)] = None
@@ -92,7 +92,7 @@ class TgiParameters(_TgiSchema):
 
 
 class TgiBody(TimedBody):
-    """`POST /generate` with `inputs`."""
+    """Body of `POST /generate` with the field `inputs`."""
 
     inputs: Annotated[str, Field(min_length=1)]
     parameters: TgiParameters | None = None
@@ -105,7 +105,7 @@ class TgiBody(TimedBody):
         return self._spec(bool(self.stream))
 
     def streaming_spec(self) -> GenerateSpec:
-        """The specification for `POST /generate_stream`, whose bodies need no `stream`."""
+        """The specification for `POST /generate_stream`. Raises InvalidRequest for `stream` false."""
         if self.stream is False:
             raise InvalidRequest("`stream` cannot be false here; use /generate", "stream")
         return self._spec(True)
@@ -150,4 +150,4 @@ _SAME_OPTIONS = (
     "truncate",
     "typical_p",
 )
-"""Options whose name and meaning are those of `GenerationOptions`."""
+"""Options with the same name and meaning in `GenerationOptions`."""

@@ -1,1 +1,1 @@
-"""The native dialect: the server's own routes."""
+"""The native dialect: the routes of Triptych's own API."""

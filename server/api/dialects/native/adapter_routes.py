@@ -1,6 +1,6 @@
-"""Add and drop LoRA adapters while the server runs, as vLLM does. An adapter belongs to a model on demand.
+"""Routes that add and remove LoRA adapters while the server runs, as vLLM does. They need a model loaded on demand.
 
-The model is loaded again with its new adapters, when its running requests have ended.
+After a change, the model is loaded again with its new set of adapters when its running requests have ended.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class LoadAdapterBody(Body):
-    """`lora_path`: directory of this machine or hub id. `base_model_name`: needed if several models are declared.
+    """Body of `POST /v1/load_lora_adapter`. `lora_path`: directory on the server's machine, or hub id.
 
-    `load_inplace`: without effect: an adapter with the name of another one is refused.
+    `base_model_name`: required if several models are declared. `load_inplace` has no effect: a name that a model or
+    adapter has already is always refused.
     """
 
     lora_name: Name
@@ -39,7 +40,7 @@ class LoadAdapterBody(Body):
 
 
 class UnloadAdapterBody(Body):
-    """`lora_int_id`: without effect; the name is enough."""
+    """Body of `POST /v1/unload_lora_adapter`. `lora_int_id` has no effect: the name identifies the adapter."""
 
     lora_name: Name
     lora_int_id: Hint = None
@@ -73,7 +74,10 @@ async def _unload(state: State, request: Request, body: UnloadAdapterBody) -> Re
 
 
 async def _base(state: State, registry: ModelRegistry, name: str | None) -> DeclaredModel:
-    """The model of an adapter."""
+    """The declared model that an adapter is for. name: the model's name, or None if only one model is declared.
+
+    Raises InvalidRequest for a missing name, and ModelNotFound.
+    """
     if name is None:
         if len(registry.models) != 1:
             raise InvalidRequest(
@@ -87,7 +91,7 @@ async def _base(state: State, registry: ModelRegistry, name: str | None) -> Decl
 
 
 class AdapterAnswer(RootModel[str]):
-    """A line of text."""
+    """One line of text that reports success."""
 
 
 ADAPTER_ROUTES = (

@@ -16,7 +16,10 @@ class TopLogprob(AnswerBody):
 
 
 class TokenLogprobs(TopLogprob):
-    """Log-probabilities under the raw distribution: before temperature, penalties and masks."""
+    """Log-probabilities of a token and of the likeliest tokens in its place.
+
+    They are those of the model's raw distribution: before temperature, penalties and masks.
+    """
 
     top: list[TopLogprob]
 
@@ -29,7 +32,7 @@ class Usage(AnswerBody):
 
 
 class Timings(AnswerBody):
-    """Milliseconds that the slowest sequence spent in each phase; null if stop strings ended all sequences early."""
+    """Milliseconds that the slowest sequence spent in each phase. Null if all sequences ended early at stop strings."""
 
     queue_ms: float | None
     prefill_ms: float | None
@@ -38,7 +41,7 @@ class Timings(AnswerBody):
 
 
 class Failure(ErrorMembers):
-    """Why one part of an answer failed, with the fields of an error response."""
+    """The error of one part of an answer, with the fields of an error response."""
 
     message: str
     type: str
@@ -47,10 +50,10 @@ class Failure(ErrorMembers):
 
 
 class Choice(AnswerBody):
-    """One answer. `stop_reason`: the stop string or stop token that ended it, else null.
+    """One generated text. `stop_reason`: the stop string or stop token that ended it, otherwise null.
 
-    `prompt_logprobs`: one entry per prompt token, null for the first. `error`: set if this answer failed and others of
-        the request did not. The text is then the part that was generated before the failure.
+    `prompt_logprobs`: one entry per prompt token, null for the first token.
+    `error`: set if this text failed and other texts of the request did not. `text` is then what was generated before.
     """
 
     index: int
@@ -67,7 +70,7 @@ class Choice(AnswerBody):
 
 
 class Alignment(AnswerBody):
-    """Cross-attention weights. `matrix`: a row per target token, a number per source token. Each row adds up to 1."""
+    """Cross-attention weights. `matrix`: [target tokens, source tokens]; each row adds up to 1."""
 
     source_tokens: list[str]
     target_tokens: list[str]
@@ -94,8 +97,8 @@ TranslationFlag = Literal["numbers", "loop", "language", "tags"]
 class TranslatedSentenceAnswer(AnswerBody):
     """A sentence of a translation, without markup.
 
-    `score`: mean log-probability of the tokens of the translation; 0 is certain. `second_attempt`: the first attempt
-    repeated itself, so this one was made without repetitions.
+    `score`: mean log-probability of the generated tokens; 0 is certain.
+    `second_attempt`: true if the first translation repeated itself and was replaced by one without repetitions.
     """
 
     source: str
@@ -106,16 +109,18 @@ class TranslatedSentenceAnswer(AnswerBody):
 
 
 class Translation(AnswerBody):
-    """The translation of one text. `score`: sum of the segments' scores, null without beam search.
+    """The translation of one text.
 
-    `pivot`: the language between two models, if no model translates directly. `score` is then the sum over both.
-    `attention`: one entry per translated segment. `flags`: numbers, if a sentence and its translation have other ones;
-    loop, if a translation repeats a part that its source does not repeat; language, if a sentence is not in the target
-    language, which is only checked with `quality`; tags, if inline
-    tags or protected parts were placed by the order of the words, because no attention was known. `sentences`: with
-    `quality`.
-    `error`: set if this translation failed and others of the request did
-        not. The text is then the part that was streamed before the failure.
+    `score`: sum of the segments' scores, null without beam search. With a pivot, it is the sum over both translations.
+    `pivot`: the intermediate language, if no model translates directly.
+    `attention`: one entry per translated segment.
+    `flags`: possible defects:
+        numbers: a sentence and its translation have different numbers.
+        loop: a translation repeats a part that its source does not repeat.
+        language: a sentence is not in the target language; only checked with `quality`.
+        tags: inline tags or protected parts were placed by word order, because no attention weights were available.
+    `sentences`: the sentences with their scores; only with `quality`.
+    `error`: set if this translation failed and others of the request did not. `text` is then what was streamed before.
     """
 
     text: str
@@ -148,7 +153,8 @@ class Label(AnswerBody):
 
 
 class Token(AnswerBody):
-    """A token of a text. `start` and `end`: its characters in the text; both are 0 for a special token.
+    """A token of a text. `start`, `end`: its first character in the text, and the character after its last one.
+    Both are 0 for a special token.
 
     `stop`: the same as `end`, as text-embeddings-inference names it; null for a special token.
     """
@@ -162,11 +168,11 @@ class Token(AnswerBody):
 
 
 class EmbedAnswer(RootModel[list[list[float]]]):
-    """A list with one vector per input, even for a single input."""
+    """The answer of `/embed`: a list with one vector per input, even for a single input."""
 
 
 class ChunkAnswer(AnswerBody):
-    """A part of a text with its vector. `start` and `end`: its characters in the text; `end` is exclusive."""
+    """A part of a text with its vector. `start`, `end`: range of its characters in the text; `end` is exclusive."""
 
     start: int
     end: int
@@ -174,7 +180,7 @@ class ChunkAnswer(AnswerBody):
 
 
 class EmbedChunksAnswer(RootModel[list[ChunkAnswer]]):
-    """One vector per part, in the order of the request or of the text."""
+    """One vector per part: in the order of the request, or of the text if the server has split the text."""
 
 
 class SparseWeight(AnswerBody):
@@ -193,33 +199,33 @@ class EmbedAllAnswer(RootModel[list[list[list[float]]]]):
 
 
 class LateInteractionAnswer(RootModel[list[list[list[float]]]]):
-    """For each input, a list with the vectors of its tokens.
+    """For each input, a list with one vector for each token that the model compares. A single input is also in a list.
 
-    Some tokens have no vector. A single input is also in a list.
+    The model leaves out some tokens, such as punctuation.
     """
 
 
 class ClassifyAnswer(RootModel[list[Label] | list[list[Label]]]):
-    """Labels by descending score; a list of such lists for a list of inputs."""
+    """Labels by descending score. For a list of inputs, one such list per input."""
 
 
 class RankedLabels(AnswerBody):
-    """The labels of one input by descending score. `scores`: score of each label, in the order of `labels`."""
+    """The labels of one input, by descending score. `scores`: the score of each label, in the order of `labels`."""
 
     labels: list[str]
     scores: list[float]
 
 
 class ZeroShotClassifyAnswer(RootModel[RankedLabels | list[RankedLabels]]):
-    """Labels and scores; a list of such answers for a list of inputs."""
+    """Labels and scores of one input. For a list of inputs, a list of such objects."""
 
 
 class SimilarityAnswer(RootModel[list[float]]):
-    """One cosine per sentence."""
+    """Cosine similarity of the source sentence and each of the other sentences, from -1 to 1."""
 
 
 class Ranked(AnswerBody):
-    """A text with its score. `index`: index of the text in the request."""
+    """A text's score for the query. `index`: position of the text in the request. `text`: only if asked for."""
 
     index: int
     score: float
@@ -227,11 +233,11 @@ class Ranked(AnswerBody):
 
 
 class RerankAnswer(RootModel[list[Ranked]]):
-    """Texts by descending score."""
+    """The answer of `/rerank`: texts by descending score."""
 
 
 class MaskWord(AnswerBody):
-    """A word for the mask. `sequence`: the text with the word in place of the mask."""
+    """A candidate for the mask. `token`: its id. `token_str`: its text. `sequence`: the text with the mask replaced."""
 
     score: float
     token: int
@@ -240,13 +246,13 @@ class MaskWord(AnswerBody):
 
 
 class FillMaskAnswer(RootModel[list[MaskWord] | list[list[MaskWord]]]):
-    """Words by descending probability; a list of such lists for a list of inputs."""
+    """Candidates by descending probability. For a list of inputs, one such list per input."""
 
 
 class Entity(AnswerBody):
-    """An entity of a text. `start` and `end`: its characters in the text; `end` is exclusive.
+    """An entity of a text. `start`, `end`: range of its characters in the text; `end` is exclusive.
 
-    Single tokens (aggregation "none") have `entity` and `index`; entities have `entity_group`.
+    With the aggregation "none" it is a single token, with `entity` and `index`; otherwise it has `entity_group`.
     """
 
     entity_group: str | None = None
@@ -259,11 +265,11 @@ class Entity(AnswerBody):
 
 
 class TokenClassifyAnswer(RootModel[list[Entity] | list[list[Entity]]]):
-    """Entities in the order of the text; a list of such lists for a list of inputs."""
+    """Entities in the order of the text. For a list of inputs, one such list per input."""
 
 
 class FoundAnswer(AnswerBody):
-    """An answer. `start` and `end`: its characters in the context; `end` is exclusive."""
+    """An answer to the question. `start`, `end`: range of its characters in the context; `end` is exclusive."""
 
     answer: str
     score: float
@@ -272,11 +278,11 @@ class FoundAnswer(AnswerBody):
 
 
 class QuestionAnswerAnswer(RootModel[list[FoundAnswer]]):
-    """Answers by descending score."""
+    """The answer of `/question_answer`: found answers by descending score."""
 
 
 class TokenizeAnswer(RootModel[list[list[Token]]]):
-    """The tokens of each text."""
+    """The answer of `/tokenize`: one list of tokens for each text."""
 
 
 class DetokenizeAnswer(RootModel[list[str]]):

@@ -1,4 +1,4 @@
-"""Request bodies of the native dialect, and their conversion to specifications."""
+"""Request bodies of the native dialect, and their conversion to the specifications of operations."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ CHUNK_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "mi
 
 
 def is_one(inputs: object) -> bool:
-    """Whether a field holds a single text or a single list of token ids, rather than a list of them."""
+    """Whether a field holds one input (a text, or a list of token ids) rather than a list of inputs."""
     return isinstance(inputs, str) or (isinstance(inputs, list) and isinstance(inputs[0], int))
 
 
 def as_list(inputs: Any) -> list[Any]:
-    """The inputs of a request, one or many, as a list."""
+    """Put a single input (a text, or a list of token ids) into a list. A list of inputs is returned unchanged."""
     return [inputs] if is_one(inputs) else inputs
 
 
 class TruncatedBody(TimedBody):
-    """Base of request bodies whose long texts are shortened unless `truncate` is false."""
+    """Base of request bodies whose texts are shortened to the model's limit, unless `truncate` is false."""
 
     truncate: Annotated[
         bool | None, Field(description="false refuses a long text; default: it is shortened, and a header says so")
@@ -70,7 +70,7 @@ class TruncatedBody(TimedBody):
 
 
 class GenerateBody(GenerationFields):
-    """`POST /generate`."""
+    """Body of `POST /generate`."""
 
     prompt: Prompt
 
@@ -79,7 +79,10 @@ class GenerateBody(GenerationFields):
 
 
 def _are_terms(value: Any) -> Any:
-    """Terms as an object of strings. The usual message for another value would repeat the term."""
+    """Check that a glossary is null or an object of strings. Raises ValueError.
+
+    Replaces pydantic's check, whose message would repeat the term of a wrong value.
+    """
     if value is not None and not (isinstance(value, dict) and all(isinstance(text, str) for text in value.values())):
         raise ValueError("must be an object whose values are strings")
     return value
@@ -92,7 +95,7 @@ ProtectedTerms = Annotated[list[Annotated[str, Field(min_length=1, max_length=64
 
 
 class TranslateBody(GenerationFields):
-    """`POST /translate`."""
+    """Body of `POST /translate`."""
 
     inputs: Texts
     num_alternatives: Annotated[int | None, Field(ge=0, le=15)] = None
@@ -138,7 +141,7 @@ class TranslateBody(GenerationFields):
 
 
 class EmbedAllBody(TruncatedBody):
-    """`POST /embed_all`. All fields of `/embed` except `pooling`."""
+    """Body of `POST /embed_all`. It has all fields of `/embed` except `pooling`."""
 
     inputs: TextsOrIds
     normalize: bool | None = None
@@ -153,7 +156,7 @@ class EmbedAllBody(TruncatedBody):
 
 
 class EmbedBody(EmbedAllBody):
-    """`POST /embed`."""
+    """Body of `POST /embed`."""
 
     pooling: Literal["mean", "cls", "last", "max"] | None = None
 
@@ -162,7 +165,10 @@ class EmbedBody(EmbedAllBody):
 
 
 def _are_chunks(value: Any) -> Any:
-    """Parts of a text as pairs. Raises ValueError for any other value."""
+    """Check the parts of a text: "sentences", or a list of pairs (first character, end), returned as tuples.
+
+    Raises ValueError for any other value, and for more than `MAX_CHUNKS` parts.
+    """
     if value == "sentences":
         return value
     pairs = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
@@ -174,7 +180,10 @@ def _are_chunks(value: Any) -> Any:
 
 
 class EmbedChunksBody(TimedBody):
-    """`POST /embed` with `chunks`: parts of one long text, pooled after one pass over the whole text."""
+    """Body of `POST /embed` with the field `chunks`: one vector for each part of a long text.
+
+    The model reads the whole text in one pass, and then each part is pooled.
+    """
 
     inputs: Annotated[str, Field(min_length=1)]
     chunks: Annotated[
@@ -201,7 +210,7 @@ class EmbedChunksBody(TimedBody):
 
 
 class LateInteractionBody(TruncatedBody):
-    """`POST /embed` with `late_interaction`: the vectors of the tokens of queries or documents."""
+    """Body of `POST /embed` with the field `late_interaction`: one vector per token of a query or document."""
 
     inputs: Texts
     late_interaction: Literal["query", "document"]
@@ -220,7 +229,7 @@ class LateInteractionBody(TruncatedBody):
 
 
 class EmbedSparseBody(TruncatedBody):
-    """`POST /embed_sparse`."""
+    """Body of `POST /embed_sparse`."""
 
     inputs: TextsOrIds
     prompt_name: Annotated[str | None, Field(max_length=64)] = None
@@ -230,7 +239,7 @@ class EmbedSparseBody(TruncatedBody):
 
 
 class ClassifyBody(TruncatedBody):
-    """`POST /classify`. A list of strings is a list of texts. A pair is a list of two strings inside the list."""
+    """Body of `POST /classify`. `inputs`: a text, or a list whose items are texts or pairs (lists of two texts)."""
 
     inputs: TextsOrPairs
     top_k: Annotated[int | None, Field(ge=1)] = None
@@ -259,7 +268,7 @@ class Sentences(BaseModel):
 
 
 class SimilarityParameters(BaseModel):
-    """Settings of `/similarity` in the object `parameters`, where text-embeddings-inference has them."""
+    """The object `parameters` of `/similarity`, in which text-embeddings-inference has the settings."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -269,7 +278,7 @@ class SimilarityParameters(BaseModel):
 
 
 class SimilarityBody(TruncatedBody):
-    """`POST /similarity`. The settings are fields of the body, or of `parameters`."""
+    """Body of `POST /similarity`. The settings are fields of the body or of `parameters`, but not of both."""
 
     inputs: Sentences
     prompt_name: Annotated[str | None, Field(max_length=64)] = None
@@ -286,7 +295,7 @@ class SimilarityBody(TruncatedBody):
 
 
 class RerankBody(TruncatedBody):
-    """`POST /rerank`. `raw_scores`: logits instead of numbers from 0 to 1."""
+    """Body of `POST /rerank`. `raw_scores`: return logits, or sums of cosines, instead of scores from 0 to 1."""
 
     query: Annotated[str, Field(min_length=1)]
     texts: Annotated[list[str], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -306,7 +315,7 @@ class RerankBody(TruncatedBody):
 
 
 class FillMaskBody(TimedBody):
-    """`POST /fill_mask`. `targets`: consider only these words, each one token of the vocabulary."""
+    """Body of `POST /fill_mask`. `targets`: consider only these words. Each must be one token of the vocabulary."""
 
     inputs: Texts
     top_k: Annotated[int | None, Field(ge=1, le=MAX_WORDS)] = None
@@ -319,7 +328,7 @@ class FillMaskBody(TimedBody):
 
 
 class TokenClassifyBody(TimedBody):
-    """`POST /token_classify`. `stride`: tokens that neighbouring windows of a long text have in common."""
+    """Body of `POST /token_classify`. `stride`: number of tokens by which the windows of a long text overlap."""
 
     inputs: Texts
     aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
@@ -330,7 +339,7 @@ class TokenClassifyBody(TimedBody):
 
 
 class LabelledEntitiesBody(TimedBody):
-    """`POST /token_classify` with `labels`: entities of these labels, by a model that reads labels (GLiNER)."""
+    """Body of `POST /token_classify` with the field `labels`: find entities with these labels, by a GLiNER model."""
 
     inputs: Texts
     labels: Annotated[list[ShortText], Field(min_length=1, max_length=MAX_LABELS)]
@@ -348,7 +357,7 @@ class LabelledEntitiesBody(TimedBody):
 
 
 class QuestionAnswerBody(TimedBody):
-    """`POST /question_answer`."""
+    """Body of `POST /question_answer`."""
 
     question: Annotated[str, Field(min_length=1)]
     context: Annotated[str, Field(min_length=1)]
@@ -359,9 +368,10 @@ class QuestionAnswerBody(TimedBody):
 
 
 class ZeroShotClassifyBody(TimedBody):
-    """`POST /zero_shot_classify`. `hypothesis_template`: a sentence about a text, with `{}` in place of the label.
+    """Body of `POST /zero_shot_classify`.
 
-    `task`: name of the classification, for GLiNER2.
+    `hypothesis_template`: a sentence about the text, with `{}` in place of the label.
+    `task`: name of the classification, which GLiNER2 models read.
     """
 
     inputs: Texts
@@ -379,7 +389,7 @@ class ZeroShotClassifyBody(TimedBody):
 
 
 class TokenizeBody(Body):
-    """`POST /tokenize`."""
+    """Body of `POST /tokenize`."""
 
     inputs: Texts
     add_special_tokens: bool | None = None
@@ -389,7 +399,7 @@ class TokenizeBody(Body):
 
 
 class DetokenizeBody(Body):
-    """`POST /detokenize`."""
+    """Body of `POST /detokenize`."""
 
     ids: IdLists
     skip_special_tokens: bool | None = None

@@ -1,4 +1,4 @@
-"""Rendering of `/generate` and `/translate`: whole answers, and server-sent events."""
+"""Render the answers of `/generate` and `/translate`, as whole answers or as server-sent events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from server.operations.translating.translate_run import TranslatedSentence, Tran
 
 
 class GenerateRenderer:
-    """Answers of `POST /generate`. Events: `token` for new text, then `done` with the whole answer, or `error`."""
+    """Renders answers of `POST /generate`.
+
+    Events of a stream: `token` for new text, and at the end `done` with the whole answer, or `error`.
+    """
 
     def __init__(self, body: GenerateBody) -> None:
         self.body = body
@@ -79,7 +82,11 @@ class GenerateRenderer:
 
 
 class TranslateRenderer:
-    """Answers of `POST /translate`. Events: `token` for new text in the order of the text, then `done`, or `error`."""
+    """Renders answers of `POST /translate`.
+
+    Events of a stream: `token` for new text, in the order of the text, and at the end `done` with the whole answer, or
+    `error`.
+    """
 
     def __init__(self, body: TranslateBody) -> None:
         self.body = body
@@ -154,7 +161,7 @@ def _sentence(sentence: TranslatedSentence) -> dict[str, Any]:
 
 
 def _tokens(token_ids: list[int], logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """The tokens of a `token` event."""
+    """The field `tokens` of a `token` event: ids, with log-probabilities if the request asks for them."""
     if not logprobs:
         return [{"id": token_id} for token_id in token_ids]
     return [{"id": entry.token_id, "logprob": entry.logprob} for entry in logprobs]

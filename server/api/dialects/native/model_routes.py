@@ -1,6 +1,7 @@
-"""Load and unload models over HTTP, for operators: our own routes, and those of llama.cpp and LM Studio.
+"""Routes for operators that load and unload models: our own, and those of llama.cpp and LM Studio.
 
-Only models that are declared can be loaded. With `--allow-admin-load`, the body may name a path or a hub id to declare.
+A model must be declared before it can be loaded. With `--allow-admin-load`, a load request may declare a new model by
+its path or hub id.
 """
 
 from __future__ import annotations
@@ -24,20 +25,29 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class LoadModelBody(Body):
-    """`source`: path or hub id of a model that is not declared; needs `--allow-admin-load`."""
+    """Body of `POST /models/{model}/load`.
+
+    `source`: path or hub id, to declare a new model; needs `--allow-admin-load`.
+    """
 
     source: Name | None = None
 
 
 class NamedModelBody(Body):
-    """A body of llama.cpp and of LM Studio. `instance_id`: LM Studio's name of `model` in requests to unload."""
+    """Body of the routes of llama.cpp and LM Studio.
+
+    `instance_id`: LM Studio's name for the field `model` in requests to unload.
+    """
 
     model: Name | None = None
     instance_id: Name | None = None
 
 
 class ModelStateAnswer(AnswerBody):
-    """`success`: always true, as in llama.cpp. `state`: declared, loading, loaded or unloading."""
+    """State of a model after the request. `success`: always true, a field of llama.cpp.
+
+    `state`: declared, loading, loaded or unloading.
+    """
 
     success: bool
     model: str
@@ -46,9 +56,10 @@ class ModelStateAnswer(AnswerBody):
 
 
 def require_admin(request: Request, state: State) -> ModelRegistry:
-    """The registry, for a request that may change it. Raises Forbidden for others.
+    """Check that a request may load and unload models, and return the model registry.
 
-    A server without keys takes them on a loopback address only. Raises InvalidRequest if all models load at the start.
+    A server with API keys needs a key with admin rights. One without keys must listen on a loopback address.
+    Raises Forbidden, or InvalidRequest if all models are loaded at the start.
     """
     settings, key = state.settings, request.scope.get(KEY_LIMITS)
     if state.keys:

@@ -1,4 +1,4 @@
-"""The routes of the native dialect, and the rendering of encoder results."""
+"""The routes of the native dialect, and the rendering of results of encoder models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 
 
 def _nested(body: Any, results: Sequence[Sequence[Item]], render: Callable[[Item], Any]) -> Iterator[Any]:
-    """A list of one list per input; for a single input, only its list."""
+    """Render one list of results per input. For a single text, return its list alone. render: converts one result."""
     rendered = ((render(item) for item in result) for result in results)
     return next(rendered) if isinstance(body.inputs, str) else rendered
 
@@ -69,7 +69,7 @@ def _entity(entity: NamedEntity) -> dict[str, Any]:
 def _ranked_labels(
     body: bodies.ZeroShotClassifyBody, results: list[list[LabelScore]]
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Labels and scores per input; for a single input, not in a list."""
+    """Render labels and scores: one object per input, and for a single text the object alone."""
     rendered = [
         {"labels": [label.label for label in found], "scores": [label.score for label in found]} for found in results
     ]

@@ -1,1 +1,1 @@
-"""The Ollama dialect: `/api/chat`, `/api/generate`, `/api/embed` and the routes about models."""
+"""The Ollama dialect: `/api/chat`, `/api/generate`, `/api/embed`, and the routes that describe models."""

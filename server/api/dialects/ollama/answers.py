@@ -1,4 +1,4 @@
-"""Answers of the Ollama dialect: operations, rendering, streams of JSON lines and errors."""
+"""Answers of the Ollama dialect: run the operations, render results and errors, and stream JSON lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OllamaAnswerMessage(AnswerBody):
 
 
 class OllamaTokenLogprob(AnswerBody):
-    """A token and its log-probability. `bytes`: its bytes in UTF-8."""
+    """A token and its log-probability. `bytes`: the token's text in UTF-8."""
 
     token: str
     logprob: float
@@ -66,7 +66,10 @@ class OllamaTokenLogprob(AnswerBody):
 
 
 class OllamaTextAnswer(AnswerBody):
-    """Durations are in nanoseconds. The durations of phases are left out where stop strings ended the answer early."""
+    """Fields that the answers of chat and generation share. Durations are in nanoseconds.
+
+    The durations of prefill and decode are left out if stop strings ended the answer early. `load_duration`: always 0.
+    """
 
     model: str
     created_at: str
@@ -86,7 +89,10 @@ class OllamaChatAnswer(OllamaTextAnswer):
 
 
 class OllamaGenerateAnswer(OllamaTextAnswer):
-    """`context`: always empty, since this server continues no list of tokens. Some clients demand the field."""
+    """The answer of `/api/generate`. `context`: always empty; some clients require the field.
+
+    In Ollama, it has tokens that a later request can continue.
+    """
 
     response: str
     thinking: str | None = None
@@ -121,9 +127,9 @@ EMBEDDINGS_ERRORS = replace(ERRORS, fields={"inputs": "prompt"})
 
 @dataclass
 class LoadedRun:
-    """Answer a request without messages or prompt, by which clients load or unload a model, with an empty text.
+    """Run of a request without messages or prompt, by which clients load or unload a model. Its text is empty.
 
-    reason: `load` or `unload`, as the answer says it.
+    reason: value of `done_reason` in the answer, `load` or `unload`.
     """
 
     model_name: str
@@ -148,7 +154,11 @@ class LoadedRun:
 
 
 async def answer(runtime: Runtime, call: Call, spec: OllamaSpec) -> ChatRun | GenerateRun | LoadedRun:
-    """Answer as chat where the model has a chat template, else as a plain prompt. Raises InvalidRequest."""
+    """Run a request: load or unload the model, chat, or continue a prompt if the model has no chat template.
+
+    Adds `options.num_ctx` to the ignored parameters if it exceeds the model's context.
+    Raises ModelNotFound for a model to unload that is not declared, and the errors of `chat` and `generate`.
+    """
     if spec.unloads and runtime.registry is not None:
         return LoadedRun(await _unload(runtime, "generate", spec), "unload")
     model = runtime.candidates(spec.model, "generate")[0]
@@ -162,7 +172,10 @@ async def answer(runtime: Runtime, call: Call, spec: OllamaSpec) -> ChatRun | Ge
 
 
 async def _unload(runtime: Runtime, operation: str, spec: OllamaSpec | OllamaEmbedSpec) -> str:
-    """Unload the model of a specification as soon as no request uses it. Returns its name. Raises ModelNotFound."""
+    """Unload the model that `spec` names as soon as no request uses it, and return its name.
+
+    operation: finds the default model if `spec` names none. Raises ModelNotFound.
+    """
     assert runtime.registry is not None
     found = await needed_models(runtime.registry, runtime.names, runtime.pivot, operation, spec)
     if not found:
@@ -172,15 +185,17 @@ async def _unload(runtime: Runtime, operation: str, spec: OllamaSpec | OllamaEmb
 
 
 def _limit_context(call: Call, num_ctx: int, model: ServedModel) -> None:
-    """Report a context that is longer than the model's."""
+    """Name `options.num_ctx` among the ignored parameters if it exceeds the model's input limit. num_ctx: in tokens."""
     if num_ctx > model.max_input_tokens:
         call.ignore([NUM_CTX])
 
 
 class TextRenderer:
-    """One answer of `/api/chat` or `/api/generate`: whole, or as JSON lines with the statistics in the last one.
+    """Renders one answer of `/api/chat` or `/api/generate`: whole, or as JSON lines with statistics in the last line.
 
-    is_chat: the text is in `message`, else in `response`. Tool calls are in a separate line.
+    In a stream, tool calls are in a separate line before the last one.
+
+    is_chat: the text is in the field `message`; otherwise in `response`.
     """
 
     def __init__(self, run: ChatRun | GenerateRun | LoadedRun, is_chat: bool) -> None:
@@ -269,7 +284,11 @@ def _nanoseconds(seconds: float | None) -> int | None:
 
 
 async def embed_texts(runtime: Runtime, call: Call, spec: OllamaEmbedSpec) -> tuple[EmbedResult, float]:
-    """Vectors, and the seconds since the arrival of the request."""
+    """Run a request for vectors. Returns the result, and the seconds since the arrival of the request.
+
+    The result is empty for a request without inputs, which only loads or unloads the model. Raises ModelNotFound for
+    a model to unload that is not declared.
+    """
     if spec.unloads and runtime.registry is not None:
         result = EmbedResult(await _unload(runtime, "embed", spec), _NO_VECTORS, 0)
         return result, time.monotonic() - call.arrival

@@ -1,4 +1,4 @@
-"""Bodies of the Ollama dialect, and their conversion to specifications."""
+"""Request bodies of the Ollama dialect, and their conversion to the specifications of operations."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ from server.operations.ranking.embed import EmbedSpec
 from server.operations.served_model import ServedModel
 
 SAMPLING = SamplingDefaults(do_sample=True, temperature=0.8, top_k=40, top_p=0.9)
-"""Sampling of a request without sampling options, as Ollama documents it. Its repeat penalty is 1: without effect."""
+"""Sampling of a request without sampling options, as Ollama documents it. Ollama's default repeat penalty, 1, has no
+effect."""
 UNKNOWN_OPTION = "options:unknown"
-"""Name of dropped options that are not known here. Their own names are the client's and are not repeated."""
+"""Name that stands for all unknown options in `X-Ignored-Parameters`. Text of the client is never repeated there."""
 NUM_CTX = "options.num_ctx"
-"""Name of a context that is longer than the model's."""
+"""Name in `X-Ignored-Parameters` of a requested context that is longer than the model's."""
 _TOO_LONG = Field(description="dropped, and named: a conversation that does not fit the context is refused")
 _IMAGE = Field(description="of an image; not supported, except as 0")
 _KEEP = Field(description="time that the model stays loaded, as 300 or 5m; unused if all models load at the start")
@@ -43,10 +44,10 @@ _MISPLACED = Field(description="dropped, and named: belongs into `options`")
 
 
 class OllamaBody(TimedBody):
-    """Base of the bodies of this dialect. The tag `latest` of a model's name may be left out.
+    """Base of the bodies of this dialect. A model's name may end in the tag `:latest`, which is removed.
 
-    `keep_alive`: time that the model stays loaded without requests; 0 for none, negative for ever. 0 without a text
-        unloads the model. Without effect if all models are loaded at the start.
+    `keep_alive`: time that the model stays loaded without requests: 0 for none, negative for ever. In a request without
+        text, 0 unloads the model. No effect if all models are loaded at the start.
     """
 
     options: OllamaOptions | None = None
@@ -59,11 +60,11 @@ class OllamaBody(TimedBody):
 
     @property
     def num_ctx(self) -> int:
-        """Context that the client wants, in tokens; 0 for any."""
+        """Context length that the client asks for, in tokens; 0 if it asks for none."""
         return max(self.options.num_ctx or 0, 0) if self.options else 0
 
     def dropped(self) -> Iterator[str]:
-        """Names of dropped parameters that the schema alone does not show."""
+        """Names of dropped parameters that the schema cannot find: one name that stands for all unknown options."""
         if self.options and self.options.has_unknown:
             yield UNKNOWN_OPTION
 
@@ -71,7 +72,8 @@ class OllamaBody(TimedBody):
 class OllamaTextBody(OllamaBody):
     """Base of the bodies that ask for text.
 
-    The fields from `temperature` on belong into `options`. Some clients send them here, where Ollama ignores them.
+    The fields from `temperature` to `logit_bias` belong into `options`. Some clients send them here, where Ollama
+    ignores them; this server drops them and names them in `X-Ignored-Parameters`.
     """
 
     stream: bool | None = None
@@ -99,7 +101,10 @@ class OllamaTextBody(OllamaBody):
 
     @property
     def thinking(self) -> bool | None:
-        """Whether the model reasons before it answers. A text, such as "high", is an effort."""
+        """Whether the model reasons before it answers; None for the template's default.
+
+        A text is an effort, such as "high". Every text but "none" means that the model reasons.
+        """
         return self.think != "none" if isinstance(self.think, str) else self.think
 
     @property
@@ -111,7 +116,7 @@ class OllamaTextBody(OllamaBody):
         return self.think if isinstance(self.think, str) else None
 
     def without_text(self, stream: bool) -> OllamaSpec:
-        """The specification of a request that only loads or unloads the model."""
+        """The specification of a request without text. It unloads the model if `keep_alive` is 0, or else loads it."""
         return OllamaSpec(None, None, self.model, stream, self.num_ctx, unloads(self.keep_alive))
 
     def generation_options(self) -> GenerationOptions:
@@ -129,12 +134,12 @@ class OllamaTextBody(OllamaBody):
 
 @dataclass(frozen=True)
 class OllamaSpec:
-    """Ask for text. A request without messages or prompt only asks to load the model, or to unload it.
+    """Request for text. If `chat` and `plain` are both None, the request only loads or unloads the model.
 
-    chat: the request as chat messages, or None.
-    plain: the request as a prompt, for a model without chat template or a raw prompt; or None.
-    num_ctx: context that the client wants, in tokens; 0 for any.
-    unloads: the request only asks to unload the model, which is then not loaded for it.
+    chat: the request as a chat, or None for a raw prompt.
+    plain: the request as a prompt, for a model without chat template; None if the request needs a template.
+    num_ctx: context length that the client asks for, in tokens; 0 for none.
+    unloads: the request only unloads the model, so it does not load the model first.
     """
 
     chat: ChatSpec | None
@@ -146,17 +151,17 @@ class OllamaSpec:
 
     @property
     def loads_model(self) -> bool:
-        """See `Runtime.prepare`."""
+        """Whether the model is loaded before the operation runs; not for a request that unloads it."""
         return not self.unloads
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`."""
+        """Upper bounds of the request's work, for admission: those of `chat` or of `plain`, the one with more input."""
         costs = [spec.cost(model) for spec in (self.chat, self.plain) if spec is not None]
         return max(costs, key=lambda cost: cost.input_characters, default=Cost(0, 0, 0))
 
 
 class OllamaChatBody(OllamaTextBody):
-    """`POST /api/chat`. `stream` is true by default."""
+    """Body of `POST /api/chat`. `stream` is true by default. Without messages, the model is only loaded or unloaded."""
 
     messages: list[OllamaChatMessage] | None = None
     tools: list[AnyTool] | None = None
@@ -184,9 +189,9 @@ class OllamaChatBody(OllamaTextBody):
 
 
 class OllamaGenerateBody(OllamaTextBody):
-    """`POST /api/generate`. `stream` is true by default. Without `prompt`, the model is only loaded.
+    """Body of `POST /api/generate`. `stream` is true by default.
 
-    `raw`: the prompt is used without the chat template.
+    Without `prompt`, the model is only loaded or unloaded. `raw`: the prompt is used without the chat template.
     """
 
     prompt: str | None = None
@@ -201,7 +206,7 @@ class OllamaGenerateBody(OllamaTextBody):
     steps: Annotated[Any, only(0), _IMAGE] = None
 
     def spec(self) -> OllamaSpec:
-        """Convert the body. Raises InvalidRequest for fields that need the template that `raw` turns off."""
+        """Convert the body. Raises InvalidRequest if `raw` is set with a field that needs the chat template."""
         options = self.generation_options()
         if not self.prompt:
             return self.without_text(options.stream)
@@ -221,9 +226,10 @@ class OllamaGenerateBody(OllamaTextBody):
 
 @dataclass(frozen=True)
 class OllamaEmbedSpec(EmbedSpec):
-    """Ask for vectors. Without inputs, the request only asks to load the model, or to unload it.
+    """Request for vectors. Without inputs, the request only loads or unloads the model.
 
-    num_ctx, unloads: as in `OllamaSpec`.
+    num_ctx: context length that the client asks for, in tokens; 0 for none.
+    unloads: the request only unloads the model, so it does not load the model first.
     """
 
     num_ctx: int = 0
@@ -231,12 +237,13 @@ class OllamaEmbedSpec(EmbedSpec):
 
     @property
     def loads_model(self) -> bool:
-        """See `Runtime.prepare`."""
+        """Whether the model is loaded before the operation runs; not for a request that unloads it."""
         return not self.unloads
 
 
 class OllamaEmbedBody(OllamaBody):
-    """`POST /api/embed`. Of `options`, only `num_ctx` matters; the others do not change a vector."""
+    """Body of `POST /api/embed`. `options` have no effect on the vectors. Without `input`, the model is only loaded or
+    unloaded."""
 
     input: Annotated[Texts | None, BeforeValidator(lambda texts: texts or None)] = None
     truncate: bool | None = None
@@ -254,7 +261,7 @@ class OllamaEmbedBody(OllamaBody):
 
 
 class OllamaEmbeddingsBody(OllamaBody):
-    """`POST /api/embeddings`. The vector is not scaled to length 1."""
+    """Body of `POST /api/embeddings`. The vector of the answer is not normalized to length 1."""
 
     prompt: str | None = None
 

@@ -33,7 +33,7 @@ from server.operations.chatting.chat import FunctionTool, ToolChoice
 
 
 class OllamaFunctionCall(ChatObject):
-    """`arguments`: an object, or any text, such as the JSON text of a call that was cut."""
+    """The function of an earlier tool call. `arguments`: an object, or text, such as incomplete JSON of a cut call."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
     arguments: Annotated[dict[str, Any] | str, BeforeValidator(lambda value: {} if value is None else value)] = Field(
@@ -52,8 +52,9 @@ class OllamaToolCall(ChatObject):
 class OllamaChatMessage(ChatObject):
     """A message. The role `developer` is the same as `system`.
 
-    `tool_call_id`, `tool_name` (or `name`): the call that a message of the role tool answers; without them, the oldest
-    call that has no result. `images`: only such a message may have them; the model reads a note for each.
+    `tool_call_id`, `tool_name` (or `name`): the call that a message of the role tool answers. Without them, it answers
+    the oldest call without a result.
+    `images`: only messages of the role tool may have them. The model reads a note in place of each image.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -70,7 +71,7 @@ class OllamaChatMessage(ChatObject):
     @model_validator(mode="wrap")
     @classmethod
     def _read(cls, value: Any, handler: ModelWrapValidatorHandler[OllamaChatMessage]) -> OllamaChatMessage:
-        """Take the role in capital letters too, and put notes into a result, in place of parts that are no text."""
+        """Convert the role to lower case. In a tool message, put notes in place of parts that are no text."""
         if not isinstance(value, dict) or not isinstance(value.get("role"), str):
             return handler(value)
         value = value | {"role": value["role"].lower()}
@@ -82,7 +83,7 @@ class OllamaChatMessage(ChatObject):
         return message
 
     def dropped(self) -> Iterator[str]:
-        """Names of the parts of a tool's result that a note replaces."""
+        """Paths of the parts of a tool's result that a note replaces, because they are no text."""
         return iter(self._left_out)
 
 
@@ -93,7 +94,7 @@ class OllamaFunction(ChatObject):
     strict: bool | None = None
 
     def tool(self, index: int) -> FunctionTool:
-        """index: place of the tool in the request."""
+        """Convert the function to a `FunctionTool`. index: position of the tool in the list `tools`."""
         place = f"tools[{index}].function"
         return FunctionTool(self.name, self.description, self.parameters, place, is_strict=bool(self.strict))
 
@@ -105,7 +106,10 @@ class OllamaTool(ChatObject):
 
 
 class OllamaBuiltInTool(ChatObject):
-    """A tool without a function, such as a web search: the server does not have it. It is dropped, and named."""
+    """A tool that is no function, such as a web search, and that this server does not have.
+
+    The server drops it, and names it in the header `X-Ignored-Parameters`.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -113,7 +117,7 @@ class OllamaBuiltInTool(ChatObject):
 
 
 def _kind(tool: Any) -> str:
-    """Which of the two schemas of tools an item has."""
+    """Tag of the schema that a tool has: "function tool" or "built-in tool"."""
     if isinstance(tool, dict):
         return "function tool" if "function" in tool or not isinstance(tool.get("type"), str) else "built-in tool"
     return "function tool" if isinstance(tool, OllamaTool) else "built-in tool"
@@ -130,7 +134,7 @@ class OllamaToolName(ChatObject):
 
 
 class OllamaNamedTool(ChatObject):
-    """The choice of one function, in both forms that clients send: `name` in `function`, or beside `type`."""
+    """The choice of one function. Clients send its name either in the object `function`, or beside `type`."""
 
     type: Literal["function"] = "function"
     function: OllamaToolName | None = None
@@ -156,22 +160,26 @@ OllamaToolChoice = Annotated[
 
 
 def chosen_tool(choice: OllamaNamedTool | Literal["none", "auto", "required"]) -> ToolChoice:
-    """The value of `tool_choice`."""
+    """Convert the field `tool_choice` to a `ToolChoice`."""
     return ToolChoice("required", choice.chosen) if isinstance(choice, OllamaNamedTool) else ToolChoice(choice)
 
 
 def function_tools(tools: Sequence[OllamaTool | OllamaBuiltInTool]) -> list[FunctionTool]:
-    """The functions among the tools, as `ChatSpec` takes them."""
+    """The tools that are functions, converted for a `ChatSpec`."""
     return [tool.function.tool(index) for index, tool in enumerate(tools) if isinstance(tool, OllamaTool)]
 
 
 def dropped_tools(tools: Sequence[OllamaTool | OllamaBuiltInTool]) -> Iterator[str]:
-    """Paths of the tools that the server does not have."""
+    """Paths of the tools that are dropped because the server does not have them, such as `tools[1]`."""
     yield from (f"tools[{index}]" for index, tool in enumerate(tools) if isinstance(tool, OllamaBuiltInTool))
 
 
 def chat_messages(given: Sequence[OllamaChatMessage]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them. Calls get ids, and each tool message names the call that it answers."""
+    """Convert messages to the form of chat templates.
+
+    Calls without an id get one, and each tool message gets the id and function of its call. Raises InvalidRequest for a
+    tool message without a call.
+    """
     messages: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []
     for sent in given:
@@ -191,10 +199,11 @@ def chat_messages(given: Sequence[OllamaChatMessage]) -> list[dict[str, Any]]:
 
 
 def _answered(message: OllamaChatMessage, waiting: list[tuple[str, str]]) -> tuple[str, str]:
-    """Id and function of the call that a tool message answers. The call is removed from `waiting`.
+    """Id and function name of the call that a tool message answers. The call is removed from `waiting`.
 
-    An id decides, if a call has it. Otherwise it is the client's own, and the name decides, then the order. A result
-    whose call is not among the messages keeps its own id and name.
+    waiting: id and function name of each call without a result, in order.
+    The call with the message's id is chosen; otherwise the first call with its function name, or the oldest call if it
+    has no name. If no call fits, the message's id and name are returned. Raises InvalidRequest if it has neither.
     """
     call_id, name = message.tool_call_id or "", message.tool_name or message.name or ""
     for call in waiting:

@@ -25,14 +25,14 @@ from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 
 API_VERSION = "0.13.0"
-"""Version of Ollama whose API this dialect follows. Clients compare it with the version that they need."""
+"""Version of Ollama's API that this dialect follows. Clients compare it with the version that they require."""
 _NEVER = "9999-12-31T23:59:59Z"
 _SHOWN = Field(description="dropped, and named: the model is shown as it is loaded")
 _CAPABILITIES = {"generate": "completion", "embed": "embedding"}
 
 
 class OllamaDetails(AnswerBody):
-    """`parent_model`: for an adapter, the model that it adapts."""
+    """Details of a model. `parent_model`: for an adapter, the name of the model that it adapts; otherwise empty."""
 
     parent_model: str
     format: str
@@ -43,7 +43,7 @@ class OllamaDetails(AnswerBody):
 
 
 class OllamaModel(AnswerBody):
-    """`digest`: identifies the loaded model; it is not a hash of its files."""
+    """A model in `/api/tags`. `digest`: a hash of its name and properties, not of its files."""
 
     name: str
     model: str
@@ -77,7 +77,7 @@ class OllamaVersionAnswer(AnswerBody):
 
 
 class OllamaShowAnswer(AnswerBody):
-    """`template`: the chat template (Jinja), empty without one."""
+    """The answer of `/api/show`. `template`: the chat template (Jinja), empty if there is none."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -91,9 +91,10 @@ class OllamaShowAnswer(AnswerBody):
 
 
 class OllamaShowBody(Body):
-    """`POST /api/show`. `name`: the former name of `model`. Ollama's own client sends one of them empty.
+    """Body of `POST /api/show`. `name`: older name of the field `model`. Ollama's client sends both, and one is empty.
 
-    `verbose` would add vocabulary and tensors, and the fields after it would show a model as they change it.
+    The other fields are dropped, and named in `X-Ignored-Parameters`. In Ollama, `verbose` adds vocabulary and tensors,
+    and the others change what is shown of the model.
     """
 
     name: Annotated[str | None, Field(min_length=1, max_length=256)] = None
@@ -110,18 +111,18 @@ class OllamaShowBody(Body):
 
 @dataclass(frozen=True)
 class ModelNameSpec:
-    """Ask for the description of a model, which need not be loaded for it."""
+    """Request for the description of a model, which does not load the model."""
 
     name: str
     loads_model: ClassVar[bool] = False
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the work; see `Cost`. The engine does nothing."""
+        """Upper bounds of the request's work, for admission: all 0, because the engine does nothing."""
         return Cost(0, 0, 0)
 
 
 def parse_show(body: OllamaShowBody) -> ModelNameSpec:
-    """Convert the body. Raises InvalidRequest for a body without a name."""
+    """Convert the body to a `ModelNameSpec`. Raises InvalidRequest for a body without a model's name."""
     name = body.model or body.name
     if name is None:
         raise InvalidRequest("the field `model` is required", "model")
@@ -130,7 +131,7 @@ def parse_show(body: OllamaShowBody) -> ModelNameSpec:
 
 @dataclass(frozen=True)
 class ShownModel:
-    """What `/api/show` says of a model, loaded or not. details: as `/api/tags` has them."""
+    """Data of `/api/show` about a model, loaded or not. details: the fields of `OllamaDetails`."""
 
     name: str
     about: Description
@@ -139,7 +140,10 @@ class ShownModel:
 
 
 async def find_model(runtime: Runtime, call: Call, spec: ModelNameSpec) -> ShownModel:
-    """The model that a client of Ollama names; it is not loaded. Raises ModelNotFound, NotReady."""
+    """Describe the model that a client names, without loading it.
+
+    Raises ModelNotFound, or NotReady if the files of a model that is not loaded cannot be read.
+    """
     registry = runtime.registry
     if registry is None:
         return _shown(runtime.model(spec.name))
@@ -166,7 +170,7 @@ def _shown(model: ServedModel) -> ShownModel:
 
 
 def show(body: OllamaShowBody, model: ShownModel) -> dict[str, Any]:
-    """The answer of `/api/show`. Numbers that are not known are left out."""
+    """The answer of `/api/show`. Unknown numbers, such as the parameter count, are left out."""
     about = model.about
     numbers = {
         "general.parameter_count": about.parameters,
@@ -217,7 +221,7 @@ def running(state: State, path: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _expires_at(declared: DeclaredModel | None) -> str:
-    """Time at which a model is unloaded unless a request comes."""
+    """Time (ISO 8601, UTC) at which a model is unloaded if no request comes; the year 9999 for never."""
     expires = None if declared is None else declared.expires_at
     if expires is None:
         return _NEVER
@@ -226,7 +230,7 @@ def _expires_at(declared: DeclaredModel | None) -> str:
 
 
 def _declared(model: DeclaredModel) -> dict[str, Any]:
-    """A model that is not loaded, of which only the files are known. `size`: of its files."""
+    """Describe a model that is not loaded, from its files alone. `size`: bytes of the files."""
     name = model.name if ":" in model.name else f"{model.name}:latest"
     details = {"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": ""}
     return {
@@ -239,7 +243,7 @@ def _declared(model: DeclaredModel) -> dict[str, Any]:
 
 
 def _time_of(model: DeclaredModel) -> str:
-    """When its files were written; the year 1970 for files that are gone."""
+    """Time (ISO 8601, UTC) at which the model's directory was changed last; the year 1970 if it is gone."""
     try:
         return _iso(Path(model.spec.directory).stat().st_mtime)
     except OSError:

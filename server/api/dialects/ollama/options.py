@@ -1,4 +1,4 @@
-"""The object `options` of the Ollama dialect, and its conversion to the options of a generation."""
+"""The object `options` of the Ollama dialect, and its conversion to `GenerationOptions`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from server.api.fields.fields import Finite, ForeignStops, TopPOrZero
 
 
 def _whole(value: object) -> object:
-    """The integer that a number such as 64.0 spells: some clients write all numbers with a decimal point."""
+    """Convert a float such as 64.0 to an integer: some clients write all numbers with a decimal point.
+
+    Any other value is returned unchanged.
+    """
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -20,9 +23,9 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class OllamaOptions(ChatObject):
-    """Options of a generation. Names that are not known here are dropped, as Ollama does.
+    """Options of text generation. Unknown options are dropped, as in Ollama.
 
-    Options that choose hardware, memory or batches are accepted without effect.
+    Options for hardware, memory or batches are accepted without effect.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -68,11 +71,11 @@ class OllamaOptions(ChatObject):
 
     @property
     def has_unknown(self) -> bool:
-        """Whether an option that is not known here was sent with a value."""
+        """Whether the client sent an unknown option with a value other than null."""
         return any(value is not None for value in (self.model_extra or {}).values())
 
     def sampling(self) -> dict[str, Any]:
-        """The fields of `GenerationOptions` that follow from the options."""
+        """Convert the options to fields of `GenerationOptions`."""
         limited = self.num_predict is not None and self.num_predict > 0
         return {
             "max_new_tokens": self.num_predict if limited else None,

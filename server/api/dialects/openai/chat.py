@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: answers, and chunks of streamed answers."""
+"""`POST /v1/chat/completions`: rendering of whole answers, and of the chunks of streamed answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from server.operations.chatting.chat import ChatChoice, ChatDelta, ChatResult, C
 
 
 class CalledFunction(AnswerBody):
-    """`arguments`: JSON text of an object."""
+    """A function that the model calls. `arguments`: JSON text of an object."""
 
     name: str
     arguments: str
@@ -40,7 +40,10 @@ class ChatToolCall(AnswerBody):
 
 
 class AnswerMessage(AnswerBody):
-    """`content` is null for an answer of calls alone. `reasoning_content`: text that the template marks as thinking."""
+    """The message of an answer. `content`: null if the answer has only tool calls.
+
+    `reasoning_content`: text that the model has marked as reasoning.
+    """
 
     role: Literal["assistant"]
     content: str | None
@@ -50,7 +53,7 @@ class AnswerMessage(AnswerBody):
 
 
 class ChatTopLogprob(AnswerBody):
-    """`bytes`: null for a token that adds no text."""
+    """A token with its log-probability. `bytes`: the token's UTF-8 bytes; null for a token without text."""
 
     token: str
     logprob: float
@@ -83,9 +86,9 @@ class ChatCompletionAnswer(AnswerBody):
 
 
 class ChatCompletionRenderer:
-    """Chat answers, whole or as chunks with one choice each.
+    """Renders chat answers, whole or as chunks with one choice each.
 
-    The first chunk of a choice has the role, the last one the finish reason.
+    The first chunk of a choice contains the role, and the last chunk the finish reason.
     """
 
     def __init__(self, body: ChatCompletionBody, run: ChatRun) -> None:
@@ -129,7 +132,7 @@ class ChatCompletionRenderer:
         return b"".join(frames)
 
     def _begin(self, index: int) -> bytes:
-        """The first chunk of a choice; nothing if it was sent."""
+        """The first chunk of a choice, or no bytes if it was rendered before. index: index of the choice."""
         if index in self.begun:
             return b""
         self.begun.add(index)
@@ -154,7 +157,7 @@ class ChatCompletionRenderer:
 
 
 def _delta(delta: ChatDelta) -> dict[str, Any]:
-    """The new parts of a message, without those that are empty."""
+    """Fields of a message that have new text or calls."""
     new: dict[str, Any] = {}
     if delta.reasoning:
         new["reasoning_content"] = delta.reasoning

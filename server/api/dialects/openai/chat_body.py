@@ -44,7 +44,10 @@ class OpenAITool(ChatObject):
 
 
 class OpenAIBuiltInTool(BaseModel):
-    """A tool that is no function, such as `custom` or a search of the web. It is dropped, and named."""
+    """A tool that is no function, such as `custom` or a web search.
+
+    The server drops it, and names it in the header `X-Ignored-Parameters`.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -52,7 +55,8 @@ class OpenAIBuiltInTool(BaseModel):
 
 
 class OpenAIJsonObject(ChatObject):
-    """A JSON object. `schema`, `value`: its schema, as programs for llama.cpp and huggingface_hub send it."""
+    """The answer is a JSON object. `schema`, `value`: optional JSON schema, as clients of llama.cpp and
+    huggingface_hub send it."""
 
     type: Literal["json_object"]
     schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
@@ -64,7 +68,7 @@ class OpenAIJsonObject(ChatObject):
 
 
 class OpenAINamedSchema(ChatObject):
-    """`strict`: refuse a schema that cannot be enforced in full."""
+    """A JSON schema, with a name that has no effect. `strict`: refuse a schema that cannot be enforced in full."""
 
     name: Hint = None
     description: Hint = None
@@ -73,7 +77,7 @@ class OpenAINamedSchema(ChatObject):
 
 
 class OpenAIJsonSchema(ChatObject):
-    """JSON that matches a schema; without a schema, any JSON object."""
+    """The answer is JSON that matches a schema; without a schema, any JSON object."""
 
     type: Literal["json_schema"]
     json_schema: OpenAINamedSchema
@@ -107,7 +111,7 @@ OpenAIToolChoice = Annotated[
 
 
 class OpenAIReasoning(ChatObject):
-    """How much the model reasons, as OpenRouter spells it."""
+    """How much the model reasons, in the fields of OpenRouter's API."""
 
     effort: Any = None
     enabled: bool | None = None
@@ -117,7 +121,10 @@ class OpenAIReasoning(ChatObject):
 
 
 class OpenAIThinking(ChatObject):
-    """Whether the model reasons, as GLM, DeepSeek and Kimi spell it. `auto`, `adaptive`: the template's default."""
+    """Whether the model reasons, in the fields of the APIs of GLM, DeepSeek and Kimi.
+
+    `type` auto or adaptive: the chat template's default.
+    """
 
     type: Literal["enabled", "disabled", "auto", "adaptive"]
     budget_tokens: Annotated[Any, wish()] = None
@@ -126,16 +133,16 @@ class OpenAIThinking(ChatObject):
 
 
 class OpenAIStreamUsage(ChatObject):
-    """OpenRouter's `stream_options.include_usage`."""
+    """OpenRouter's form of `stream_options.include_usage`: whether a stream ends with the usage."""
 
     include: bool | None = None
 
 
 class ChatCompletionBody(ConversationFields):
-    """`POST /v1/chat/completions`.
+    """Body of `POST /v1/chat/completions`.
 
-    `reasoning_effort`, `reasoning`, `thinking`, `enable_thinking`: for chat templates with a setting for it. An effort
-    is a hint for other templates, and a switch is a wish.
+    `reasoning_effort`, `reasoning`, `thinking`, `enable_thinking`: for chat templates with such a setting. With other
+    templates, an effort has no effect, and a switch is dropped and named in `X-Ignored-Parameters`.
     """
 
     messages: Annotated[list[OpenAIMessage], Field(min_length=1)]
@@ -182,10 +189,9 @@ class ChatCompletionBody(ConversationFields):
     add_special_tokens: Annotated[Any, only(False)] = None
 
     def dropped(self) -> Iterator[str]:
-        """Paths of the tools that are dropped because they are not functions, and of messages that lose first lines.
+        """Paths of dropped tools, which are not functions, and of system messages whose first lines are dropped.
 
-        A system message loses lines at its start that change with every request. They would make the prefix cache
-        useless.
+        Dropped lines are those that change with every request, because they would make the prefix cache useless.
         """
         yield from (f"messages[{index}].content" for index in changing_messages(self.messages))
         for index, tool in enumerate(self.tools or ()):
@@ -194,7 +200,7 @@ class ChatCompletionBody(ConversationFields):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a stream ends with the usage."""
+        """Whether the client asks for the token usage at the end of a stream."""
         return includes_usage(self.stream_options) or (self.usage is not None and bool(self.usage.include))
 
     def field_names(self) -> dict[str, str]:
@@ -246,7 +252,7 @@ class ChatCompletionBody(ConversationFields):
         return effort if isinstance(effort, str) else None
 
     def _thinking(self) -> tuple[bool | None, str]:
-        """Whether the model should reason, and the field that says so."""
+        """Whether the model should reason (None for the template's default), and the field that decides it."""
         if self.enable_thinking is not None:
             return self.enable_thinking, "enable_thinking"
         if self.thinking is not None and self.thinking.type in ("enabled", "disabled"):
@@ -255,7 +261,7 @@ class ChatCompletionBody(ConversationFields):
 
 
 def _tool_choice(choice: Any) -> Any:
-    """The choice without the object around it."""
+    """Take the function or the list of tools out of the object around it. A string or None is returned unchanged."""
     if isinstance(choice, OpenAINamedChoice):
         return choice.function
     return choice.allowed_tools if isinstance(choice, OpenAIAllowedChoice) else choice

@@ -1,4 +1,4 @@
-"""Messages of `/v1/chat/completions`, and their conversion to messages as chat templates take them."""
+"""Messages of `/v1/chat/completions`, and their conversion to the form that chat templates take."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from server.api.fields.field_kinds import Hint, Unsupported, only, wish
 from server.api.fields.tool_results import leave_out
 
 _THINKING = "thinking"
-"""Type of the parts with reasoning in the content of an answer of Mistral's servers."""
+"""Type of content parts with reasoning, in answers of Mistral's servers."""
 _OF_TOOLS = ("tool", "function")
-"""Roles of results. The second one is that of the API before it had tools."""
+"""Roles of messages with a call's result. `function` is from the older API that had functions but no tools."""
 
 
 class OpenAICalledFunction(ChatObject):
-    """`parsed_arguments`: what the `openai` package has read from the arguments."""
+    """A function that an earlier answer has called. `parsed_arguments`: added by the `openai` package; no effect."""
 
     name: FunctionName
     arguments: ArgumentsText = ""
@@ -37,7 +37,7 @@ class OpenAICalledFunction(ChatObject):
 
 
 class OpenAICalledTool(ChatObject):
-    """A call of a tool whose input is any text. The model reads it as a call with one argument, `input`."""
+    """A call of a custom tool, whose input is any text. The model reads it as a call with one argument, `input`."""
 
     name: Annotated[str, Field(min_length=1, max_length=128)]
     input: str
@@ -71,7 +71,7 @@ def _text(part: Any) -> Any:
 
 
 def _thoughts(part: Any) -> str:
-    """The text of a part with reasoning, which is text or a list of text parts. Raises ValueError."""
+    """The text of a reasoning part, whose value is a string or a list of text parts. Raises ValueError for others."""
     value = part.get(_THINKING)
     texts = [_text(inner) for inner in value] if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
@@ -80,10 +80,11 @@ def _thoughts(part: Any) -> str:
 
 
 class OpenAIMessage(ChatObject):
-    """A message. `reasoning_content` or `reasoning`: reasoning before an earlier answer, for templates that show it.
+    """A message of a chat.
 
-    Other servers have it in parts of the type `thinking`, in `reasoning_text` or in `cot_summary`.
-    `function_call`, and the role `function`: a call and its result as older versions of the API have them.
+    `reasoning_content`: reasoning of an earlier answer, for templates that show it. It may also be sent in `reasoning`,
+    `reasoning_text` or `cot_summary`, or in content parts of the type `thinking`, as other servers return it.
+    `function_call`, and the role `function`: a call and its result in older versions of the API.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -119,7 +120,7 @@ class OpenAIMessage(ChatObject):
     @model_validator(mode="wrap")
     @classmethod
     def _read_result(cls, value: Any, handler: ModelWrapValidatorHandler[OpenAIMessage]) -> OpenAIMessage:
-        """Put notes into a tool's result, in place of parts that are no text."""
+        """In a message with a tool's result, put notes in place of parts that are no text."""
         if not isinstance(value, dict) or value.get("role") not in _OF_TOOLS:
             return handler(value)
         shown, left_out = leave_out(value)
@@ -130,7 +131,7 @@ class OpenAIMessage(ChatObject):
     @model_validator(mode="before")
     @classmethod
     def _read_thinking(cls, value: Any) -> Any:
-        """Take the reasoning from the content, unless a field has it."""
+        """Copy the text of reasoning parts to `reasoning_content`, unless this field has a value."""
         content = value.get("content") if isinstance(value, dict) else None
         if not isinstance(content, list):
             return value
@@ -156,17 +157,18 @@ class OpenAIMessage(ChatObject):
 
     @property
     def thoughts(self) -> str | None:
-        """The reasoning before an earlier answer. Some clients send it in several fields."""
+        """The reasoning of an earlier answer, from the first field that has it: clients may repeat it in several."""
         return self.reasoning_content or self.reasoning or self.reasoning_text or self.cot_summary or None
 
     def dropped(self) -> Iterator[str]:
-        """Names of the parts of a tool's result that a note replaces."""
+        """Paths of the parts of a tool's result that a note replaces, because they are no text."""
         return iter(self._left_out)
 
     def for_template(self, call_id: str) -> dict[str, Any]:
-        """The message as chat templates take it. OpenAI's newer name of the role system is developer.
+        """Convert the message to the form that chat templates take. The role developer becomes system.
 
-        call_id: id of the call in `function_call`, or of the call that a message of the role function answers.
+        call_id: id for the call in `function_call`, or of the call that a message of the role function answers. These
+            older fields have no ids.
         """
         calls = [call.for_template() for call in self.tool_calls or []]
         if self.function_call is not None:
@@ -185,13 +187,16 @@ class OpenAIMessage(ChatObject):
 
 
 def changing_messages(messages: Sequence[OpenAIMessage]) -> list[int]:
-    """Indices of the messages at the front whose first lines are dropped."""
+    """Indices of the system messages at the front whose first lines change with every request, and are dropped."""
     instructions = takewhile(lambda message: message.role in ("system", "developer"), messages)
     return changing_texts([message.content or "" for message in instructions])
 
 
 def chat_messages(messages: Sequence[OpenAIMessage]) -> Iterator[dict[str, Any]]:
-    """Messages as chat templates take them, without lines that change with every request."""
+    """Convert messages to the form that chat templates take.
+
+    Lines at the start of system messages that change with every request are dropped.
+    """
     changing = changing_messages(messages)
     calls = 0
     for index, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""Shared by the routes of the OpenAI dialect: error shape, usage, ends of streams and log-probabilities."""
+"""Code that the routes of the OpenAI dialect share: error format, usage, ends of streams and log-probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.operations.generating.generated_text import ScoredToken, SpelledToke
 from server.operations.generating.generation_run import TokenUsage
 
 STATUSES = {422: 400}
-"""OpenAI answers 400 where the native dialect answers 422. Bodies are the same."""
+"""HTTP statuses of errors that differ from the native dialect: OpenAI sends 400 instead of 422."""
 ERRORS = ErrorShape(statuses=STATUSES, fields={"max_new_tokens": "max_tokens"})
 DONE = b"data: [DONE]\n\n"
 
@@ -27,9 +27,9 @@ TopLogprobs = Annotated[int, Field(ge=0, le=20)]
 
 
 class StreamOptions(ChatObject):
-    """`include_usage`: end the stream with a chunk that has the usage and no choices.
+    """Options of a streamed answer. `include_usage`: end the stream with a chunk that has the usage and no choices.
 
-    `continuous_usage_stats`: report the usage so far in each chunk too. It needs `include_usage`, as in vLLM.
+    `continuous_usage_stats`: also report the usage so far in each chunk. It needs `include_usage`, as in vLLM.
     """
 
     include_usage: bool | None = None
@@ -38,7 +38,7 @@ class StreamOptions(ChatObject):
 
 
 def check_stream_options(options: StreamOptions | None, stream: bool | None) -> None:
-    """Raise InvalidRequest for options that need a stream, in a request without one."""
+    """Raise InvalidRequest if usage options are set in a request that does not stream. stream: field of the body."""
     if options is not None and not stream and (options.include_usage or options.continuous_usage_stats):
         raise InvalidRequest("`stream_options` requires `stream`", "stream_options")
 
@@ -56,7 +56,7 @@ class OpenAIUsageDetails(AnswerBody):
 
 
 class OpenAICompletionDetails(AnswerBody):
-    """`reasoning_tokens`: tokens of the reasoning, which `completion_tokens` contains too."""
+    """`reasoning_tokens`: number of reasoning tokens, which are also counted in `completion_tokens`."""
 
     reasoning_tokens: int
 
@@ -70,7 +70,7 @@ class OpenAIUsage(AnswerBody):
 
 
 def new_id(prefix: str) -> str:
-    """An id of an answer."""
+    """Create a random id: `prefix`, a hyphen and 32 hexadecimal digits."""
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
@@ -90,39 +90,46 @@ def usage(tokens: TokenUsage) -> dict[str, Any]:
 
 
 def finish_reason(reason: str | None) -> str | None:
-    """The value of `finish_reason` in an answer or a chunk of a stream.
+    """The value of the field `finish_reason` in OpenAI's API.
 
-    None for the reason `timeout`, which OpenAI does not have: a stream that ends at a deadline has an error instead.
+    None for the reason `timeout`, which the API does not have: a stream that ends at a deadline gets an error event.
     """
     return None if reason == "timeout" else reason
 
 
 def usage_of_chunk(include_usage: bool, usage_so_far: Callable[[], TokenUsage] | None) -> dict[str, Any]:
-    """The field `usage` of a chunk before the last one. It is null unless the client asks for the usage so far."""
+    """The field `usage` for all chunks but the last: the usage so far, null, or no field.
+
+    include_usage: whether the last chunk has the usage; then the field is null in the others.
+    usage_so_far: returns the usage so far; None if the client does not ask for it.
+    """
     if usage_so_far is not None:
         return {"usage": usage(usage_so_far())}
     return {"usage": None} if include_usage else {}
 
 
 def end_of_stream(chunk: dict[str, Any], include_usage: bool, tokens: TokenUsage) -> bytes:
-    """The usage chunk, if the client asks for it, and `[DONE]`. chunk: the fields that all chunks have."""
+    """Bytes that end a stream: a chunk with the usage, if the client asks for it, and `[DONE]`.
+
+    chunk: the fields that all chunks have. tokens: the usage of the whole request.
+    """
     if not include_usage:
         return DONE
     return data_frame(chunk | {"choices": [], "usage": usage(tokens)}) + DONE
 
 
 def stream_error(error: RequestError, request_id: str) -> bytes:
-    """The end of a stream that failed."""
+    """Bytes that end a failed stream: one event with the error, without `[DONE]`."""
     return data_frame(ERRORS.render(error, request_id))
 
 
 def token_text(token: SpelledToken) -> str:
-    """The text of a token with its spaces; its name for a special token. Bytes of a part of a character are U+FFFD."""
+    """The text of a token, with its spaces. A special token has its name, and incomplete characters become U+FFFD."""
     return token.data.decode("utf-8", "replace") if token.data else token.token
 
 
 def logprobs(tokens: Sequence[ScoredToken]) -> Iterator[dict[str, Any]]:
-    """Log-probabilities as in chat answers."""
+    """Yield the log-probabilities of tokens in the format of chat answers."""
     return (_scored(token) | {"top_logprobs": [_scored(candidate) for candidate in token.top]} for token in tokens)
 
 

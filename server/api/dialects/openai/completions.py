@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: continuations of prompts, and log-probabilities of prompts as lm-eval reads them."""
+"""`POST /v1/completions`: continuations of prompts, and log-probabilities of prompts, which lm-eval needs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _ERRORS = replace(ERRORS, fields={**ERRORS.fields, "top_logprobs": "logprobs", "
 
 
 class CompletionBody(OpenAISamplingFields):
-    """`POST /v1/completions`. `logprobs`: number of likeliest tokens to return with each token.
+    """Body of `POST /v1/completions`. `logprobs`: number of likeliest tokens to report for each token.
 
-    `max_tokens` -1: as many as the context leaves, as in llama.cpp.
+    `max_tokens` -1: generate until the context is full, as in llama.cpp.
     """
 
     prompt: Prompt
@@ -74,7 +74,7 @@ class CompletionBody(OpenAISamplingFields):
 
 
 class CompletionLogprobs(AnswerBody):
-    """One entry per token in each list. `text_offset`: place of the token in `text`, in characters."""
+    """Log-probabilities; each list has one entry per token. `text_offset`: first character of the token in `text`."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -99,9 +99,10 @@ class CompletionAnswer(AnswerBody):
 
 
 class TokenPlaces:
-    """Counts the characters before each token of a text.
+    """Finds the position of each token in a text, in characters. Call `next` once for each token, in order.
 
-    text: beginning of the text. Some tokenizers write a space before its first word that is not in the text.
+    text: beginning of the text. If it begins without a space, a space at the start of the first token is not counted:
+        some tokenizers write one that is not in the text.
     """
 
     def __init__(self, text: str) -> None:
@@ -118,7 +119,7 @@ class TokenPlaces:
 
 
 def _logprobs(tokens: Sequence[SpelledToken], places: TokenPlaces) -> dict[str, Any]:
-    """The field `logprobs` of a choice. The first token of a prompt has no log-probability."""
+    """The field `logprobs` of a choice. The first token of a prompt has no log-probability, so its entries are null."""
     scored = [token if isinstance(token, ScoredToken) else None for token in tokens]
     return {
         "tokens": [token_text(token) for token in tokens],
@@ -129,7 +130,10 @@ def _logprobs(tokens: Sequence[SpelledToken], places: TokenPlaces) -> dict[str, 
 
 
 def _top(token: ScoredToken) -> dict[str, float]:
-    """The likeliest tokens and the token itself. Among tokens with the same text, the likeliest one is kept."""
+    """Log-probabilities by text: of the likeliest tokens and of the token itself.
+
+    Of several tokens with the same text, only the likeliest one is kept.
+    """
     top: dict[str, float] = {}
     for candidate in (*token.top, token):
         top.setdefault(token_text(candidate), candidate.logprob)
@@ -137,7 +141,7 @@ def _top(token: ScoredToken) -> dict[str, float]:
 
 
 class CompletionRenderer:
-    """Completions, whole or as chunks with one choice each. The last chunk of a choice has its finish reason."""
+    """Renders completions, whole or as chunks with one choice each. A choice's last chunk has its finish reason."""
 
     def __init__(self, body: CompletionBody, run: GenerateRun) -> None:
         self.body = body

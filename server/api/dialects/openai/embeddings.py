@@ -21,7 +21,7 @@ from server.operations.runtime import Runtime
 
 @dataclass(frozen=True)
 class OpenAIEmbedSpec(EmbedSpec):
-    """Ask for vectors. Without a side of truncation, the settings of the server decide."""
+    """Request for vectors. If `truncation` is None, the server's setting `--auto-truncate` decides about long texts."""
 
 
 async def _embed(runtime: Runtime, call: Call, spec: OpenAIEmbedSpec) -> EmbedResult:
@@ -31,8 +31,10 @@ async def _embed(runtime: Runtime, call: Call, spec: OpenAIEmbedSpec) -> EmbedRe
 
 
 class EmbeddingsBody(TimedBody):
-    """`POST /v1/embeddings`. Inputs that are longer than the model reads are refused, unless `truncate_prompt_tokens`
-    or the server's `--auto-truncate` shortens them at their end. The last fields are those of vLLM and Jina.
+    """Body of `POST /v1/embeddings`.
+
+    An input that is too long for the model is refused, unless `truncate_prompt_tokens` or the server's setting
+    `--auto-truncate` cuts off its end. The fields from `priority` on are from the APIs of vLLM and Jina.
     """
 
     input: Prompt
@@ -48,7 +50,7 @@ class EmbeddingsBody(TimedBody):
     late_chunking: Annotated[Any, only(False)] = None
 
     def spec(self) -> OpenAIEmbedSpec:
-        """Raises InvalidRequest for `truncate_prompt_tokens` 0, which leaves no token."""
+        """Convert the body to an `OpenAIEmbedSpec`. Raises InvalidRequest for `truncate_prompt_tokens` 0."""
         kept = self.truncate_prompt_tokens
         if kept == 0:
             raise InvalidRequest("`truncate_prompt_tokens` must be -1 or at least 1", "truncate_prompt_tokens")
@@ -64,7 +66,7 @@ class EmbeddingsBody(TimedBody):
 
 
 class OpenAIEmbedding(AnswerBody):
-    """A vector: numbers, or its little-endian float32 values in base64."""
+    """One vector. `embedding`: a list of numbers, or little-endian float32 values in base64."""
 
     object: Literal["embedding"]
     index: int

@@ -1,4 +1,4 @@
-"""`GET /v1/models` and `GET /v1/models/{model}`."""
+"""`GET /v1/models` and `GET /v1/models/{model}`: the models in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from server.operations.served_model import ServedModel
 
 
 class OpenAIModelStatus(AnswerBody):
-    """`value`: declared (not loaded), loading, loaded, unloading or failed. `reason`: why the last load failed."""
+    """State of a model. `value`: declared (not loaded), loading, loaded, unloading or failed.
+
+    `reason`: why the last load failed.
+    """
 
     value: str
     reason: str | None = None
 
 
 class OpenAIModel(AnswerBody):
-    """A model. `created`: when the server started. `max_model_len`: longest context, in tokens, of a loaded model.
+    """A model. `created`: start time of the server. `max_model_len`: longest input in tokens, only of a loaded model.
 
-    `status`: of a model that is loaded when a request asks for it; absent if all models are loaded at the start.
+    `status`: state of a model that is loaded on demand; absent if all models are loaded at the start.
     """
 
     id: str
@@ -40,7 +43,11 @@ class OpenAIModelList(AnswerBody):
 
 
 def _describe(state: State, name: str, model: ServedModel | None, declared: DeclaredModel | None) -> dict[str, Any]:
-    """A model. model: None if it is not loaded. declared: None if all models are loaded at the start."""
+    """Describe a model in the fields of `OpenAIModel`.
+
+    model: the loaded model; None if it is not loaded.
+    declared: its entry in the registry; None if all models are loaded at the start.
+    """
     found: dict[str, Any] = {
         "id": name,
         "object": "model",

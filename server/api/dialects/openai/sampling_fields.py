@@ -1,6 +1,6 @@
-"""Decoding fields of the OpenAI dialect: fields of OpenAI, of this server, and of other servers with this dialect.
+"""Fields for sampling and decoding in the OpenAI dialect: those of OpenAI, of this server, and of other servers.
 
-Programs that were written for vLLM, llama.cpp or OpenRouter send the fields of these servers too.
+Clients that were written for vLLM, llama.cpp or OpenRouter send the fields of these servers.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SAMPLING = SamplingDefaults(do_sample=True)
 
 
 def _unsigned(seed: int | None) -> int | None:
-    """A seed as 64 bits without a sign. OpenAI documents signed ones."""
+    """Convert a seed to an unsigned 64-bit integer, because OpenAI allows negative seeds. None stays None."""
     return None if seed is None else seed % (1 << 64)
 
 
 class OpenAISamplingFields(SamplingFields):
-    """Decoding fields of all routes of this dialect that generate text. Their bodies inherit from it."""
+    """Base of the bodies in this dialect that ask for generated text: fields for sampling and decoding."""
 
     top_k: Annotated[Count | None, absent(-1)] = None
     top_p: TopPOrZero | None = None
@@ -108,8 +108,10 @@ class OpenAISamplingFields(SamplingFields):
     preset: Unsupported = None
 
     def options(self, **renamed: Any) -> GenerationOptions:
-        """The options of a request, with OpenAI's defaults for sampling. Raises InvalidRequest for two names of one
-        option with different values.
+        """The generation options of the body, with OpenAI's sampling defaults.
+
+        renamed: further options, under the names of `GenerationOptions`.
+        Raises InvalidRequest if two names of the same option have different values.
         """
         for ours, other in (("min_new_tokens", "min_tokens"), ("repetition_penalty", "repeat_penalty")):
             first, second = getattr(self, ours), getattr(self, other)

@@ -15,12 +15,14 @@ from server.api.fields.fields import MAX_NEW_TOKENS
 from server.operations.chatting.chat import FunctionTool, ToolChoice
 
 MaxTokens = Annotated[int, Field(ge=1), AfterValidator(lambda limit: min(limit, MAX_NEW_TOKENS))]
-"""A limit on new tokens. It may be far beyond any context."""
+"""A limit on new tokens. Values above `MAX_NEW_TOKENS` are accepted and reduced to it."""
 
 
 class OpenAIFunction(ChatObject):
-    """`strict`: refuse a schema that cannot be enforced in full. `return`: what the function returns, as transformers
-    describes it.
+    """A function that the model may call. `strict`: refuse a schema that cannot be enforced in full.
+
+    `return`: schema of the function's result, a field of transformers. It is dropped and named in
+    `X-Ignored-Parameters`.
     """
 
     name: FunctionName
@@ -31,24 +33,24 @@ class OpenAIFunction(ChatObject):
     cache_control: Hint = None
 
     def tool(self, place: str) -> FunctionTool:
-        """The function as a tool of a chat. place: path of the function in the request, such as `tools[0].function`."""
+        """Convert the function to a `FunctionTool`. place: its path in the request, such as `tools[0].function`."""
         return FunctionTool(self.name, self.description, self.parameters, place, is_strict=bool(self.strict))
 
 
 class NamedFunction(ChatObject):
-    """The function of a `tool_choice`."""
+    """The name of the function that a `tool_choice` requires."""
 
     name: FunctionName
 
 
 class AllowedTools(ChatObject):
-    """A choice among some of the tools. Tools that are no functions are dropped, and named in a header."""
+    """A choice that allows only some of the tools. Tools that are no functions are dropped, and named in a header."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
     def names(self) -> list[str | None]:
-        """The name of each tool, if it is a function."""
+        """For each tool, its name if it is a function, otherwise None."""
         functions = (tool.get("function", tool) if tool.get("type") == "function" else {} for tool in self.tools)
         names = (function.get("name") if isinstance(function, dict) else None for function in functions)
         return [name if isinstance(name, str) else None for name in names]
@@ -58,7 +60,7 @@ class AllowedTools(ChatObject):
 
 
 def chosen_tool(choice: Literal["none", "auto", "required"] | NamedFunction | AllowedTools | None) -> ToolChoice:
-    """The value of `tool_choice`. None: the field is absent."""
+    """Convert the field `tool_choice` to a `ToolChoice`. None, an absent field, means auto."""
     if isinstance(choice, NamedFunction):
         return ToolChoice("required", choice.name)
     if isinstance(choice, AllowedTools):

@@ -1,1 +1,1 @@
-"""OpenAI's routes of recordings: transcriptions, translations, and live sessions over a WebSocket."""
+"""OpenAI's audio routes: transcriptions and translations of recordings, and live transcription."""

@@ -27,10 +27,10 @@ from server.text.speech.subtitles import SubtitleLine, srt, vtt
 
 
 class SpokenSegment(AnswerBody):
-    """A part of a text with its times in seconds. `seek`: first frame (of 10 ms) of its window.
+    """A part of the text with its times in seconds. `seek`: first frame (10 ms each) of the window that contains it.
 
-    `avg_logprob`: mean over all tokens of the window, time tokens included. `no_speech_prob`: probability that the
-        window has no speech.
+    `avg_logprob`: mean log-probability of all tokens in the window, timestamp tokens included.
+    `no_speech_prob`: probability that the window has no speech.
     """
 
     id: int
@@ -46,7 +46,7 @@ class SpokenSegment(AnswerBody):
 
 
 class WordWithTimes(AnswerBody):
-    """A word with its times in seconds."""
+    """A word with its start and end in seconds."""
 
     word: str
     start: float
@@ -67,7 +67,10 @@ class DurationUsage(AnswerBody):
 
 
 class TranscriptionAnswer(AnswerBody):
-    """The text of a recording. Only `response_format` verbose_json has more than `text`, `usage` and `logprobs`."""
+    """The text of a recording. The fields from `task` to `words` need `response_format` verbose_json.
+
+    `logprobs` are present if the request includes them.
+    """
 
     text: str
     usage: DurationUsage
@@ -86,10 +89,11 @@ def render(
     granularities: Sequence[str] | None,
     with_logprobs: bool,
 ) -> Response:
-    """The answer in the format of the form.
+    """Render a transcript in the form's `response_format`.
 
-    granularities: parts of the text that get times (`word`, `segment`); None for segments.
-    with_logprobs: show the log-probabilities of the tokens.
+    task: transcribe, or translate to English.
+    granularities: parts of the text that get times in verbose_json (`word`, `segment`); None for segments.
+    with_logprobs: add the log-probabilities of the tokens to JSON.
     """
     if form.response_format == "srt":
         return PlainTextResponse(srt(transcript.lines))
@@ -151,7 +155,7 @@ def _segments(lines: Sequence[SubtitleLine]) -> list[dict[str, Any]]:
 
 
 def _compression_ratio(text: str) -> float:
-    """Length of the text over its length after compression; high values mean repetition."""
+    """Length of the text divided by its length after zlib compression, both in bytes. High values mean repetition."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))
 
@@ -164,13 +168,15 @@ async def stream(
     scope: Scope,
     with_logprobs: bool = False,
 ) -> EventStream:
-    """A stream of `transcript.text.delta` events and a `transcript.text.done` event.
+    """Response that streams `transcript.text.delta` events and at the end a `transcript.text.done` event.
 
-    preparing: loads the model; None if it is loaded.
-    run: transcribes, and passes each part of the text to its argument.
+    If the model is loaded, waits for the first part of the text, and raises an error that happens before it. Such an
+    error still gets its HTTP status.
+
+    preparing: task that loads the model; None if it is loaded.
+    run: transcribes, and passes each part of the text to the function that is its argument.
+    call: closed at the end of the stream.
     with_logprobs: the last event has the log-probabilities of the tokens.
-    With a loaded model, waits for the first part, so that a failure before it gets its HTTP status. Raises the error
-    of such a failure.
     """
     parts: asyncio.Queue[str | None] = asyncio.Queue()
 

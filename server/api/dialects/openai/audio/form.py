@@ -1,4 +1,4 @@
-"""Fields of a form with a recording, and their conversion to a specification."""
+"""Fields of a form with a recording, and their conversion to a `TranscribeSpec`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LISTS = frozenset(
         "known_speaker_references",
     }
 )
-"""Fields that may be repeated."""
+"""Form fields that may be repeated, and then form a list."""
 _TIMED = frozenset({"verbose_json", "srt", "vtt"})
 _STREAMED = frozenset({"json", "text"})
 
@@ -39,7 +39,7 @@ Words = Annotated[str, Field(max_length=4096)]
 
 
 def _from_json(value: Any) -> Any:
-    """The value of a form field that is written as JSON; any other text unchanged."""
+    """Parse text that is a JSON object or list. Any other value is returned unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return orjson.loads(value)
@@ -49,14 +49,17 @@ def _from_json(value: Any) -> Any:
 
 
 def _one_or_several(values: Any) -> Any:
-    """The value of a field that may be repeated: one value, or a list, which may also be written as JSON."""
+    """Convert the values of a field that may be repeated: a list with one value becomes that value.
+
+    That value may be the JSON text of a list.
+    """
     if isinstance(values, list) and len(values) == 1:
         values = _from_json(values[0])
     return values
 
 
 class ChunkingStrategy(BaseModel):
-    """How a recording is cut: `server_vad` with the settings of voice activity detection."""
+    """How a recording is cut into windows: `server_vad` cuts at silence, with settings of voice activity detection."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -67,7 +70,7 @@ class ChunkingStrategy(BaseModel):
 
 
 class TranslationForm(BaseModel):
-    """Fields of a form with a recording. Form values are text, so numbers are converted."""
+    """Form of `/v1/audio/translations`, and base of the form for transcriptions. Numbers are converted from text."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -103,7 +106,11 @@ class TranslationForm(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_form(cls, values: Any) -> Any:
-        """Leave out empty values, which forms send for fields that are not filled in; join `chunking_strategy[...]`."""
+        """Remove empty values, which forms send for fields that are not filled in, and join `chunking_strategy[...]`.
+
+        Raises InvalidRequest for the response format diarized_json, and ValueError for two values of
+        `chunking_strategy`.
+        """
         if not isinstance(values, Mapping):
             return values
         fields: dict[str, Any] = {}
@@ -128,15 +135,18 @@ class TranslationForm(BaseModel):
         return fields
 
     def spec(self, file: RecordingFile, max_seconds: float) -> TranscribeSpec:
-        """Convert the form to a specification. Raises InvalidRequest.
+        """Convert the form to a `TranscribeSpec` that translates to English. Raises InvalidRequest.
 
-        file: the bytes of the part `file`. max_seconds: longest recording that the server accepts.
+        file: the recording. max_seconds: longest recording that the server accepts.
         """
         is_verbose = self.response_format == "verbose_json"
         return self._spec(file, max_seconds, "translate", hotwords=self.hotwords or "", with_logprobs=is_verbose)
 
     def _spec(self, file: RecordingFile, max_seconds: float, task: SpeechTask, **more: Any) -> TranscribeSpec:
-        """A specification with the fields of every form. more: further fields of `TranscribeSpec`."""
+        """Create a `TranscribeSpec` from the fields that all forms have. more: further fields of `TranscribeSpec`.
+
+        Raises InvalidRequest for a stream with a `response_format` that cannot be streamed.
+        """
         if self.stream and self.response_format not in _STREAMED:
             raise InvalidRequest(
                 f"`stream` requires `response_format` json or text, not {self.response_format}", "stream"
@@ -161,11 +171,11 @@ class TranslationForm(BaseModel):
         )
 
     def _temperatures(self) -> tuple[float, ...] | None:
-        """The temperatures to try, one after the other; None for the published ones.
+        """The temperatures to try for a window, one after the other; None for the model's published temperatures.
 
-        They are the list in `temperature`, or a series that begins with `temperature` and grows in steps.
-
-        As in OpenAI's API, windows are decoded again by default only where `temperature` is 0.
+        They are the list in `temperature`, or a series that begins with `temperature` and grows by
+        `temperature_increment_on_fallback`. Without an increment, a temperature above 0 is the only one, as in OpenAI's
+        API. Raises InvalidRequest for a list with an increment.
         """
         first, step = self.temperature, self.temperature_increment_on_fallback
         if isinstance(first, list):

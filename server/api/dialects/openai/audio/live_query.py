@@ -15,11 +15,11 @@ from server.operations.speech.transcribe_spec import TranscribeSpec
 
 DEFAULT_RATE = 16_000
 MAX_TURN_SECONDS = 60.0
-"""More than a turn can have, with its padding."""
+"""Limit for the audio of one turn. No turn reaches it, even with its padding."""
 
 
 class LiveQuery(BaseModel):
-    """Parameters of a live stream."""
+    """Query parameters of a live stream: model, language, format of the audio, and detection of turns."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -41,15 +41,15 @@ class LiveQuery(BaseModel):
     ] = 1_000
 
     def source(self) -> PcmStream:
-        """What turns the bytes of the request body into samples."""
+        """Create the decoder that converts the bytes of the request body to samples."""
         return PcmStream(self.format, self.rate)
 
     def settings(self, rate: int) -> LiveAudio:
-        """The settings of the audio. rate: samples a second of the decoded body."""
+        """The audio settings for an `AudioBuffer`. rate: samples per second of the decoded body."""
         return LiveAudio(rate, self.threshold, self.prefix_padding_ms, self.silence_duration_ms)
 
     def spec(self) -> TranscribeSpec:
-        """The specification of a turn, without its audio. Raises InvalidRequest."""
+        """The specification of one turn, without its audio. Raises InvalidRequest for a wrong sample rate."""
         check_rate(self.rate)
         return TranscribeSpec(
             RecordingFile(b""), MAX_TURN_SECONDS, model=self.model, language=self.language, prompt=self.prompt or ""
@@ -58,7 +58,10 @@ class LiveQuery(BaseModel):
 
 @dataclass(frozen=True)
 class LiveAudio:
-    """Decoded audio of a live stream, and how its turns are found. See `SpeechTurns`."""
+    """Settings for the decoded audio of a live stream.
+
+    rate: samples per second. The other fields are arguments of the turn detector, `SpeechTurns`.
+    """
 
     rate: int
     threshold: float
@@ -66,7 +69,7 @@ class LiveAudio:
     silence_milliseconds: int
 
     def pcm(self, data: bytes) -> bytes:
-        """The samples themselves."""
+        """Return the data unchanged, because the body was decoded to 16-bit PCM before."""
         return data
 
     def detector(self) -> SpeechTurns:

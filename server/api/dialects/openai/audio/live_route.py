@@ -1,4 +1,4 @@
-"""The route of live streams of plain HTTP."""
+"""The route of live transcription over plain HTTP, without a WebSocket."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _EXAMPLE: Mapping[str, Any] = {"model": "speech", "language": "en", "rate": 1600
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRoute(Route[LiveQuery, TranscribeSpec, Transcript]):
-    """A route whose body is audio while it is spoken.
+    """A route whose request body is a stream of audio, sent while it is spoken. Its parameters are in the query.
 
-    body: schema of the query. parse: makes the specification of a turn, without its audio. Raises InvalidRequest.
+    body: schema of the query's parameters.
+    parse: converts the query to the specification of one turn, without its audio. Raises InvalidRequest.
     """
 
     parse: Callable[[LiveQuery], TranscribeSpec]
@@ -59,7 +60,10 @@ class LiveRoute(Route[LiveQuery, TranscribeSpec, Transcript]):
 
 
 class _LiveResponse(EventStream):
-    """The answer, which begins before the body has ended. opened: closed at the end of the answer."""
+    """Response that begins before the request body has ended.
+
+    opened: exit stack that counts the stream as open. It is closed at the end of the response.
+    """
 
     def __init__(self, live: LiveStream, opened: ExitStack, headers: Mapping[str, str]) -> None:
         self._live, self._opened = live, opened
@@ -71,7 +75,10 @@ class _LiveResponse(EventStream):
 
 
 def _query(request: Request) -> LiveQuery:
-    """The parameters. An empty one counts as absent, as in forms. Raises InvalidRequest."""
+    """Parse the query. An empty parameter counts as absent, as in forms.
+
+    Raises InvalidRequest for an invalid or repeated parameter.
+    """
     given = [(name, value) for name, value in request.query_params.multi_items() if value]
     if len(dict(given)) < len(given):
         raise InvalidRequest("the query has a parameter twice")

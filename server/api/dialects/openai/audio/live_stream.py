@@ -1,8 +1,8 @@
-"""`POST /v1/audio/transcriptions/live`: the body is audio while it is spoken, the answer its text as events.
+"""`POST /v1/audio/transcriptions/live`: the request body is a stream of audio, the answer a stream of events with text.
 
-The answer begins before the body ends. Loudness divides the audio into turns. A turn in progress is decoded again and
-again; words on which two hypotheses agree are sent as a delta, and are never taken back. The end of a turn makes the
-rest of its text final. See docs/decisions/0170-a-plain-live-stream.md.
+The answer begins before the body ends. The audio is divided into turns (stretches of speech) by its loudness. The turn
+in progress is decoded repeatedly. Words on which two consecutive results agree are sent as a delta, and never change.
+The rest of a turn's text is sent at its end. See docs/decisions/0170-a-plain-live-stream.md.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from server.text.speech.stable_text import StableText, is_spaced
 log = logging.getLogger("triptych.live")
 
 MAX_WAITING_TURNS = 2
-"""Complete turns that wait for the model before the body is no longer read."""
+"""Reading of the body pauses while this many complete turns wait for the model."""
 MAX_WAITING_EVENTS = 256
 MAX_STREAM_SECONDS = 3600.0
 _HOP_BYTES = 1 << 15
-"""Audio of a large piece is searched for turns in parts of this size, so that other requests are not delayed."""
+"""Received audio is searched for turns in parts of this size, in bytes, so that other requests are not delayed."""
 
 
 @dataclass(frozen=True)
 class _SpokenTurn:
-    """A complete turn. file: a WAV file. start, end: its times, in milliseconds."""
+    """A complete turn. file: its audio as a WAV file. start, end: its times in the stream, in milliseconds."""
 
     file: bytes
     start: int
@@ -65,10 +65,11 @@ class _SpokenTurn:
 
 @dataclass
 class LiveStream:
-    """One request: reads its body, decodes turns, and makes the events of its answer.
+    """One live request: reads its body, decodes turns, and creates the events of its answer.
 
-    spec: specification of a turn, without its audio.
-    deadline: time of `time.monotonic()` at which the answer ends; None for no limit but `MAX_STREAM_SECONDS`.
+    spec: specification of one turn, without its audio.
+    deadline: time of `time.monotonic()` at which the answer ends; None for only the limit `MAX_STREAM_SECONDS`.
+    gone: set when the client has disconnected.
     """
 
     request: Request
@@ -96,17 +97,17 @@ class LiveStream:
         self._samples = 0
 
     def stop(self) -> None:
-        """End the stream after the audio that has arrived: the server drains."""
+        """Stop reading, and end the stream with an error after the received audio, because the server shuts down."""
         self._stopping = True
         self._news.set()
 
     async def disconnected(self) -> Message:
-        """ASGI `receive` for the writer of the answer: only the end of the connection. `read` takes the body."""
+        """ASGI `receive` for the response: waits for the disconnect. Messages with the body are read by `_read`."""
         await self.gone.wait()
         return {"type": "http.disconnect"}
 
     async def events(self, _: EventWriter) -> AsyncGenerator[bytes, None]:
-        """The bytes of the answer."""
+        """Yield the events of the answer as bytes. An error becomes the last event. The writer argument is unused."""
         state, scope = self.state, self.request.scope
         state.runtime.metrics.streams_open.inc()
         reading = asyncio.create_task(self._read(), name="live body")
@@ -130,7 +131,7 @@ class LiveStream:
 
     @property
     def _seconds(self) -> float:
-        """Length of the audio so far."""
+        """Length of the received audio, in seconds."""
         return self._samples / self._source.rate
 
     # Reading: the body.
@@ -188,7 +189,10 @@ class LiveStream:
             await asyncio.sleep(0)
 
     def _end_turn(self, end: int | None = None) -> None:
-        """Queue the turn in progress, if there is one. end: its end in milliseconds; None for all audio."""
+        """Queue the turn in progress for decoding, if there is one.
+
+        end: its end in milliseconds; None for all received audio.
+        """
         if self._buffer is None or self._turn_start is None:
             return
         start, self._turn_start = self._turn_start, None
@@ -197,7 +201,7 @@ class LiveStream:
     # Decoding: the turn in progress, and complete turns.
 
     async def _decode(self) -> None:
-        """Decode until the body has ended. Raises RequestError."""
+        """Decode turns until the body has ended. Raises RequestError, such as DeadlineExceeded or EngineFailure."""
         try:
             async with asyncio.timeout_at(self._end_time()):
                 await self._decode_all()
@@ -249,7 +253,10 @@ class LiveStream:
         return 1000 * self._seconds >= max(self._decoded_until, self._turn_start) + interval
 
     async def _extend_turn(self) -> None:
-        """Decode the turn in progress, and send what is stable. Without room for it, there is no text until its end."""
+        """Decode the turn in progress, and send its stable text.
+
+        If the server is overloaded, nothing is sent; the text follows with a later call or at the end of the turn.
+        """
         assert self._buffer is not None
         self._decoded_until = 1000 * self._seconds
         file = self._buffer.copy(self._turn_start)
@@ -273,7 +280,7 @@ class LiveStream:
             self._num_segments += 1
 
     def _add(self, text: str) -> None:
-        """Send text that is stable. The text of a turn follows that of the one before it after a space."""
+        """Send stable text as a delta. A space separates the texts of two turns, in languages that use spaces."""
         if not text:
             return
         if self._begins_turn and is_spaced(self._text, text):
@@ -283,7 +290,10 @@ class LiveStream:
         self._emit("transcript.text.delta", delta=text)
 
     async def _transcribed(self, file: bytes, is_whole: bool) -> str:
-        """The text of a WAV file. Raises RequestError."""
+        """Transcribe a WAV file. is_whole: it contains a complete turn; otherwise it is decoded once, at temperature 0.
+
+        Raises RequestError.
+        """
         held = HeldRecording(self.state)
         try:
             state, scope, now = self.state, self.request.scope, time.monotonic()

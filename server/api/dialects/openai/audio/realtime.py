@@ -1,8 +1,8 @@
 """`WS /v1/realtime`: live transcription with the events of OpenAI's Realtime API.
 
-The client appends audio. Each turn, which server VAD or the client ends, is one recording of the transcription
-operation. Turns are decoded one after another, so that their texts keep their order. While `MAX_WAITING_TURNS` wait,
-the connection is not read, and TCP slows the client down. See docs/decisions/0159-live-transcription.md.
+The client appends audio. A turn ends when the server detects silence, or when the client commits it. Each turn is
+transcribed as a separate recording, one after another, so that the texts keep their order. While `MAX_WAITING_TURNS`
+turns wait, the connection is not read, and TCP slows the client down. See docs/decisions/0159-live-transcription.md.
 """
 
 from __future__ import annotations
@@ -47,17 +47,20 @@ log = logging.getLogger("triptych.live")
 
 PATH = "/v1/realtime"
 _DEFAULT_ROUTE = "/v1/audio/transcriptions"
-"""The route whose default model answers sessions that name none."""
+"""The route whose default model is used for sessions that name no model."""
 MAX_WAITING_TURNS = 2
 MAX_WAITING_EVENTS = 256
-"""Events that wait for a slow client before its messages are no longer read."""
+"""A slow client's messages are not read while more events than this wait to be sent to it."""
 MAX_SESSION_SECONDS = 3600.0
 _HOP_BYTES = 1 << 15
-"""Audio of a large message is searched for turns in pieces of this size, so that other requests are not delayed."""
+"""Received audio is searched for turns in pieces of this size, in bytes, so that other requests are not delayed."""
 
 
 async def live(socket: WebSocket) -> None:
-    """Serve one connection until the client leaves, the server drains or the time is over."""
+    """Serve one WebSocket connection until the client leaves, the server drains or `MAX_SESSION_SECONDS` have passed.
+
+    If too many sessions are open, the handshake is answered with an HTTP error.
+    """
     state: State = socket.app.state.triptych
     session = LiveSession(socket, state)
     try:
@@ -73,7 +76,7 @@ async def live(socket: WebSocket) -> None:
 
 @dataclass(frozen=True)
 class _Turn:
-    """Committed audio. item_id: of its conversation item. file: a WAV file."""
+    """A committed turn. item_id: id of its conversation item. file: its audio as a WAV file."""
 
     item_id: str
     file: bytes
@@ -81,7 +84,7 @@ class _Turn:
 
 
 class LiveSession:
-    """One connection: its settings, its audio, and the tasks that read, decode and write."""
+    """One realtime connection: its settings and audio, and the tasks that read events, decode turns and send events."""
 
     def __init__(self, socket: WebSocket, state: State) -> None:
         self._socket, self._state = socket, state
@@ -99,7 +102,7 @@ class LiveSession:
         self._turn_start = self._turn_bytes = 0
 
     def stop(self) -> None:
-        """End the session after the turns that are committed."""
+        """End the session after the committed turns are decoded, because the server shuts down."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -145,7 +148,10 @@ class LiveSession:
                     await self._events.join()
 
     async def _receive(self, text: str | None) -> None:
-        """Handle one message. A message that is refused gets an error event, and the session goes on."""
+        """Handle one message of the client. A bad message is answered with an error event, and the session continues.
+
+        text: None for a binary message, which is refused.
+        """
         event: ClientEvent | None = None
         try:
             if text is None:
@@ -233,7 +239,10 @@ class LiveSession:
             self._turn_bytes -= len(turn.file)
 
     async def _decode(self, turn: _Turn, delta: str, place: dict[str, Any]) -> tuple[str, float]:
-        """The text of a turn and its seconds. Raises RequestError."""
+        """Transcribe a turn. Returns its text and its length in seconds. Raises RequestError.
+
+        delta: type of the event that is sent for each part of the text. place: further fields of this event.
+        """
         held = HeldRecording(self._state)
         try:
             return await self._transcribe(turn, delta, place)
@@ -243,7 +252,10 @@ class LiveSession:
             held.release()
 
     async def _transcribe(self, turn: _Turn, delta: str, place: dict[str, Any]) -> tuple[str, float]:
-        """As `_decode`, for a turn that has its place among the recordings. Raises ClientGone, too."""
+        """Run the transcription of a turn, which is already counted as a held recording.
+
+        Arguments and result are those of `_decode`. Raises RequestError, and ClientGone if the call is ended.
+        """
         state, scope = self._state, self._socket.scope
         now, wished, settings = time.monotonic(), turn.transcription, state.settings
         limit = settings.default_timeout_seconds

@@ -1,4 +1,4 @@
-"""The audio of a live session that is not committed yet, and the turns in it."""
+"""Buffer for the audio of a live session that is not committed yet, with detection of turns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from server.audio.speech_turns import SpeechTurns, TurnEvent
 from server.errors import InvalidRequest
 
 MAX_BUFFER_SECONDS = 120
-"""Audio that a client may append before it commits, if it detects turns itself."""
+"""Maximum length of uncommitted audio, if the client detects the turns itself."""
 
 
 def decode_audio(text: str) -> bytes:
-    """The bytes of `audio`. Raises InvalidRequest."""
+    """Decode the base64 text of the field `audio`. Raises InvalidRequest."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -25,24 +25,25 @@ def decode_audio(text: str) -> bytes:
 
 
 class AudioSettings(Protocol):
-    """The format of audio that is appended, and how its turns are found.
-
-    rate: samples a second.
-    """
+    """Format of appended audio, and detection of its turns. rate: samples per second."""
 
     @property
     def rate(self) -> int: ...
 
     def pcm(self, data: bytes) -> bytes:
-        """Audio of the client as PCM of 16 bits. Raises InvalidRequest."""
+        """Convert the client's audio to 16-bit PCM. Raises InvalidRequest."""
 
     def detector(self) -> SpeechTurns | None:
-        """A new detector of turns; None if the client ends them."""
+        """Create a detector of turns; None if the client ends the turns."""
 
 
 @dataclass
 class AudioBuffer:
-    """PCM of 16 bits. start: time of its first sample since the session began, in milliseconds."""
+    """Audio as 16-bit PCM, with a detector of turns.
+
+    start: time of the first sample, in milliseconds since the beginning of the session.
+    item_id: id of the conversation item that the audio will become.
+    """
 
     settings: AudioSettings
     start: float = 0.0
@@ -54,7 +55,10 @@ class AudioBuffer:
         self._restart_detector()
 
     def use(self, settings: AudioSettings, is_same_format: bool, are_same_turns: bool) -> None:
-        """Use other settings from now on. Raises InvalidRequest for a new format while there is audio."""
+        """Change the settings. Raises InvalidRequest if the format changes while the buffer contains audio.
+
+        is_same_format, are_same_turns: which settings stay the same. If both do, the detector keeps its state.
+        """
         if not is_same_format and self.pcm:
             raise InvalidRequest("the audio format cannot change while the buffer has audio", "session")
         self.settings = settings
@@ -62,7 +66,10 @@ class AudioBuffer:
             self._restart_detector()
 
     def append(self, data: bytes) -> list[TurnEvent]:
-        """Add audio of the client, and return where speech begins and ends. Raises InvalidRequest."""
+        """Add the client's audio. Returns the beginnings and ends of speech that the detector has found in it.
+
+        Raises InvalidRequest for invalid audio, and for more than `MAX_BUFFER_SECONDS` without a detector.
+        """
         pcm = self.settings.pcm(data)
         if self.detector is None:
             if len(self.pcm) + len(pcm) > MAX_BUFFER_SECONDS * self._second_bytes:
@@ -76,7 +83,7 @@ class AudioBuffer:
         return [event._replace(milliseconds=event.milliseconds + round(self._origin)) for event in events]
 
     def trim(self) -> None:
-        """Drop audio before the padding of a turn that may begin now."""
+        """Drop silence, except the last part, which a turn that begins now would have as its padding."""
         detector = self.detector
         if detector is not None and not detector.speaking:
             kept = detector.prefix_milliseconds + 200
@@ -85,7 +92,10 @@ class AudioBuffer:
                 self._drop(excess - excess % 2)
 
     def take(self, start: float | None = None, end: float | None = None) -> bytes:
-        """Remove the audio until `end`, and return it from `start` on as a WAV file. Times are in milliseconds."""
+        """Remove all audio until `end`, and return the part from `start` to `end` as a WAV file.
+
+        Times are in milliseconds since the beginning of the session. Without them, the whole buffer is returned.
+        """
         first = 0 if start is None else self._offset(start)
         last = len(self.pcm) if end is None else self._offset(end)
         audio = bytes(self.pcm[first:last])
@@ -94,7 +104,7 @@ class AudioBuffer:
         return _wav(audio, self.settings.rate)
 
     def copy(self, start: float | None = None) -> bytes:
-        """The audio from a time in milliseconds on, as a WAV file. It stays in the buffer."""
+        """Return the audio from `start` (a time in milliseconds) on as a WAV file. It stays in the buffer."""
         return _wav(bytes(self.pcm[0 if start is None else self._offset(start) :]), self.settings.rate)
 
     def clear(self) -> None:
@@ -124,7 +134,7 @@ class AudioBuffer:
 
 
 def _wav(pcm: bytes, rate: int) -> bytes:
-    """A WAV file of mono PCM of 16 bits."""
+    """Bytes of a WAV file with 16-bit mono PCM. rate: samples per second."""
     form = struct.pack("<HHIIHH", 1, 1, rate, 2 * rate, 2, 16)
     return b"RIFF%bWAVEfmt %b%bdata%b%b" % (
         struct.pack("<I", 36 + len(pcm)),

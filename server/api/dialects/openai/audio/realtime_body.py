@@ -1,4 +1,4 @@
-"""Settings and client events of a live transcription, in the two forms that OpenAI has had, and their checks."""
+"""Settings and client events of live transcription, in the forms of OpenAI's current API and of its beta."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class _Object(BaseModel):
 
 
 class ServerVad(_Object):
-    """When a turn ends. The fields on answers of a chat model have no effect: a transcription has none."""
+    """Voice activity detection that ends a turn. `create_response` and `interrupt_response` have no effect.
+
+    These two are for chat models, whose answers a transcription does not have.
+    """
 
     type: Literal["server_vad"] = "server_vad"
     threshold: Annotated[Finite, Field(ge=0, le=1)] = 0.5
@@ -60,7 +63,7 @@ class Audio(_Object):
 
 
 class SessionFields(_Object):
-    """`session` of `session.update`."""
+    """The field `session` of the event `session.update`."""
 
     type: Literal["transcription"]
     audio: Audio | None = None
@@ -68,7 +71,7 @@ class SessionFields(_Object):
 
 
 class OldSessionFields(_Object):
-    """`session` of `transcription_session.update`, the event of OpenAI's beta."""
+    """The field `session` of `transcription_session.update`, an event of OpenAI's beta."""
 
     input_audio_format: Literal["pcm16", "g711_ulaw", "g711_alaw"] | None = None
     input_audio_transcription: Transcription | None = None
@@ -113,11 +116,11 @@ _EVENTS: Mapping[str, type[ClientEvent]] = {
     "input_audio_buffer.clear": Clear,
 }
 _VALUES = ValueLimits(values=256, strings=256, keys=128, containers=64)
-"""The largest event has about 50 values. Empty lists of 4 MB would take the event loop 100 ms."""
+"""Limits of one event, which has about 50 values at most. Without them, 4 MB of empty lists would block for 100 ms."""
 
 
 def parse_event(text: str) -> ClientEvent:
-    """A client event. Raises InvalidRequest that names the field, not its value."""
+    """Parse a client event. Raises InvalidRequest, whose message names the wrong field but never its value."""
     raw = text.encode()
     check_size(raw, _VALUES, "the message")
     try:
@@ -141,10 +144,10 @@ def parse_event(text: str) -> ClientEvent:
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """The settings of a session. Events change the fields that they name.
+    """The settings of a session. An update event changes only the fields that it names.
 
-    format: of the audio that the client sends.
-    turns: when a turn ends; None if the client commits.
+    format: format of the client's audio.
+    turns: detection of a turn's end; None if the client commits turns.
     """
 
     format: AudioFormat = "audio/pcm"
@@ -156,7 +159,7 @@ class LiveSettings:
         return PCM_RATE if self.format == "audio/pcm" else g711.RATE
 
     def pcm(self, data: bytes) -> bytes:
-        """Audio of the client as PCM of 16 bits. Raises InvalidRequest for half a sample."""
+        """Convert the client's audio to 16-bit PCM. Raises InvalidRequest for an odd number of PCM bytes."""
         if self.format == "audio/pcm":
             if len(data) % 2:
                 raise InvalidRequest("`audio` has an odd number of bytes; a sample of PCM has 2", "audio")
@@ -170,7 +173,7 @@ class LiveSettings:
         return SpeechTurns(self.rate, turns.threshold, turns.prefix_padding_ms, turns.silence_duration_ms)
 
     def updated(self, event: Update | OldUpdate) -> LiveSettings:
-        """The settings after an event. Raises InvalidRequest for a rate that the format does not have."""
+        """The settings after an update event. Raises InvalidRequest for a sample rate that the format does not have."""
         if isinstance(event, OldUpdate):
             old = event.session
             return self._with(
@@ -203,7 +206,7 @@ class LiveSettings:
         return LiveSettings(kind or self.format, merged, turns if "turn_detection" in named else self.turns)
 
     def describe(self, session_id: str, is_old: bool) -> dict[str, Any]:
-        """The session as its events tell it. is_old: in the form of OpenAI's beta."""
+        """The session as an object for server events. is_old: use the form of OpenAI's beta."""
         transcription = self.transcription.model_dump()
         turns = None
         if self.turns is not None:

@@ -1,4 +1,4 @@
-"""The audio routes of the OpenAI dialect: a recording in a form, its text as JSON, subtitles or a stream."""
+"""The audio routes of the OpenAI dialect: they take a recording in a form, and return JSON, subtitles or a stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FormT = TypeVar("FormT", bound=TranslationForm)
 
 @dataclass(frozen=True, kw_only=True)
 class AudioRoute(RecordingRoute[FormT], Generic[FormT]):
-    """A route that can send the text as a stream of events."""
+    """A route for recordings that sends the text as a stream of events if the form has `stream`."""
 
     async def transcribe_and_answer(
         self,

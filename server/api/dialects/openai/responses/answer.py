@@ -31,7 +31,7 @@ class ResponseReasoningText(AnswerBody):
 
 
 class ResponseReasoningItem(AnswerBody):
-    """Reasoning before an answer. `encrypted_content`: its text in another form, if `include` asks for it."""
+    """The reasoning before an answer. `encrypted_content`: the same text, encoded, if the request includes it."""
 
     id: str
     type: Literal["reasoning"]
@@ -42,7 +42,7 @@ class ResponseReasoningItem(AnswerBody):
 
 
 class ResponseFunctionCall(AnswerBody):
-    """`arguments`: JSON text of an object."""
+    """A function call of the model. `arguments`: JSON text of an object."""
 
     id: str
     type: Literal["function_call"]
@@ -64,20 +64,20 @@ class ResponseError(AnswerBody):
 
 
 class ResponseInputDetails(AnswerBody):
-    """`cached_tokens`: tokens found in the prefix cache. `cache_write_tokens`: not counted, and always 0."""
+    """`cached_tokens`: number of prompt tokens found in the prefix cache. `cache_write_tokens`: always 0."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class ResponseOutputDetails(AnswerBody):
-    """`reasoning_tokens`: tokens of the reasoning, which `output_tokens` contains too."""
+    """`reasoning_tokens`: number of reasoning tokens, which are also counted in `output_tokens`."""
 
     reasoning_tokens: int
 
 
 class ResponseReasoningSettings(AnswerBody):
-    """The settings of the request. A summary is never made."""
+    """The reasoning settings of the request. `summary` is null, because the server makes no summary."""
 
     effort: Any
     summary: None
@@ -92,7 +92,10 @@ class ResponseUsage(AnswerBody):
 
 
 class ResponsesAnswer(AnswerBody):
-    """An answer. The fields after `usage` repeat the request, but `store` tells whether the answer is stored."""
+    """An answer of `/v1/responses`. The fields after `usage` repeat the request's values.
+
+    `store` is an exception: it tells whether the answer is really stored.
+    """
 
     id: str
     object: Literal["response"]
@@ -127,7 +130,7 @@ class DeletedResponse(AnswerBody):
 
 
 class ResponseItemList(AnswerBody):
-    """A page of items, as the client sent them or as an earlier answer had them."""
+    """A page of conversation items: input as the client sent it, and output as it was in an earlier answer."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]

@@ -32,21 +32,21 @@ INCLUDABLE = frozenset(
         "web_search_call.results",
     }
 )
-"""Values of `include`. The others than the first two are about items that no answer of this server has."""
+"""Accepted values of `include`. All but the first two are for items that no answer of this server contains."""
 
 
 def _as_items(value: Any) -> Any:
-    """A text as one message of the user, and null as no item."""
+    """Convert `input` to a list of items: a text becomes one user message, and null an empty list."""
     return [{"role": "user", "content": value}] if isinstance(value, str) else [] if value is None else value
 
 
 def _text_or_items(schema: dict[str, Any]) -> None:
-    """Add text to the JSON schema of the list of items."""
+    """Change the JSON schema of a list of items so that it also allows a string."""
     schema["anyOf"] = [{"type": "string"}, {name: schema.pop(name) for name in ("type", "items")}]
 
 
 class ResponseJsonSchema(ResponseFormatJsonSchema):
-    """JSON that matches a schema. `strict`: refuse a schema that cannot be enforced in full."""
+    """The answer is JSON that matches a schema. `strict`: refuse a schema that cannot be enforced in full."""
 
     name: Hint = None
     description: Hint = None
@@ -57,7 +57,7 @@ class ResponseJsonSchema(ResponseFormatJsonSchema):
 
 
 class ResponseText(ChatObject):
-    """How the answer is written."""
+    """Format of the answer's text. `verbosity` has no effect."""
 
     format: Annotated[
         ResponseFormatText | ResponseFormatJsonObject | ResponseJsonSchema | None, Field(discriminator="type")
@@ -78,9 +78,9 @@ class ResponseStreamOptions(ChatObject):
 
 
 class ResponsesBody(ConversationFields):
-    """`POST /v1/responses`. `input` may be absent if the request continues a response.
+    """Body of `POST /v1/responses`. `input` may be absent if `previous_response_id` names a response to continue.
 
-    `truncation`: a prompt beyond the context is always refused.
+    `truncation`: only disabled has an effect; a prompt that is too long is always refused.
     """
 
     input: Annotated[
@@ -113,28 +113,34 @@ class ResponsesBody(ConversationFields):
     @model_validator(mode="wrap")
     @classmethod
     def _keep_items(cls, value: Any, handler: ModelWrapValidatorHandler[ResponsesBody]) -> ResponsesBody:
-        """Keep the items as they were sent, because they are stored in this form."""
+        """Validate the body, and keep a copy of the items as they were sent, because this form is stored."""
         body = handler(value)
         body._given = _as_items(value.get("input"))
         return body
 
     @property
     def stored(self) -> StoredConversation:
-        """What the request continues, and where its answer is stored."""
+        """The stored conversation that the request continues, in which the answer will be stored."""
         return self._stored
 
     def continue_stored(self, stored: StoredConversation, max_bytes: int) -> int:
-        """Find the stored items that the request names. Must come before `spec`. See `StoredConversation.find`."""
+        """Find the stored items that the request names, and return the size of their JSON texts in bytes.
+
+        Must be called before `spec`.
+
+        stored: the store's conversation for this request. max_bytes: limit of that size.
+        Raises PreviousResponseNotFound, ItemNotFound, RequestTooLarge.
+        """
         self._stored = stored
         return stored.find(self.previous_response_id, self.input, max_bytes)
 
     @property
     def stores(self) -> bool:
-        """Whether the answer is to be stored."""
+        """Whether the answer will be stored: the client did not turn it off, and the server stores responses."""
         return self.store is not False and self._stored.can_store
 
     def dropped(self) -> Iterator[str]:
-        """Names of the list items that are dropped, and of `store` where the server stores nothing."""
+        """Paths of dropped tools, items and values of `include`, and `store` if the server cannot store the answer."""
         yield from dropped_tools(self.tools or [])
         for index, item in enumerate(self.input):
             if isinstance(item, BuiltInItem) and not item.messages():
@@ -144,7 +150,10 @@ class ResponsesBody(ConversationFields):
             yield "store"
 
     def spec(self) -> ChatSpec:
-        """Convert the body. Raises InvalidRequest, RequestTooLarge."""
+        """Convert the body to a `ChatSpec`, and prepare its items for storing.
+
+        Raises InvalidRequest for a request without items that the model can read, and RequestTooLarge.
+        """
         if not self.input and self.previous_response_id is None:
             raise InvalidRequest("`input` needs an item in a request without `previous_response_id`", "input")
         text_format = self.text and self.text.format and self.text.format.text_format()
@@ -181,7 +190,7 @@ class ResponsesBody(ConversationFields):
 
     @property
     def functions(self) -> list[ResponseTool]:
-        """The tools that the model can call."""
+        """The tools that the model can call: those that are functions."""
         return [tool for tool in self.tools or [] if isinstance(tool, ResponseTool)]
 
     @property

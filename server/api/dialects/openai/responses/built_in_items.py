@@ -1,6 +1,7 @@
-"""Items of OpenAI's own tools, as function calls and results that a chat template can show.
+"""Convert items of OpenAI's built-in tools to function calls and results that a chat template can show.
 
-Clients replay them in conversations that began on another server. An item without a readable result is not shown.
+Clients send such items in conversations that began on another server. A call without a readable result is dropped, if
+its result belongs to the same item.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from server.api.fields.tool_results import with_notes
 
 
 class ShownItem(NamedTuple):
-    """What the model sees of an item.
+    """The part of an item that the model reads. If both fields are None, the item is dropped.
 
-    call: id, name and arguments of a function call. result: id of the call, and its text.
+    call: id, function name and arguments of a call.
+    result: id of a call, and the text of its result.
     """
 
     call: tuple[str, str, Mapping[str, Any]] | None = None
@@ -25,13 +27,13 @@ class ShownItem(NamedTuple):
 
 
 def _text(value: Any) -> str:
-    """Text, or JSON with notes in place of the parts that are no text, such as a picture that a program has drawn."""
+    """Convert a result to text: JSON, if it is no string, with notes in place of parts that are no text."""
     shown = with_notes(value)[0] if isinstance(value, list) else value
     return shown if isinstance(shown, str) else orjson.dumps(shown).decode()
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """The arguments of a call. Some items have them as JSON text."""
+    """The arguments of a call as an object. JSON text is parsed; any other value becomes the argument `input`."""
     if isinstance(value, str):
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -39,22 +41,29 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _call_id(item: Mapping[str, Any]) -> str:
-    """The id of the call. Items whose tool ran on the server have only an id of their own."""
+    """The id of a call: `call_id`, or the item's `id` if the tool ran on OpenAI's servers. Empty if it has neither."""
     return next((call_id for call_id in (item.get("call_id"), item.get("id")) if isinstance(call_id, str)), "")
 
 
 def _call(name: str, field: str) -> Callable[[Mapping[str, Any]], ShownItem]:
-    """Show an item as a call. field: the field with the arguments."""
+    """Create a converter of items to calls.
+
+    name: name of the called function. field: name of the item's field with the arguments.
+    """
     return lambda item: ShownItem(call=(_call_id(item), name, _object(item.get(field))))
 
 
 def _result(*fields: str) -> Callable[[Mapping[str, Any]], ShownItem]:
-    """Show an item as a result. fields: the first one that is not null has the text."""
+    """Create a converter of items to results. fields: names of fields; the first that is not null has the text."""
     return lambda item: ShownItem(result=(_call_id(item), _text(_first(item, *fields) or "")))
 
 
 def _call_with_result(name: str, arguments: str, *fields: str) -> Callable[[Mapping[str, Any]], ShownItem]:
-    """Show an item as a call and its result, if the result was sent. arguments: the field that the call has."""
+    """Create a converter of items to a call and its result. It drops an item without a result.
+
+    name: name of the called function. arguments: name of the field that becomes the call's only argument.
+    fields: names of fields; the first that is not null has the result.
+    """
 
     def show(item: Mapping[str, Any]) -> ShownItem:
         result = _first(item, *fields)
@@ -106,7 +115,7 @@ BUILT_IN_ITEMS: Mapping[str, Callable[[Mapping[str, Any]], ShownItem]] = {
     "additional_tools": _nothing,
     "ghost_snapshot": _nothing,
 }
-"""How each type of item is shown."""
+"""Type of an item to the function that converts it to a `ShownItem`."""
 
 _COMPACTION = "is the summary of a conversation that only its own server can read; send the items that it replaces"
 REFUSED_ITEMS: Mapping[str, str] = {
@@ -115,4 +124,4 @@ REFUSED_ITEMS: Mapping[str, str] = {
     "compaction_trigger": "asks for a summary of the conversation, which the server does not make",
     "configuration_update": "changes settings within a conversation, which is not supported",
 }
-"""Types of items whose loss would change the answer, and what an error says of them."""
+"""Types of items that are refused because dropping them would change the answer, and the text of the error."""

@@ -1,4 +1,4 @@
-"""What a request of `/v1/responses` continues, and what it adds: the link between its fields and the stored records."""
+"""The stored conversation of a request to `/v1/responses`: find the items that it continues, and store its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.api.stored.stored_responses import Shelf, StoredItem, StoredResponse
 from server.errors import ItemNotFound, PreviousResponseNotFound, RequestTooLarge
 
 _ITEM_ID = re.compile(r"[a-z]{1,4}_([0-9a-f]{32})(i?)([0-9]{1,6})")
-"""The id of an item: hexadecimal digits of the response that it belongs to, `i` for an input, and its place."""
+"""Id of an item: a prefix, the key of the response that contains it, `i` for an input item, and the item's index."""
 _PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
@@ -27,14 +27,14 @@ _PREFIXES = {
 }
 _ITEM = TypeAdapter[ResponseItem](InputItem)
 _SHARED = ("tools", "instructions")
-"""Fields of a response that are stored once where several responses of a key have them in common."""
+"""Fields of a response that are stored only once if several responses of an API key have the same value."""
 
 
 class StoredConversation:
-    """The stored items that a request continues, and its own items.
+    """The stored items that a request continues, and the items that the request adds.
 
-    shelf: records of the request's key; None for a request that has no access to any.
-    key: unique text in the ids of the response and of its items.
+    shelf: the stored responses of the request's API key; None for a request that cannot access any.
+    key: random text that the ids of the new response and its items contain.
     """
 
     def __init__(self, shelf: Shelf | None = None) -> None:
@@ -53,9 +53,10 @@ class StoredConversation:
         return self._shelf is not None and self._shelf.max_bytes > 0
 
     def find(self, previous_response_id: str | None, items: Sequence[ResponseItem], max_bytes: int) -> int:
-        """Find the stored records and items that a request names. Returns the size of their JSON texts.
+        """Find the stored responses and items that a request names. Returns the size of their JSON texts in bytes.
 
-        max_bytes: limit of that size. It is the limit of a request body, which could contain the same items.
+        items: the items of the request, some of which may be references to stored items.
+        max_bytes: limit of that size, the same as for a request body, which could contain the same items.
         Raises PreviousResponseNotFound, ItemNotFound, RequestTooLarge.
         """
         if previous_response_id is not None:
@@ -95,19 +96,25 @@ class StoredConversation:
             )
 
     def _stored_items(self, new: Sequence[ResponseItem]) -> list[StoredItem]:
-        """The stored items of the conversation, one as often as it is referenced."""
+        """The stored items of the conversation: those of previous responses, and those that `new` refers to.
+
+        An item that is referenced several times is in the list several times.
+        """
         previous = [item for record in self._previous for item in record.items]
         return previous + [self._referenced[item.id] for item in new if isinstance(item, InputReference)]
 
     def items(self, new: Sequence[ResponseItem]) -> list[ResponseItem]:
-        """All items of the conversation, the stored ones before the new ones. Raises InvalidRequest."""
+        """All items of the conversation: those of previous responses, then `new` with references replaced.
+
+        Raises InvalidRequest if the stored items have too many JSON values.
+        """
         check_size(joined(self._stored_items(new)), CHAT_VALUES, "the stored conversation")
         found = [_parsed(item) for record in self._previous for item in record.items]
         referenced = {item_id: _parsed(item) for item_id, item in self._referenced.items()}
         return found + [referenced[item.id] if isinstance(item, InputReference) else item for item in new]
 
     def keep(self, items: Sequence[ResponseItem], given: Sequence[Mapping[str, Any]]) -> None:
-        """Prepare the items of the request for storing. given: the same items as the client sent them."""
+        """Prepare the items of the request for storing. given: the same items, in the form that the client sent."""
         pairs = zip(items, given, strict=True)
         self._inputs = tuple(self._input(index, item, sent) for index, (item, sent) in enumerate(pairs))
 
@@ -118,7 +125,7 @@ class StoredConversation:
         return StoredItem(f"{_PREFIXES.get(value['type'], 'item')}_{self.key}i{index}", shared_part(value))
 
     def add(self, response: Mapping[str, Any]) -> bool:
-        """Store a response with the items that `keep` has prepared. Returns False if it does not fit."""
+        """Store a response with the items that `keep` has prepared. Returns False if it cannot be stored."""
         if self._shelf is None:
             return False
         outputs = tuple(StoredItem(item["id"], shared_part(_without_id(item))) for item in response["output"])
@@ -136,7 +143,7 @@ class StoredConversation:
 
 
 def rendered_response(record: StoredResponse) -> dict[str, Any]:
-    """A stored response as its answer was."""
+    """The JSON object of a stored response, equal to the answer that created it."""
     shared = {name: orjson.Fragment(part.data) for name, part in record.shared.items()}
     head: dict[str, Any] = orjson.loads(record.head)
     return head | {"output": orjson.Fragment(joined(record.outputs))} | shared
@@ -147,7 +154,10 @@ def _without_id(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stored_form(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An item of a request as the API lists it: with its type and status, and the content of a message in parts."""
+    """Complete an item of a request to the form in which the API lists it.
+
+    Adds a missing type and status, and turns a message's text into a list of content parts.
+    """
     value = _without_id(given)
     value["type"] = given.get("type") or "message"
     if value["type"] in ("message", "function_call", "function_call_output"):

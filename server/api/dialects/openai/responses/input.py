@@ -1,7 +1,7 @@
 """The items of `input` of `/v1/responses`, and the chat messages that they become.
 
-Clients send items of earlier answers back, those of other servers among them. An item that a chat template can show is
-shown. One that it cannot, such as a call of a web search, is dropped and named.
+Clients send back the items of earlier answers, also those that came from other servers. An item that no chat template
+can show, such as a web search, is dropped and named in `X-Ignored-Parameters`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from server.api.fields.tool_results import tool_output
 
 
 class ResponseItem(ChatObject, ABC):
-    """Base of the items of `input`. `id` and `status` have no effect: clients send them back from an earlier answer."""
+    """Base of the items of `input`. `id` and `status` have no effect; clients copy them from an earlier answer."""
 
     id: Hint = None
     status: Hint = None
@@ -35,7 +35,7 @@ class ResponseItem(ChatObject, ABC):
 
     @abstractmethod
     def messages(self) -> list[dict[str, Any]]:
-        """The chat messages that the item becomes; none for an item that is dropped."""
+        """Convert the item to chat messages. The list is empty for an item that is dropped."""
 
 
 class InputMessage(ResponseItem):
@@ -50,7 +50,7 @@ class InputMessage(ResponseItem):
 
 
 _BOTH_NAMES = ConfigDict(validate_by_name=True, validate_by_alias=True)
-"""For items with the field `async`, which dictionaries of the `openai` package call `async_`."""
+"""Configuration of items with the field `async`. The `openai` package may send it under the name `async_`."""
 
 
 class InputCall(ResponseItem):
@@ -70,7 +70,7 @@ class InputCall(ResponseItem):
 
 
 class InputCustomCall(ResponseItem):
-    """A call of a tool whose argument is a text. It is shown as a function with the argument `input`."""
+    """A call of a custom tool, whose argument is a text. The model reads a function call with the argument `input`."""
 
     model_config = _BOTH_NAMES
 
@@ -102,9 +102,9 @@ class InputCallOutput(ResponseItem):
 
 
 class InputReasoning(ResponseItem):
-    """Reasoning before an earlier answer, for templates that show it.
+    """The reasoning of an earlier answer, for templates that show it.
 
-    The text is in `content`, or in `encrypted_content` of this server's answers, or in `summary`.
+    Its text is read from `content`, otherwise from an `encrypted_content` of this server, otherwise from `summary`.
     """
 
     type: Literal["reasoning"]
@@ -122,7 +122,7 @@ class InputReasoning(ResponseItem):
 
 
 class InputReference(ResponseItem):
-    """An item of a stored response, by its id."""
+    """A reference to an item of a stored response. `id`: id of that item."""
 
     type: Literal["item_reference"] | None = None
     id: str
@@ -132,7 +132,7 @@ class InputReference(ResponseItem):
 
 
 class BuiltInItem(ResponseItem):
-    """A call of a tool that another server runs itself, or the result of one. It may have any fields."""
+    """A call of a tool that OpenAI's server runs itself, or the result of such a call. It may have any fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -166,9 +166,9 @@ _TAGS = {
 
 
 def _member(item: Any) -> str | None:
-    """The tag of an item, by which pydantic chooses a member of `InputItem`.
+    """Tag of the member of `InputItem` that an item belongs to, or None for an unknown type.
 
-    Messages may leave out their type, and so may references, which have nothing but an id.
+    Items without a type are messages, or references if they have an id and no role.
     """
     if isinstance(item, ResponseItem):
         return _TAGS[getattr(item, "type", None) or "item_reference"]
@@ -198,7 +198,7 @@ InputItem = Annotated[
 
 
 def chat_messages(items: Iterable[ResponseItem]) -> list[dict[str, Any]]:
-    """The items as chat messages. Items of one answer in a row become one message of the assistant."""
+    """Convert items to chat messages. Consecutive items of the role assistant become one message."""
     messages: list[dict[str, Any]] = []
     for new in (message for item in items for message in item.messages()):
         if new["role"] == "assistant" and messages and messages[-1]["role"] == "assistant":
@@ -216,7 +216,7 @@ def _calling(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _extend(message: dict[str, Any], new: dict[str, Any]) -> None:
-    """Append the parts of a later item to a message of the assistant."""
+    """Append reasoning, text and calls of an assistant message `new` to an earlier assistant message."""
     for name in ("reasoning_content", "content"):
         if name in new:
             message[name] = "\n".join(filter(None, (message.get(name), new[name])))

@@ -1,4 +1,4 @@
-"""The items of a response (reasoning, message, call): whole, and as the events that build them."""
+"""Output items of a response (reasoning, message, call): rendered whole, or as the events that build them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any, ClassVar
 from server.operations.chatting.chat import SectionKind
 
 ItemEvents = list[tuple[str, dict[str, Any]]]
-"""Events of one item: type and fields, without the sequence number."""
+"""Events of one item, as pairs of type and fields. The sequence number is added later."""
 
 
 @dataclass
 class OutputItem(ABC):
     """One item of the output.
 
-    section: the part of the answer that it has. prefix: beginning of its id. index: its index in `output`.
-    text: its text so far, or the arguments of a call.
+    section: part of the answer that the item shows: reasoning, content or calls.
+    prefix: beginning of the item's id.
+    index: index of the item in `output`.
+    text: the item's text so far; for a call, its arguments.
+    logprobs: log-probabilities of the text's tokens, if the client asks for them.
     """
 
     section: ClassVar[SectionKind]
@@ -30,19 +33,19 @@ class OutputItem(ABC):
 
     @abstractmethod
     def whole(self, status: str) -> dict[str, Any]:
-        """The item with its text so far."""
+        """The complete JSON object of the item, with its text so far. status: value of its field `status`."""
 
     @abstractmethod
     def begin(self) -> ItemEvents:
-        """The events before its text."""
+        """The events that begin the item, before its text."""
 
     @abstractmethod
     def add(self, text: str, logprobs: list[Any]) -> ItemEvents:
-        """Append text, and return its event."""
+        """Append text and its log-probabilities, and return the events that report them."""
 
     @abstractmethod
     def end(self, status: str) -> ItemEvents:
-        """The events after its text."""
+        """The events that end the item, after its text. status: final value of its field `status`."""
 
     def _place(self) -> dict[str, Any]:
         return {"item_id": self.id, "output_index": self.index}
@@ -52,16 +55,16 @@ class OutputItem(ABC):
 
 
 class TextItem(OutputItem):
-    """An item with one part of text. event: the name of the events with its text."""
+    """An item with one content part of text. event: type of the events with this text, without `.delta` or `.done`."""
 
     event: ClassVar[str]
 
     @abstractmethod
     def part(self) -> dict[str, Any]:
-        """The part with the text so far."""
+        """The content part with the item's text so far."""
 
     def more(self, logprobs: list[Any]) -> dict[str, Any]:
-        """Further fields of the events with text."""
+        """Further fields of the events with text. logprobs: those of the event's text."""
         return {}
 
     def begin(self) -> ItemEvents:
@@ -86,7 +89,7 @@ class TextItem(OutputItem):
 
 @dataclass
 class ReasoningItem(TextItem):
-    """Reasoning. is_encoded: the whole item has the text as `encrypted_content` too, as the request has asked."""
+    """The reasoning before an answer. is_encoded: the item repeats its text in `encrypted_content`."""
 
     section = "reasoning"
     prefix = "rs"
@@ -119,7 +122,7 @@ class MessageItem(TextItem):
 
 @dataclass
 class CallItem(OutputItem):
-    """A call of a function. Its text is the JSON of the arguments."""
+    """A function call. Its text is the JSON text of the arguments."""
 
     section = "calls"
     prefix = "fc"
@@ -149,19 +152,19 @@ class CallItem(OutputItem):
 
 
 _ENCODED = "triptych-1."
-"""Beginning of the `encrypted_content` of this server's reasoning."""
+"""Prefix by which the server recognizes an `encrypted_content` that it has made itself."""
 
 
 def encoded_reasoning(text: str) -> str:
-    """The `encrypted_content` of reasoning, for clients that keep nothing else of it.
+    """Encode reasoning for the field `encrypted_content`: a prefix and base64.
 
-    It is not encrypted: the item has the same text in `content`.
+    Some clients keep only this field of the reasoning. It is not encrypted, because `content` has the same text.
     """
     return _ENCODED + base64.urlsafe_b64encode(text.encode()).decode()
 
 
 def decoded_reasoning(content: str | None) -> str | None:
-    """The reasoning in an `encrypted_content`; None if it is not this server's."""
+    """Decode an `encrypted_content`. Returns None if it is absent, or was not made by this server."""
     if content is None or not content.startswith(_ENCODED):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Answers of `/v1/responses`, whole and as events. Each event has a sequence number."""
+"""Render the answers of `/v1/responses`, whole or as events. Each event has a sequence number."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ERRORS = ErrorShape(
 
 
 class ResponsesRenderer:
-    """Responses, whole or as events.
+    """Renders one response, whole or as events, and stores it at its end.
 
-    The items of the answer are in the order in which the model writes them: reasoning, text, calls.
+    The items of the output have the order in which the model writes them: reasoning, text, calls.
 
-    scored: log-probabilities of tokens of the message that no event has had yet.
+    scored: log-probabilities of message tokens that no event has reported yet.
     """
 
     def __init__(self, body: ResponsesBody, model: str) -> None:
@@ -56,7 +56,7 @@ class ResponsesRenderer:
         return self._finished(result)
 
     def _open(self, kind: type[OutputItem]) -> Any:
-        """A new item at the end of the output."""
+        """Append a new item to the output, and return it. kind: class of the item."""
         item = kind(f"{kind.prefix}_{self.key}{len(self.items)}", len(self.items))
         if isinstance(item, ReasoningItem):
             item.is_encoded = ENCRYPTED_REASONING in (self.body.include or ())
@@ -64,13 +64,13 @@ class ResponsesRenderer:
         return item
 
     def _finished(self, result: ChatResult) -> dict[str, Any]:
-        """The whole response after its end, which has been stored if the request asks for that."""
+        """Create the complete response at its end, and store it if the request asks for that."""
         (choice,) = result.choices
         status = "incomplete" if choice.finish_reason == "length" else "completed"
         return self._stored(self._response(status, self._output(self._last_status(result)), result.usage))
 
     def _last_status(self, result: ChatResult) -> str:
-        """Status of the last item: incomplete if the answer was cut within it, and not behind it."""
+        """Status of the last item: `incomplete` if the answer was cut off inside of it, otherwise `completed`."""
         (choice,) = result.choices
         is_cut = choice.finish_reason == "length" or choice.unfinished == "calls"
         return "incomplete" if is_cut and self.items[-1].section == choice.unfinished else "completed"
@@ -80,7 +80,7 @@ class ResponsesRenderer:
         return [item.whole(status) for item, status in zip(self.items, statuses, strict=False)]
 
     def _stored(self, response: dict[str, Any]) -> dict[str, Any]:
-        """Store a response that has ended. `store` tells whether it could be stored."""
+        """Store a response if the request asks for that. Returns it with the field `store`: whether it was stored."""
         return response | {"store": self.body.stores and self.body.stored.add(response)}
 
     def _response(self, status: str, output: list[Any], usage: TokenUsage | None) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class ResponsesRenderer:
         return frames
 
     def _begin(self) -> bytes:
-        """The first events of the stream; nothing if they were sent."""
+        """The first events of the stream, or no bytes if they were rendered before."""
         if self.sequence:
             return b""
         response = self._response("in_progress", [], None)
@@ -143,7 +143,7 @@ class ResponsesRenderer:
         )
 
     def _add(self, kind: type[OutputItem], text: str) -> bytes:
-        """Add text to the last item, or to a new one if the last one is of another kind."""
+        """Add text to the last item, or to a new item if that one is not of the class `kind`. Returns the events."""
         frames = b""
         if not self.items or not isinstance(self.items[-1], kind):
             frames += self._close_last()
@@ -151,7 +151,7 @@ class ResponsesRenderer:
         return frames + self._events(self.items[-1].add(text, self._take_scored()))
 
     def _take_scored(self) -> list[Any]:
-        """The log-probabilities for the next event of the last item; only a message has any."""
+        """Take the unreported log-probabilities for the next event; none unless the last item is a message."""
         if not isinstance(self.items[-1], MessageItem):
             return []
         scored, self.scored = self.scored, []
@@ -180,7 +180,10 @@ class ResponsesRenderer:
         return frames + self._events([(f"response.{response['status']}", {"response": response})])
 
     def error(self, error: RequestError, request_id: str) -> bytes:
-        """The error, and the response as far as it has come, with the status `failed`."""
+        """The last events of a failed stream: the error, and the response so far with the status `failed`.
+
+        The response is stored if the request asks for that.
+        """
         body = ERRORS.render(error, request_id)["error"]
         code = "rate_limit_exceeded" if isinstance(error, Overloaded) else "server_error"
         failure = {"error": {"code": code, "message": body["message"]}}
@@ -194,13 +197,13 @@ class ResponsesRenderer:
 
 
 def _sent(value: Any) -> Any:
-    """The value of a field of the request, under the names that clients use. Members that are null are left out."""
+    """Convert a field of the request back to JSON, with the names that clients use and without null members."""
     dump = getattr(value, "model_dump", None)
     return value if dump is None else dump(by_alias=True, exclude_none=True)
 
 
 def _logprobs(tokens: Sequence[ScoredToken]) -> list[dict[str, Any]]:
-    """Log-probabilities as in chat answers, but with an empty list as the bytes of a token that adds no text."""
+    """Log-probabilities in the format of chat answers, except that `bytes` is an empty list for tokens without text."""
     rendered = list(logprobs(tokens))
     for token in rendered:
         for candidate in (token, *token["top_logprobs"]):

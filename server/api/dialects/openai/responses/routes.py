@@ -25,13 +25,13 @@ from server.operations.chatting.chat import ChatDelta, ChatResult, ChatSpec, cha
 
 DEFAULT_LISTED = 20
 MAX_LISTED = 100
-"""Items in one page of the list of input items."""
+"""Maximum number of items in one page of the list of input items."""
 PAGE_BYTES = 1 << 20
-"""A page of this size ends before its number of items, so that no large list stands the event loop."""
+"""Maximum bytes of one page, so that a long list does not block the event loop. A page has at least one item."""
 
 
 class ResponsesRoute(StreamingRoute[ResponsesBody, ChatSpec, ChatDelta, ChatResult]):
-    """The route that creates responses. A request may continue what the store holds for its API key."""
+    """The route that creates responses. A request may continue the stored responses of its API key."""
 
     async def specify(
         self,
@@ -72,7 +72,11 @@ def _cancel(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
 
 
 def _list_items(shelf: Shelf, parameters: Mapping[str, str]) -> Any:
-    """One page of all items that a response was generated from, those of earlier responses included."""
+    """One page of the items that a response was generated from, including the items of the responses before it.
+
+    parameters: query with `limit`, `order` and `after`. Raises InvalidRequest for a wrong parameter, and
+    ResponseNotFound if the response or one before it is not stored.
+    """
     _check_include(parameters)
     limit, order = parameters.get("limit", str(DEFAULT_LISTED)), parameters.get("order", "desc")
     if not (re.fullmatch("[0-9]{1,9}", limit) and 1 <= int(limit) <= MAX_LISTED):

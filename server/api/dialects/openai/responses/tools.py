@@ -1,7 +1,7 @@
 """The fields `tools` and `tool_choice` of `/v1/responses`.
 
-Only functions can be called. Tools that OpenAI's own server runs, or whose calls have a form of their own, are dropped
-and named. A choice that forces one of them is refused.
+Only functions can be called. All other tools, such as those that OpenAI's server runs itself, are dropped and named in
+`X-Ignored-Parameters`. A choice that forces a call of a dropped tool is refused.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ DROPPED_TOOLS = frozenset(
         "web_search_preview_2025_03_11",
     }
 )
-"""Types of tools that the server does not have. Others are dropped too, and named without their type."""
+"""Known types of dropped tools. Tools of other types are dropped too, but the header does not repeat their type."""
 
 
 class ResponseTool(OpenAIFunction):
-    """A function. `strict`: refuse a schema that cannot be enforced in full."""
+    """A function that the model may call. `strict`: refuse a schema that cannot be enforced in full."""
 
     type: Literal["function"]
     defer_loading: Hint = None
@@ -51,7 +51,7 @@ class ResponseTool(OpenAIFunction):
 
 
 class DroppedTool(ChatObject):
-    """A tool that the server does not have. It may have any fields."""
+    """A tool that the server does not have and drops. It may have any fields."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -59,7 +59,7 @@ class DroppedTool(ChatObject):
 
     @property
     def suffix(self) -> str:
-        """End of the name under which the dropped tool is reported, after its path: `:` and its type, or empty."""
+        """Text after the tool's path in `X-Ignored-Parameters`: `:` and its type, or empty for an unknown type."""
         return f":{self.type}" if self.type in DROPPED_TOOLS else ""
 
 
@@ -74,7 +74,7 @@ class ResponseNamedChoice(NamedFunction):
 
 
 class ResponseAllowedTools(AllowedTools):
-    """A choice that allows some of the tools. The model sees all of them."""
+    """A choice that allows the model to call only some of the tools. The prompt still contains all of them."""
 
     type: Literal["allowed_tools"]
 
@@ -91,5 +91,5 @@ ResponseToolChoice = Annotated[
 
 
 def dropped_tools(tools: list[Any]) -> Iterator[str]:
-    """Names of the tools in a list that are dropped."""
+    """Names of the dropped tools for `X-Ignored-Parameters`, such as `tools[1]:web_search`."""
     return (f"tools[{index}]{tool.suffix}" for index, tool in enumerate(tools) if isinstance(tool, DroppedTool))
