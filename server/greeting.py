@@ -37,7 +37,11 @@ def greeting(url: str, runtime: Runtime, needs_key: bool, metrics_url: str = "")
 
 
 def ready_lines(url: str, runtime: Runtime) -> list[str]:
-    """Return the line with the address, and a line for each model: its tasks, and how much its KV cache holds."""
+    """Return a line with the address and the device, and a line for each model.
+
+    A loaded model is shown with its tasks and the tokens that its KV cache holds, if it has one. The line of another
+    model says that it is loaded when a request asks for it.
+    """
     models = {model.name: _about(model) for model in runtime.loaded()}
     if runtime.registry is not None:
         models = dict.fromkeys(runtime.registry.models, "loaded when a request asks for it") | models

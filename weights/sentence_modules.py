@@ -82,10 +82,13 @@ def _class(name: Any) -> str:
 
 
 def _route(directory: Path, folder: str, side: Side | None) -> list[Module]:
-    """The modules of a router that process a text, as class names and folders; empty without such a route.
+    """List the modules that a router applies to a text, as class names and folders.
 
-    folder: folder of the router. side: `query` or `document`; None for a text of unknown role, which takes the default
-        route.
+    The route is taken from `route_mappings`, else it is the one with the name of the side, else the one named `text`.
+    Without such a route, the list is empty for a known side. For None it is the default route, else the first route.
+
+    folder: folder of the router. side: `query` or `document`; None for a text of unknown role.
+    Raises OSError for a missing file, and ValueError, KeyError, TypeError or AttributeError for a malformed one.
     Source: `Router` of sentence-transformers 6.2.
     """
     path = directory / folder / "router_config.json"

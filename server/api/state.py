@@ -102,11 +102,14 @@ class State:
         return hmac.new(self.secret, digest, hashlib.sha256).hexdigest()[:32]
 
     def deadline(self, request: Request, timeout_ms: int | None) -> float | None:
-        """Time of `time.monotonic()` at which the answer must end, or None for no limit.
+        """Time in seconds of `time.monotonic()` at which the answer must end; None for no limit.
 
-        It follows from the smaller of `timeout_ms` and the header `X-Timeout-Ms`, or without both from the server's
-        default. timeout_ms: field of the body. Raises InvalidRequest for a timeout above the server's limit, or a
-        header that is no number.
+        The limit counts from the arrival of the request's headers. It is the smaller of `timeout_ms` and the header
+        `X-Timeout-Ms` (milliseconds). If both are absent, it is the server's default.
+
+        timeout_ms: field of the body; None if absent.
+        Raises InvalidRequest if the header is no integer from 1 to the server's limit, or if the smaller value
+            is above it.
         """
         limit = int(self.settings.max_timeout_seconds * 1000)
         header = request.headers.get("x-timeout-ms")

@@ -32,7 +32,10 @@ LOAD_SETTINGS = {
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose a server and a model."""
+    """Add the flags that choose a model: on a server, or loaded in this process with `--load` and its settings.
+
+    The flags for a server include the API key file, retries and the time limit of a request.
+    """
     group = parser.add_argument_group("server")
     group.add_argument("--url", help=f"URL of the server (default: ${environment.URL}, else {DEFAULT_URL})")
     group.add_argument(

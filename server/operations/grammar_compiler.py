@@ -124,9 +124,11 @@ class GrammarCompiler:
         return self._compile({"pattern": pattern}, budget)
 
     def check_grammar(self, grammar: str, budget: CompileBudget) -> CompiledFormat:
-        """Check whether a whole grammar can be used, by compiling it. The `source` of the result is empty.
+        """Compile a complete grammar only to check it. `refused` of the result says why it cannot be used; else empty.
 
-        Raises NotReady if the process does not answer.
+        `source` of the result is always empty. The grammar is also refused if `budget` is used up or the server
+        is stopping.
+        Raises NotReady if the compiling process does not answer in time.
         """
         return self._compile({"grammar": grammar}, budget)
 

@@ -121,9 +121,9 @@ class ServedModel:
 
     @property
     def lost_roles_problem(self) -> str | None:
-        """Text that names the roles whose messages the chat template leaves out; None if it reads all messages.
+        """Warning for the operator that names the roles whose messages a chat template leaves out.
 
-        Chats are answered without these messages.
+        None if no template leaves out a role, or if the model does not chat. Chats are answered without these messages.
         """
         templates = self.text.chat_templates
         lost = sorted({role for source in templates.by_name.values() for role in templates.forms_of(source).lost})

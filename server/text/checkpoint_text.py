@@ -190,9 +190,10 @@ def _sentence_settings(directory: Path) -> Mapping[str, Any]:
 
 
 def _similarity(directory: Path) -> Similarity:
-    """Read the similarity from the sentence-transformers settings of a checkpoint.
+    """Read how a sentence-transformers checkpoint compares two vectors.
 
-    Cosine if the settings name no function, or none that compares two single vectors.
+    The function is cosine if the settings name no function, or one for lists of vectors, such as MaxSim.
+    Vectors are scaled to unit length for cosine, or if the last module is `Normalize`.
     """
     name = _sentence_settings(directory).get("similarity_fn_name")
     function = _SIMILARITIES.get(name, "cosine") if isinstance(name, str) else "cosine"

@@ -144,8 +144,9 @@ def _gather(cache: Tensor, group: RowGroup, memory: Tensor) -> Tensor:
 
 
 def _gather_int8(cache: CacheSide, group: RowGroup, dtype: torch.dtype) -> Tensor:
-    """Keys or values of a group's rows from an int8 cache, dequantised to `dtype`.
+    """Gather the keys or the values of a `RowGroup` from a paged int8 cache, dequantised to `dtype`.
 
+    cache: the keys or the values of one layer.
     Returns [rows, key_len, kv_heads, head_dim].
     """
     assert isinstance(group.keys, Tensor) and isinstance(cache, Int8Slots)

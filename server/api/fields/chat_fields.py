@@ -155,9 +155,10 @@ def tool_kind(*functions: str) -> Callable[[Any], str]:
 
 
 def check_dropped(choice: ToolChoice, functions: Collection[str], sent: int) -> None:
-    """Raise InvalidRequest for a choice that requires a call and allows only tools that were dropped.
+    """Raise InvalidRequest if the tool choice requires a call, and allows none of the tools that the server has.
 
-    functions: names of the tools that were kept. sent: number of all tools in the request.
+    Before this check, tools that the server does not have are removed. Without removed tools, the check does nothing.
+    functions: names of the tools that are left. sent: number of tools in the request.
     """
     if choice.mode == "required" and not any(map(choice.allows, functions)) and len(functions) < sent:
         raise InvalidRequest("`tool_choice` asks for a tool that this server does not have", "tool_choice")

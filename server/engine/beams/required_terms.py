@@ -185,9 +185,10 @@ def _end_of(text: str, term: str) -> int | None:
 
 
 def _partial(text: str, term: str) -> int:
-    """Length of the longest prefix of a term, shorter than the term, with which the text ends; 0 if there is none.
+    """Length of the longest part at the end of a text that begins a term but is not the whole term; 0 if there is none.
 
-    The prefix must not begin inside a word of the text.
+    The part must not begin inside a word of the text.
+    text: must contain the character before that part.
     """
     for length in range(min(len(term), len(text)) - 1, 0, -1):
         if text.endswith(term[:length]) and not are_joined(text[-length - 1], term[0]):

@@ -86,9 +86,11 @@ class StateBlockTables(BlockTables):
         return []
 
     def is_being_computed(self, group: SequenceGroup, found: int, running: Iterable[SequenceGroup]) -> bool:
-        """Whether a running group will leave a snapshot that this group can reuse beyond `found` cached blocks.
+        """Whether to delay a group, because a running group will leave a state snapshot that the group can reuse.
 
-        If a running group has not computed the last boundary of the common text yet, a snapshot is requested there.
+        Only snapshots after the first `found` cached blocks count.
+        Side effect: a running group with the same prompt beginning may be asked for a snapshot. The position is the
+        last multiple of `boundary` tokens in the shared beginning, if the running group has not computed it yet.
         """
         if not self._uses_prefix_cache(group):
             return False

@@ -119,11 +119,12 @@ def _search(group: SequenceGroup) -> BeamSearch:
 def _select(
     logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]
 ) -> tuple[list[Selection], dict[Hashable, _SearchBatch]]:
-    """Choose the tokens of groups without beams, and find the candidates of groups with beams.
+    """Choose the tokens of groups without beams, and find the candidate tokens of groups with beams.
 
-    logits: [rows, vocab], float32. top_k: top-k of these logits.
-    Returns the selections, including those of groups whose logits are not finite, and the beam searches to advance,
-    by shape.
+    logits: [rows, vocab], float32; overwritten by the logits processors. top_k: top-k of `logits`.
+    Returns selections, and batches of beam searches that have to be advanced. The selections include groups that fail:
+    with logits that are not finite, or beams with no token left. The searches of a batch can be advanced together; the
+    key of a batch has their `BeamSearch.shape`.
     """
     singles = [group for group in groups if group.beams is None]
     if len(singles) == len(groups):

@@ -56,9 +56,10 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 class WritingMemory:
-    """Writes tensors to the memory. Implements `TensorMemory`; the tensors it returns are on the meta device.
+    """Writes tensors to the memfd that the workers share. Implements `TensorMemory`.
 
-    descriptor: the memory, whose previous contents are dropped.
+    `keep` returns tensors on the meta device, which have no contents.
+    descriptor: file descriptor of the memfd, whose previous contents are dropped.
     The constructor and all methods raise OSError if there is no memory left.
     """
 

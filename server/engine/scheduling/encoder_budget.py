@@ -52,11 +52,13 @@ def max_encoder_tokens(costs: TokenCosts, decode_seconds: float | None, unmeasur
 
 
 class LongSteps:
-    """Limits of encoder steps on a slow processor, from the measured time per token of the last step.
+    """Limits of encoder steps on a slow processor: their number of tokens, and the time that they may take.
 
-    The texts of a batch are divided among several steps, and a step with a long text may take more time.
+    The texts of a batch are divided among several steps, by the measured time per token of the last step. One long text
+    cannot be divided, so the time limit of a step grows with its tokens.
 
-    most_seconds: longest time in seconds that the step in progress may take.
+    most_seconds: time after which the step in progress counts as stuck: `NO_PROGRESS_SECONDS`, plus
+        `ALLOWED_TOKEN_SECONDS` for each of its tokens.
     """
 
     def __init__(self) -> None:

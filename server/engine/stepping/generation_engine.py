@@ -156,9 +156,11 @@ class GenerationEngine:
 
     @torch.inference_mode()
     def step(self, events: EngineEvents) -> StepTiming | None:
-        """Run one step, and add its events. Returns its duration and size, or None if there was nothing to compute.
+        """Run one step and append its results to `events`.
 
-        Raises StepFailed if the step raises an error. Its groups have then ended with `engine_error`.
+        Returns the measurements of the step (seconds, rows, tokens). None if there was nothing to compute; even then,
+        events may have been added.
+        Raises StepFailed if the step raises an error. Its sequence groups have then ended with `engine_error`.
         """
         started = time.monotonic()
         if self.grammar_waits is not None:

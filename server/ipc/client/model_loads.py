@@ -31,7 +31,10 @@ log = logging.getLogger("triptych.client")
 
 
 class ModelLoadFailed(Exception):
-    """A model could not be measured or loaded. The message is one line for the operator."""
+    """The memory need of a model could not be measured, or the model could not be loaded.
+
+    The message is one line for the operator.
+    """
 
 
 class WorkerLost(ModelLoadFailed):

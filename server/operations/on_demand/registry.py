@@ -195,7 +195,11 @@ class ModelRegistry:
         await self.load(model)
 
     async def unload(self, model: DeclaredModel) -> None:
-        """Unload a model when its running requests have ended, and wait for that. For requests of the operator."""
+        """Unload a loaded model after its running requests have ended, and wait until it is unloaded.
+
+        Returns at once if the model is in another state, even if it is being loaded or unloaded.
+        Used when the operator asks for it; log and metrics show this reason.
+        """
         if model.state == "loaded":
             await self._loader.leave(model, "operator")
 

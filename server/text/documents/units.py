@@ -67,9 +67,10 @@ class TextDocument(Document):
 
 
 def decoded(data: bytes) -> tuple[str, str]:
-    """Return the text of a file and the name of its encoding: UTF-8, or UTF-16 with a byte order mark.
+    """Decode a file. Returns its text and the Python name of its encoding.
 
-    Raises DocumentError for any other encoding.
+    The encoding is `utf-8`, or by its byte order mark `utf-8-sig` or `utf-16`.
+    Raises DocumentError if the bytes are not valid in that encoding.
     """
     encoding = "utf-8"
     if data.startswith(b"\xef\xbb\xbf"):

@@ -33,7 +33,10 @@ class Language:
 
     @property
     def default_script(self) -> str | None:
-        """The likely script, or else the usual script of Chinese (`Hans`) or Serbian (`Cyrl`); None for others."""
+        """The script that the code states, else the usual script of its region if that is known.
+
+        Without both: `Hans` for Chinese, `Cyrl` for Serbian, None for every other language.
+        """
         return self.likely_script or _USUAL_SCRIPTS.get(self.language)
 
     def equals(self, other: Language) -> bool:

@@ -94,10 +94,10 @@ class _Placed:
 
 
 def proportional_alignment(source: str, target: str) -> TokenAlignment:
-    """Align the words of two texts by their order alone, for a translation whose attention is not known.
+    """Align the words of a text and its translation by equal words and by order, without attention weights.
 
-    Words that occur once in each text, such as names and numbers, are aligned with each other. The words between them
-    are aligned in proportion to their position.
+    Words that occur exactly once in both texts, such as names and numbers, are aligned if they keep their order.
+    Between them, each word of the translation is aligned with the source word at the proportional position.
     """
     words = [[match.span() for match in _UNIT.finditer(text)] for text in (source, target)]
     weights = np.zeros((len(words[1]), len(words[0])), np.float32)

@@ -73,9 +73,9 @@ class IncrementalDetokenizer:
         return self._stop.push(self._without_prompt(self._stream.finish())) + self._stop.finish()
 
     def flush(self) -> str:
-        """Return the text that was held back, before a special token that is reported separately.
+        """Return the text that is held back so far. To be called before a special token that is reported separately.
 
-        More tokens may be pushed afterwards.
+        The special token must not be pushed. Other tokens may be pushed afterwards.
         """
         held = self._stream.fork().finish()
         text, self._prompt_rest = self._without_prompt(held), held

@@ -141,7 +141,7 @@ class TranslateBody(GenerationFields):
 
 
 class EmbedAllBody(TruncatedBody):
-    """Body of `POST /embed_all`. It has all fields of `/embed` except `pooling`."""
+    """Body of `POST /embed_all`. `EmbedBody` has the same fields, and `pooling`."""
 
     inputs: TextsOrIds
     normalize: bool | None = None
@@ -156,7 +156,7 @@ class EmbedAllBody(TruncatedBody):
 
 
 class EmbedBody(EmbedAllBody):
-    """Body of `POST /embed`."""
+    """Body of `POST /embed` without the fields `chunks` and `late_interaction`: one vector for each input."""
 
     pooling: Literal["mean", "cls", "last", "max"] | None = None
 

@@ -154,9 +154,10 @@ def _without_id(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stored_form(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete an item of a request to the form in which the API lists it.
+    """Convert an item of a request to the form in which the API lists it, without its `id`.
 
-    Adds a missing type and status, and turns a message's text into a list of content parts.
+    Adds a missing type. Adds a missing status to messages, function calls and their outputs.
+    Turns a message's text into a list with one content part.
     """
     value = _without_id(given)
     value["type"] = given.get("type") or "message"
