@@ -74,6 +74,20 @@ def test_html_keeps_its_tags(server: ClientServer) -> None:
     assert answer["translatedText"] == f'<p class="a">Nous aimons la maison <b>rouge</b>.</p><p>{FRENCH}</p>'
 
 
+def test_fields_in_the_query(server: ClientServer) -> None:
+    """The package deep-translator posts all fields in the query, and no body."""
+    key = {"api_key": server.key} if server.needs_key else {}
+    fields = {"q": ENGLISH, "source": "en", "target": "fr", "format": "text", **key}
+    answer = httpx.post(f"{server.url}/translate", params=fields, timeout=HANG_SECONDS)
+    assert answer.json() == {"translatedText": FRENCH}, answer.text
+    found = httpx.post(f"{server.url}/detect", params={"q": ENGLISH, **key}, timeout=HANG_SECONDS).json()
+    assert found == [{"language": "en", "confidence": 100.0}]
+    unknown = httpx.post(f"{server.url}/translate", params={**fields, "other": "1"}, timeout=HANG_SECONDS)
+    assert unknown.status_code == 400 and "other" in unknown.json()["error"]
+    in_body = httpx.post(f"{server.url}/translate?q=a", json={**fields, "q": ENGLISH}, timeout=HANG_SECONDS)
+    assert in_body.json() == {"translatedText": FRENCH}, "a query beside a body is ignored"
+
+
 def test_forms(server: ClientServer) -> None:
     fields = {"q": ENGLISH, "source": "en", "target": "fr", "alternatives": "1", "format": "text"}
     assert post(server, form=True, **fields).json()["translatedText"] == FRENCH

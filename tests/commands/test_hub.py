@@ -63,6 +63,18 @@ def test_pull_list_show_and_rm(hub: StandInHub, environment: dict[str, str], tmp
     assert done.stdout == "" and "no models" in done.stderr
 
 
+def test_check_of_a_hub_id(hub: StandInHub, environment: dict[str, str]) -> None:
+    done = triptych(environment, "check", "org/mood", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.split(r" {2,}", line, maxsplit=1) for line in done.stdout.splitlines() if "  " in line)
+    assert rows["family"].startswith("bert") and rows["serves"] == "classify" and rows["advice"] == "--dtype float32"
+    hub.gated.add("org/gated")
+    hub.repositories["org/gated"] = hub.repositories["org/mood"]
+    for name, reason in (("org/gated", "HF_TOKEN"), ("org/none", "HF_TOKEN"), ("org/mood@v9", "v9")):
+        refused = triptych(environment, "check", name)
+        assert refused.returncode == 1 and reason in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
+
+
 def test_pull_of_one_gguf_model(hub: StandInHub, environment: dict[str, str]) -> None:
     hub.repositories["org/g"] = {"main": {"m-Q4_K_M.gguf": b"GGUF" * 500, "m-Q8_0.gguf": b"x", "README.md": b"x"}}
     refused = triptych(environment, "pull", "org/g")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from server.engine.choosing import alignment_queue
 from tests.engine.harness import generate, run
@@ -127,7 +128,10 @@ def test_groups_are_aligned_together(pairs, monkeypatch, name):
     """A group that ends waits for others, so that few passes are made. The weights are those of each group alone."""
     pair = pairs(name)
     sources = random_ids(97, [1, 3, 5, 7, 9, 11, 12, 12], seed=4)
-    requests = [generate(pair, i, source, attention=True, max_new_tokens=3 + i) for i, source in enumerate(sources)]
+    requests = [
+        replace(generate(pair, i, source, attention=True, max_new_tokens=3 + i), call_id=99)
+        for i, source in enumerate(sources)
+    ]
     engine = pair.engine()
     model = engine.models[pair.name].generation.runner.model
     batches = []
@@ -151,20 +155,28 @@ def test_groups_are_aligned_together(pairs, monkeypatch, name):
         )
 
 
-def test_an_ended_group_waits_for_a_few_steps_only(pairs, monkeypatch):
+@pytest.mark.parametrize(("calls", "limit"), [((8, 8), "MAX_WAIT_STEPS"), ((8, 9), "MAX_FOREIGN_WAIT_STEPS")])
+def test_an_ended_group_waits_for_a_few_steps_only(pairs, monkeypatch, calls, limit):
+    """It waits longer for groups of its own call than for those of others: its client needs them too."""
     pair = pairs("t5")
-    engine = pair.engine()
-    monkeypatch.setattr(alignment_queue, "MAX_WAIT_STEPS", 3)
-    engine.add(generate(pair, 0, SOURCES[2], attention=True, max_new_tokens=2, end_token_ids=[]))
-    engine.add(generate(pair, 1, SOURCES[2], attention=True, max_new_tokens=30, end_token_ids=[]))
-    ended = []
-    while engine.has_work and not ended:
-        output = engine.step()
-        ended += [end.sequence_id for end in output.finished] if output is not None else []
-    assert ended == [0] and engine.has_work
-    engine.abort(1)
-    while engine.has_work:
-        engine.step()
+    assert alignment_queue.MAX_FOREIGN_WAIT_STEPS < alignment_queue.MAX_WAIT_STEPS
+    steps = {}
+    for wait in (1, 7):
+        monkeypatch.setattr(alignment_queue, limit, wait)
+        engine = pair.engine()
+        for i, (call, tokens) in enumerate(zip(calls, (2, 30), strict=True)):
+            message = generate(pair, i, SOURCES[2], attention=True, max_new_tokens=tokens, end_token_ids=[])
+            engine.add(replace(message, call_id=call))
+        ended, steps[wait] = [], 0
+        while engine.has_work and not ended:
+            output = engine.step()
+            ended += [end.sequence_id for end in output.finished] if output is not None else []
+            steps[wait] += 1
+        assert ended == [0] and engine.has_work
+        engine.abort(1)
+        while engine.has_work:
+            engine.step()
+    assert steps[7] - steps[1] == 6
 
 
 def test_a_dropped_request_is_not_aligned(pairs, monkeypatch):

@@ -311,3 +311,16 @@ def test_the_model_card(playground: Playground) -> None:
     facts = dict(zip(card.locator("dt").all_inner_texts(), card.locator("dd").all_inner_texts(), strict=True))
     assert facts["family"] == "llama" and facts["precision"] == "float32" and facts["context"] == "512 tokens"
     assert facts["memory"] == "4.35 MB + 168 MB KV"
+
+
+def test_a_refused_first_message_leaves_no_conversation(playground: Playground) -> None:
+    playground.expected = {400}
+    panel = playground.tab("Chat")
+    field = panel.get_by_label("Message", exact=True)
+    refused = {"error": {"message": "`messages` has 6002 tokens", "param": "messages", "code": "too_long"}}
+    playground.page.route(CHAT, lambda route: route.fulfill(status=400, json=refused))
+    field.fill("a long message")
+    field.press("Enter")
+    expect(panel.get_by_role("alert")).to_contain_text("6002 tokens")
+    expect(field).to_have_value("a long message")
+    expect(panel.locator(".conversations")).to_have_text("No conversation yet.")

@@ -94,3 +94,22 @@ def test_the_status_of_the_server(closed_playground: Playground) -> None:
     model["state"] = "loaded"
     panel.get_by_role("button", name="Load large").click()
     expect(closed_playground.tab("Status").get_by_role("button", name="Unload large")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("samples", "name", "shown"),
+    [
+        ({"resident": 300_000_000}, "resident memory", "300 MB"),
+        ({"allocated": 20_000_000_000, "reserved": 21_000_000_000}, "GPU memory", "21 GB"),
+    ],
+)
+def test_memory_of_the_device_is_counted_once(
+    closed_playground: Playground, samples: dict[str, int], name: str, shown: str
+) -> None:
+    """What torch has reserved on a GPU contains what it has allocated."""
+    lines = [f'triptych_device_memory_bytes{{kind="{kind}"}} {float(size)}' for kind, size in samples.items()]
+    page = closed_playground.page
+    page.route("**/metrics", lambda route: route.fulfill(body="\n".join(lines) + "\n", content_type="text/plain"))
+    closed_playground.open("#status")
+    tile = closed_playground.tab("Status").locator(".tile", has_text=name)
+    expect(tile.locator("dd")).to_have_text(shown)

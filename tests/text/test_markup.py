@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.operations.translating.segments import split
+from server.text.languages.sentences import split_sentences
 from server.text.markup.markup import BLOCK_TAGS, MAX_DEPTH, MAX_TAGS, MarkupOptions, plain_text
 from server.text.markup.markup_sentences import MarkedSentence, sentences
 from server.text.markup.markup_tokens import VOID_TAGS, MarkupError, tokens
@@ -240,3 +241,23 @@ def test_an_element_across_sentences_that_do_not_fit_together_is_dropped() -> No
     assert (
         "".join(part if isinstance(part, str) else part.raw for part in found) == "<p>One two. Three <img>x four.</p>"
     )
+
+
+def split_english(text: str) -> list[tuple[str, str]]:
+    return [(part.text, part.separator) for part in split_sentences(text, "en")]
+
+
+@pytest.mark.parametrize(
+    ("document", "read"),
+    [
+        ("<p>The garden<sup>1</sup> is small.</p>", ["The garden is small."]),
+        ("<p>Small.<sup>[1]</sup> Runs.<sup id=r><a href=#n>[2]</a></sup></p>", ["Small.", "Runs."]),
+        ("<p>It is 10<sup>6</sup>, small.</p>", ["It is 10, small."]),
+        ("<p>The 1<sup>st</sup> day x<sup>2</sup>y.</p>", ["The 1st day x2y."]),
+        ("<p>H<sub>2</sub>O is wet.</p>", ["H2O is wet."]),
+    ],
+)
+def test_marks_of_footnotes_are_no_part_of_a_word(document: str, read: list[str]):
+    found = sentences(document, HTML, split_english, lambda text: True)
+    assert [part.text for part in found if isinstance(part, MarkedSentence)] == read
+    assert "".join(part if isinstance(part, str) else part.raw for part in found) == document

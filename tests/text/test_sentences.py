@@ -45,6 +45,20 @@ def test_sentences(text: str, expected: list[str]):
     assert _texts(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"The {'very ' * 20}old man is 72. He lives.", [f"The {'very ' * 20}old man is 72.", "He lives."]),
+        (f"1. Open the {'very ' * 20}old door. 2. Go.", [f"1. Open the {'very ' * 20}old door.", "2. Go."]),
+        ("a) Wash it. b) Cook it. d) Eat it.", ["a) Wash it.", "b) Cook it. d) Eat it."]),
+        ("Take vitamin B. Drink water.", ["Take vitamin B.", "Drink water."]),
+        ("A novel by J. Crew, a J. Crew shop.", ["A novel by J. Crew, a J. Crew shop."]),
+    ],
+)
+def test_english_numbers_letters_and_lists(text: str, expected: list[str]):
+    assert [sentence.text for sentence in split_sentences(text, "en")] == expected
+
+
 def _read_cases(name: str) -> dict[str, list[list[str]]]:
     """The paragraphs of a file by language, each as its sentences."""
     found: dict[str, list[list[str]]] = {}
@@ -93,7 +107,7 @@ def test_dialogue_lists_and_other_scripts(stated: bool):
             expected = _starts(parts)
             assert found <= expected, (language, parts, found - expected)
             missed, total = missed + len(expected - found), total + len(expected)
-    assert len(_FURTHER) >= 40 and total > 170 and missed <= 8, (missed, total)
+    assert len(_FURTHER) >= 40 and total > 170 and missed <= (0 if stated else 4), (missed, total)
 
 
 def test_there_are_cases_of_twenty_languages():

@@ -18,7 +18,7 @@ AUTH = "--header 'Authorization: DeepL-Auth-Key KEY'"
 TYPE = "--header 'Content-Type: application/json'"
 _LINES = Path(__file__).with_name("curl_examples.txt").read_text().splitlines()
 EXAMPLES = list(zip(_LINES[::2], _LINES[1::2], strict=True))
-"""Each command, and members that its answer has."""
+"""Each command, and members that its answer has, or items of its list."""
 Curl = Callable[..., str]
 
 
@@ -70,6 +70,8 @@ def test_an_example(curl: Curl, command: str, expected: str) -> None:
     assert answer and type(answer) is type(members)
     if isinstance(members, dict):
         assert members.items() <= answer.items(), answer
+    else:
+        assert all(member in answer for member in members), answer
 
 
 def test_libretranslate_files(curl: Curl) -> None:
@@ -84,7 +86,7 @@ def test_libretranslate_files(curl: Curl) -> None:
     "fields", ["--data-raw 'document_key=SECRET'", f'{TYPE} --data \'{{"document_key": "SECRET"}}\'']
 )
 def test_deepl_documents(curl: Curl, name: str, fields: str) -> None:
-    form = f"--form 'source_lang=EN' --form 'target_lang=DE' --form 'file=@{name}'"
+    form = f"--form 'target_lang=DE' --form 'file=@{name}'"
     handle = json.loads(curl(f"-X POST 'HOST/v2/document' {AUTH} {form}"))
     names = {"ID": handle["document_id"], "SECRET": handle["document_key"]}
     status = f"-X POST 'HOST/v2/document/ID' {AUTH} {fields}"
@@ -106,9 +108,38 @@ def test_deepl_glossaries(curl: Curl) -> None:
     text = f'{{"text": ["A world!"], {pair}, "glossary_id": "ID"}}'
     assert json.loads(curl(f"-X POST 'HOST/v2/translate' {AUTH} {TYPE} --data '{text}'", **names))["translations"]
     curl(f"-X DELETE 'HOST/v2/glossaries/ID' {AUTH}", **names)
-    body = f'{{"name": "My Glossary", "dictionaries": [{{{entries}}}]}}'
-    names = {"ID": json.loads(curl(f"-X POST 'HOST/v3/glossaries' {AUTH} {TYPE} --data '{body}'"))["glossary_id"]}
+
+
+def test_deepl_glossaries_of_version_3(curl: Curl) -> None:
+    """The commands of DeepL's page in its order, without the one whose JSON has a comma too many."""
+    back = '{"source_lang": "de", "target_lang": "en", "entries": "Guten Tag\\tHello", "entries_format": "tsv"}'
+    there = '{"source_lang": "en", "target_lang": "de", "entries": "Hello\\tGuten Tag", "entries_format": "tsv"}'
+    body = f'{{"name": "My Glossary", "dictionaries": [{there}, {back}]}}'
+    made = json.loads(curl(f"-X POST 'HOST/v3/glossaries' {AUTH} {TYPE} --data '{body}'"))
+    names = {"ID": made["glossary_id"]}
+    both = [
+        {"source_lang": "en", "target_lang": "de", "entry_count": 1},
+        {"source_lang": "de", "target_lang": "en", "entry_count": 1},
+    ]
+    assert (made["name"], made["dictionaries"]) == ("My Glossary", both)
+    text = '{"text": ["Hello"], "source_lang": "EN", "target_lang": "DE", "glossary_id": "ID"}'
+    assert json.loads(curl(f"-X POST 'HOST/v2/translate' {AUTH} {TYPE} --data '{text}'", **names))["translations"]
+    assert made in json.loads(curl(f"-X GET 'HOST/v3/glossaries' {AUTH}"))["glossaries"]
+    assert json.loads(curl(f"-X GET 'HOST/v3/glossaries/ID' {AUTH}", **names)) == made
     query = "source_lang=en&target_lang=de"
-    found = json.loads(curl(f"-X GET 'HOST/v3/glossaries/ID/entries?{query}' {AUTH}", **names))
-    assert found["dictionaries"][0]["entries"] == "Hello\tGuten Tag"
-    curl(f"-X DELETE 'HOST/v3/glossaries/ID' {AUTH}", **names)
+    found = json.loads(curl(f"-X GET 'HOST/v3/glossaries/ID/entries?{query}' {AUTH} {TYPE}", **names))
+    assert found == {"dictionaries": [json.loads(there)]}
+    put = json.loads(curl(f"-X PUT 'HOST/v3/glossaries/ID/dictionaries' {AUTH} {TYPE} --data '{there}'", **names))
+    assert put == both[0]
+    renamed = curl(
+        f"-X PATCH 'HOST/v3/glossaries/ID' {AUTH} {TYPE} --data '{{\"name\": \"Gus the glossary\"}}'", **names
+    )
+    assert json.loads(renamed)["name"] == "Gus the glossary"
+    more = '{"source_lang": "en", "target_lang": "de", "entries": "Goodbye\\tTschüß", "entries_format": "tsv"}'
+    body = f'{{"name": "Gertrude the glossary", "dictionaries": [{more}]}}'
+    changed = json.loads(curl(f"-X PATCH 'HOST/v3/glossaries/ID' {AUTH} {TYPE} --data '{body}'", **names))
+    assert changed["dictionaries"] == [{**both[0], "entry_count": 2}, both[1]]
+    for pair in (query, "source_lang=de&target_lang=en"):
+        assert curl(f"-X DELETE 'HOST/v3/glossaries/ID/dictionaries?{pair}' {AUTH}", **names) == ""
+    assert json.loads(curl(f"-X GET 'HOST/v3/glossaries/ID' {AUTH}", **names))["dictionaries"] == []
+    assert curl(f"-X DELETE 'HOST/v3/glossaries/ID' {AUTH}", **names) == ""

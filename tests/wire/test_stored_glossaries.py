@@ -85,7 +85,20 @@ def test_version_3(http: httpx.Client) -> None:
     assert http.get(f"{path}/entries", params={"source_lang": "fr", "target_lang": "de"}).status_code == 404
     assert http.delete(f"{path}/dictionaries", params=pair).status_code == 204
     assert len(http.get(path).json()["dictionaries"]) == 1
-    assert http.delete(f"{path}/dictionaries", params={"source_lang": "de", "target_lang": "en"}).status_code == 400
+    assert http.delete(f"{path}/dictionaries", params={"source_lang": "de", "target_lang": "en"}).status_code == 204
+    assert http.get(path).json()["dictionaries"] == []
+    for shown in ("", "/entries"):
+        assert http.get(f"/v2/glossaries/{made['glossary_id']}{shown}").status_code == 404
+    listed = [glossary["glossary_id"] for glossary in http.get("/v2/glossaries").json()["glossaries"]]
+    assert made["glossary_id"] not in listed
+    body = {"text": ["a"], "source_lang": "EN", "target_lang": "DE", "glossary_id": made["glossary_id"]}
+    refused = http.post("/v2/translate", json=body)
+    assert refused.status_code == 400 and "no dictionary for en-de" in refused.json()["message"]
+    added = http.put(
+        f"{path}/dictionaries", data={**one, "entries": "g,h\ni,j,en,de\nk,l,en,fr\nm,n,??,", "entries_format": "csv"}
+    )
+    assert added.json()["entry_count"] == 2, "DeepL ignores lines of CSV that name another pair"
+    assert http.get(f"/v2/glossaries/{made['glossary_id']}/entries").text == "g\th\ni\tj"
     assert made["glossary_id"] in [
         glossary["glossary_id"] for glossary in http.get("/v3/glossaries").json()["glossaries"]
     ]

@@ -66,8 +66,15 @@ class _MemoryParser(MultiPartParser):
 
 
 def is_form(request: Request) -> bool:
-    """Whether the header `Content-Type` announces a form: multipart or URL-encoded."""
-    return _content_type(request) in (URL_ENCODED, MULTIPART)
+    """Whether the fields of a request are a form: its body, or its query if it has no body."""
+    return _content_type(request) in (URL_ENCODED, MULTIPART) or _has_query_form(request)
+
+
+def _has_query_form(request: Request) -> bool:
+    """Whether a request has its fields in the query, as some clients of LibreTranslate send them."""
+    has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    is_bare = request.method == "POST" and not has_body and not _content_type(request)
+    return is_bare and bool(request.scope["query_string"])
 
 
 def _content_type(request: Request) -> str:
@@ -86,7 +93,7 @@ def _check_charset(request: Request) -> None:
 
 
 async def read_fields(request: Request, limits: BodyLimits) -> Any:
-    """Receive JSON, or a form whose values are strings. A second call for the same request returns the same value.
+    """Receive JSON, or a form whose values are strings, in the body or in the query.
 
     A form field that is repeated or is called `name[]` becomes a list with the key `name`.
     Raises InvalidRequest for an invalid form or one with a file, and the exceptions of `read_json`.
@@ -94,6 +101,8 @@ async def read_fields(request: Request, limits: BodyLimits) -> Any:
     if is_form(request) and not is_kept(request):
         _check_charset(request)
         raw = await receive(request, limits.max_bytes, limits.timeout_seconds)
+        if _has_query_form(request):
+            raw = request.scope["query_string"]
         if _content_type(request) == MULTIPART:
             pairs = await _multipart(request, raw, limits.max_bytes)
         elif len(raw) < THREAD_BYTES:

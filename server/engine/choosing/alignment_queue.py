@@ -6,6 +6,7 @@ sentences of a request end in different steps, so each waits a few steps for the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from server.engine.sequences.sequence import SequenceGroup
@@ -14,7 +15,9 @@ from server.ipc.wire.messages import Hypothesis
 MAX_BATCH_TOKENS = 1024
 """Most tokens in a batch, sources and texts together. A longer text is a batch alone. Running streams wait for it."""
 MAX_WAIT_STEPS = 16
-"""Most steps for which an ended group waits for other groups to join its batch."""
+"""Most steps for which an ended group waits for other groups of its call to join its batch."""
+MAX_FOREIGN_WAIT_STEPS = 4
+"""Most steps for which the last groups of a call wait for groups of other calls."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,10 @@ class AlignmentQueue:
         """Remove a group whose result is not needed any more. No effect if the group is not in the queue."""
         self._waiting = [ended for ended in self._waiting if ended.group is not group]
 
-    def take(self, others_run: bool) -> list[EndedGroup]:
+    def take(self, active: Iterable[SequenceGroup]) -> list[EndedGroup]:
         """Remove and return the groups of the next batch; empty if the batch can wait. Called once in each step.
 
-        others_run: whether other groups that need attention weights are running or queued. If not, nothing can join the
+        active: the groups that are running or queued. If none of them needs attention weights, nothing can join the
             batch, and it does not wait.
         """
         self._step += 1
@@ -71,7 +74,26 @@ class AlignmentQueue:
                 break
             size += 1
         is_full = size < len(self._waiting) or tokens > MAX_BATCH_TOKENS
-        if others_run and not is_full and self._step - self._waiting[0].step <= MAX_WAIT_STEPS:
+        if not is_full and self._can_wait(active):
             return []
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
         return taken
+
+    def _can_wait(self, active: Iterable[SequenceGroup]) -> bool:
+        """Whether further groups are expected, and no ended group has waited long enough for them.
+
+        The client of a call waits for the last groups of the call, so these wait for other calls for a few steps only.
+        """
+        others_run = False
+        last_calls = {ended.group.call_id for ended in self._waiting}  # calls without further groups
+        for group in active:
+            if group.has_attention:
+                others_run = True
+                last_calls.discard(group.call_id)
+                if not last_calls:
+                    break
+        ages = [
+            (self._step - ended.step, MAX_FOREIGN_WAIT_STEPS if ended.group.call_id in last_calls else MAX_WAIT_STEPS)
+            for ended in self._waiting
+        ]
+        return others_run and all(age <= limit for age, limit in ages)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
 import torch
@@ -478,6 +479,5 @@ class GenerationEngine:
     def _align(self, events: EngineEvents) -> None:
         """Compute the attention weights of the next batch of ended groups, if it is due, and record their results."""
         if self._alignments:
-            active = (*self.scheduler.running, *self.scheduler.waiting)
-            ended = self._alignments.take(any(group.has_attention for group in active))
+            ended = self._alignments.take(chain(self.scheduler.running, self.scheduler.waiting))
             record_with_attention(self.runner, ended, events)

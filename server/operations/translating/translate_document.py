@@ -26,8 +26,9 @@ PORTION_CHARACTERS = 4_000
 PORTION_UNITS = 64
 """Maximum characters and texts of a portion, which is about 40 sentences; a longer text is a portion by itself. Other
 requests may have to wait for one portion."""
-PORTIONS_AT_ONCE = 2
-"""Number of a document's portions in progress. With two, the engine has work while one of them ends."""
+PORTIONS_AT_ONCE = 3
+"""Number of a document's portions in progress. With three, the steps of the engine stay full
+while one of them ends."""
 DETECTED_CHARACTERS = 8_000
 """Number of characters at the beginning of a document from which its language is detected."""
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0

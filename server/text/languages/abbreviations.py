@@ -137,6 +137,10 @@ NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "roug
 NAMES_WITH_FULL_STOP = ("モーニング娘。", "カントリー娘。", "ゲスの極み乙女。")
 """Names that are written with a Japanese full stop."""
 
+_BEFORE_LETTERS_TEXT = "plan vitamin grade class type option group hepatitis appendix section level platform terminal"
+BEFORE_LETTERS = frozenset(_BEFORE_LETTERS_TEXT.split())
+"""English nouns before a letter that names one of several things: plan B, vitamin C."""
+
 _NUMBERED_TEXT = """
 kapitel seite nummer teil band abschnitt absatz artikel punkt ziffer bild abbildung tabelle raum zimmer stufe klasse
 kapitola strana číslo díl část článek bod kapitoly straně afsnit side kapitlet avsnitt sida sidan del tabell figur

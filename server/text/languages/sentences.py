@@ -17,6 +17,7 @@ import sentencex
 
 from server.text.languages.abbreviations import (
     ANY_LANGUAGE,
+    BEFORE_LETTERS,
     BEFORE_NUMBERS,
     BY_LANGUAGE,
     EVERYWHERE,
@@ -52,6 +53,10 @@ _BRACKETED = re.compile(r"[(（][^()（）]{1,400}[.!?…。！？][)）](?P<spa
 """A sentence in brackets, which sentencex does not separate from the next one."""
 _KHMER_END = re.compile("[។៕]\\s+")
 """The end of a Khmer sentence, which sentencex does not know."""
+_LIST_ITEM = re.compile(r"(?:^|(?<=[.!?…;:]\s))(?P<label>\d{1,2}|[a-z])(?P<mark>[.)])\s+")
+"""The beginning of an item of a list: 1. or a), before its text."""
+_UNKNOWN_END = re.compile(r"(?<=\s[A-Z]\.)\s+(?=[A-Z])|(?<=[مص]\.)\s+(?=ثم)")
+"""Possible ends of sentences, which sentencex takes for initials and hours: see `_is_abbreviation`."""
 _JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|いっ|いい|書|呼|問|答|感|考|話|声|、|も|は|か))")
 """The particle and verb by which a Japanese sentence continues after an exclamation that it quotes."""
 _CHINESE_SPEECH = re.compile(
@@ -64,6 +69,12 @@ _ENGLISH_SPEECH = re.compile(
 """A name and a verb of speech, which continue quoted speech in English."""
 _GEORGIAN = re.compile("[\u10d0-\u10ff]")
 """A letter of Georgian. Unicode classes these letters as lower case, but sentences begin with them."""
+_SENTENCE_WORD = re.compile(
+    r"(?:The|This|That|These|Those|There|He|She|It|We|You|They|I|My|His|Her|Its|Our|Their|But|And|So|In|On|If|When)\b"
+)
+"""A word that begins many English sentences and is no surname that is common."""
+_ARABIC_HOUR = re.compile(r"[\d\u0660-\u0669\u06f0-\u06f9]\s*[مص]$")
+"""An hour in Arabic with "a.m." or "p.m.", without the full stop."""
 _ARABIC_CONJUNCTION = re.compile("(?:ثم|و)")
 """The beginning of a text that continues quoted speech in Arabic: the word for "then" or "and"."""
 _UNCASED_WITH_SPACES = re.compile(r"[\u0590-\u08ff\u0900-\u0dff\u10a0-\u10ff\uac00-\ud7af]")
@@ -145,7 +156,8 @@ def _boundaries(text: str, start: int, language: str) -> Iterator[int]:
 def _in_line(line: str, language: str) -> Iterator[int]:
     """Yield the indices in a line at which a sentence begins, except 0, ascending."""
     start = 0
-    for place in [*_accepted(line, _proposed(line, language), language), len(line)]:
+    proposed = iter(sorted({*_proposed(line, language), *_list_items(line)}))
+    for place in [*_accepted(line, proposed, language), len(line)]:
         if place - start > _MAX_QUOTE and _PAIRED.search(line, start, place):
             part = line[start:place]
             inner = _proposed(_PAIRED.sub(" ", part), language)
@@ -172,14 +184,34 @@ def _proposed(line: str, language: str) -> Iterator[int]:
             if not piece or not read.startswith(piece, start):
                 break  # the characters are not those that were given: no further boundary is trusted
             bracketed = _BRACKETED.match(piece)
-            inside = [*([bracketed] if bracketed is not None else ()), *_KHMER_END.finditer(piece)]
-            yield from (at + start + end for end in sorted({match.end() for match in inside}) if end < len(piece))
+            inside = {match.end() for match in (*_KHMER_END.finditer(piece), *_UNKNOWN_END.finditer(piece))}
+            inside |= {bracketed.end()} if bracketed is not None else set()
+            yield from (at + start + end for end in sorted(inside) if end < len(piece))
             start += len(piece)
             if start == len(window):
                 start -= 0 if is_last else len(piece)
                 break
             yield at + start
         at = len(line) if is_last else at + (start or len(window))
+
+
+def _list_items(line: str) -> Iterator[int]:
+    """Indices at which items of a list begin (2., 3.), in a line that begins with an item (1.)."""
+    item = _LIST_ITEM.match(line)
+    if item is None:
+        return
+    for next_item in _LIST_ITEM.finditer(line, item.end()):
+        if _follows(item, next_item):
+            yield next_item.start()
+            item = next_item
+
+
+def _follows(item: re.Match[str], next_item: re.Match[str]) -> bool:
+    """Whether the label of an item of a list comes after that of another: 1. and 2., a) and b)."""
+    label, next_label = item["label"], next_item["label"]
+    if item["mark"] != next_item["mark"] or label.isdecimal() != next_label.isdecimal():
+        return False
+    return int(next_label) == int(label) + 1 if label.isdecimal() else ord(next_label) == ord(label) + 1
 
 
 def _segments(window: str, language: str) -> list[str]:
@@ -212,16 +244,13 @@ def _accepted(line: str, places: Iterator[int], language: str) -> Iterator[int]:
             continue
         # 80 characters hold every abbreviation and name that is compared.
         around = _Around(line[max(start, end - 80) : end], line[place : place + 80], place > end)
-        if _ends_sentence(around, line[start:end] if end - start < 80 else "", language):
+        if _ends_sentence(around, line[start : min(end, start + 80)], language):
             yield place
             start = place
 
 
 def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
-    """Whether a sentence ends at a boundary.
-
-    sentence: whole text since the last boundary if it is shorter than 80 characters; else empty.
-    """
+    """Whether a sentence ends at a boundary. sentence: the text since the last boundary, at most 80 characters."""
     before, after, spaced = around
     if not any(end in before for end in SENTENCE_ENDS):
         return False
@@ -230,6 +259,8 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
         return False
     if after[0] in "」』）】〉》”’»›)]" and (not spaced or after[1:2].isspace()) and after[0] not in "»":
         return False
+    if _is_next_item(sentence, after):
+        return not (_FULL_STOP.search(before) and _is_abbreviation(before.rstrip(_CLOSING)[:-1], "", "", language))
     if following[:1].islower() and not _GEORGIAN.match(following):
         return False
     if not following and after.strip(_OPENING) == "":
@@ -247,6 +278,12 @@ def _ends_sentence(around: _Around, sentence: str, language: str) -> bool:
     if before[-1] in "!！" and _last_word(before[:-1]).lower() in NAMES:
         return False
     return not (_FULL_STOP.search(before) and _is_abbreviation(before.rstrip(_CLOSING)[:-1], after, sentence, language))
+
+
+def _is_next_item(sentence: str, after: str) -> bool:
+    """Whether a sentence is an item of a list, and the text after it the next item."""
+    item, next_item = _LIST_ITEM.match(sentence), _LIST_ITEM.match(after)
+    return item is not None and next_item is not None and _follows(item, next_item)
 
 
 def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bool:
@@ -294,8 +331,12 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
         is_list_item = len(sentence) <= len(word) + 1
         previous = before[: -len(word)].rstrip()
         counted = _last_word(previous.removesuffix(".")).lower()
-        is_counted = counted in (BEFORE_NUMBERS if previous.endswith(".") else NUMBERED)
+        is_counted = counted in (BEFORE_NUMBERS if previous.endswith(".") else NUMBERED) or counted.endswith("str")
         return len(word) <= 2 and (is_list_item or (language in _ORDINALS and not is_counted))
+    if language in ("", "en") and len(word) == 1 and _is_name_of_a_thing(_last_word(before[:-1].rstrip()), after):
+        return False
+    if _ARABIC_HOUR.search(before) and after.startswith("ثم"):
+        return False
     if _is_initial(plain):
         return True
     if plain in EVERYWHERE or plain in (BY_LANGUAGE.get(language, ()) if language else ANY_LANGUAGE):
@@ -307,6 +348,13 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
     if language in _DANDA_SCRIPTS and len(word) <= 5 and "\u0900" <= word[-1] <= "\u0dff":
         return True
     return word[0].islower() and plain not in _CLOCK and _DOTTED.fullmatch(plain) is not None
+
+
+def _is_name_of_a_thing(previous: str, after: str) -> bool:
+    """Whether a single letter names a thing and is no initial: plan B, an A. previous: the word before it."""
+    return previous.lower() in BEFORE_LETTERS or (
+        previous.lower() in ("a", "an", "and", "or") and _SENTENCE_WORD.match(after) is not None
+    )
 
 
 def _is_initial(word: str) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from server.text.markup.markup_tokens import MarkupError, MarkupKind, MarkupToken, tokens
+from server.text.markup.pieces import NEAR, Piece, joined_atoms, notes_as_atoms
 from server.text.markup.protected import NO_PROTECTION, Protection
 
 MAX_TAGS = 20_000
@@ -30,9 +31,6 @@ _LINK = re.compile(
     re.VERBOSE,
 )
 """A link or an image of Markdown, in plain text."""
-_NEAR = 16
-"""Number of pieces on each side of an atom that are searched for white space next to the atom."""
-
 _BLOCK_TAGS_TEXT = """
 address article aside blockquote body br button caption center col colgroup dd details dialog dir div dl dt fieldset
 figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
@@ -100,25 +98,6 @@ class MarkupOptions:
     max_tags: int = MAX_TAGS
 
 
-@dataclass(slots=True)
-class Piece:
-    """A part of a document: text, a tag, or markup that does not change.
-
-    kind: `text`; `open` or `close` for an inline tag; `atom` for inline content that must not change; `block` for
-        markup that ends a run.
-    raw: the characters in the document.
-    name: name of the element, for a tag.
-    text: characters with references resolved; for an atom, its text that belongs to the sentence.
-    shown: for an atom that is a protected part of the text, its characters with references resolved; else empty.
-    """
-
-    kind: str
-    raw: str
-    name: str = ""
-    text: str = ""
-    shown: str = ""
-
-
 @dataclass
 class InlineElement:
     """An inline element of a run, or an atom: inline content that must not change.
@@ -166,7 +145,8 @@ def parse(document: str, options: MarkupOptions) -> list[str | TaggedText]:
         raise MarkupError(f"the markup has more than {options.max_tags} tags")
     parts: list[str | TaggedText] = []
     run: list[Piece] = []
-    for piece in [*_joined_atoms(_broken_tags_as_blocks(list(_pieces(found, options)))), Piece("block", "")]:
+    pieces = notes_as_atoms(_broken_tags_as_blocks(list(_pieces(found, options))))
+    for piece in [*joined_atoms(pieces), Piece("block", "")]:
         if piece.kind != "block":
             run.append(piece)
             continue
@@ -416,53 +396,6 @@ def _broken_tags_as_blocks(pieces: list[Piece]) -> list[Piece]:
     return pieces
 
 
-def _joined_atoms(pieces: list[Piece]) -> list[Piece]:
-    """Replace each inline element without text, and neighbouring atoms without text, by one atom.
-
-    White space inside such an element still separates words: a text piece with one space, and no characters of the
-    document, is put before the atom.
-    """
-    found: list[Piece] = []
-    for piece in pieces:
-        if piece.kind == "close":
-            start = len(found) - 1
-            while start >= 0 and ((found[start].kind == "atom" and not found[start].text) or _is_space(found[start])):
-                start -= 1
-            if start >= 0 and found[start].kind == "open" and found[start].name == piece.name:
-                inner = [*found[start:], piece]
-                del found[start:]
-                piece = Piece("atom", "".join([atom_part.raw for atom_part in inner]))
-                if any(_is_space(atom_part) for atom_part in inner):
-                    found.append(Piece("text", "", text=" "))
-        found.append(piece)
-    return list(_joined_neighbours(found))
-
-
-def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Join each sequence of atoms without text, with the white space between them, to one atom."""
-    group: list[Piece] = []
-    size = 0  # pieces of the group up to its last atom
-    for piece in [*pieces, Piece("", "")]:
-        is_atom = piece.kind == "atom" and not piece.text
-        if is_atom or (group and _is_space(piece) and piece.raw):
-            group.append(piece)
-            size = len(group) if is_atom else size
-            continue
-        if group:
-            parts = group[:size]
-            is_shown = all(part.shown for part in parts if part.kind == "atom")
-            shown = "".join([part.shown or part.text for part in parts]) if is_shown else ""
-            yield Piece("atom", "".join([part.raw for part in parts]), shown=shown)
-            yield from group[size:]
-            group = []
-        if piece.kind:
-            yield piece
-
-
-def _is_space(piece: Piece) -> bool:
-    return piece.kind == "text" and not piece.text.strip()
-
-
 def _has_space(neighbours: Iterable[Piece], last: bool) -> bool:
     """Whether white space, or the end of the run, is next to a piece on one side.
 
@@ -492,8 +425,8 @@ def _run(pieces: list[Piece]) -> TaggedText:
             is_atom = piece.kind == "atom"
             element = InlineElement(at, at + len(piece.text), piece.raw, is_atom=is_atom, shown=piece.shown)
             if is_atom:
-                element.space_before = _has_space(reversed(pieces[max(0, index - _NEAR) : index]), last=True)
-                element.space_after = _has_space(pieces[index + 1 : index + 1 + _NEAR], last=False)
+                element.space_before = _has_space(reversed(pieces[max(0, index - NEAR) : index]), last=True)
+                element.space_after = _has_space(pieces[index + 1 : index + 1 + NEAR], last=False)
             (path[-1].children if path else roots).append(element)
             elements[index] = element
             if not is_atom:

@@ -5,152 +5,48 @@ Both versions access the same stored glossaries.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from server.api.dialects.deepl.common import ERRORS
-from server.api.fields.fields import Body, Language
-from server.api.routes.error_shape import AnswerBody
+from server.api.dialects.deepl.glossary_bodies import (
+    DeeplDictionary,
+    DeeplDictionaryInfo,
+    DeeplEntriesAnswer,
+    DeeplGlossariesBody,
+    DeeplGlossary,
+    DeeplGlossaryBody,
+    DeeplGlossaryChanges,
+    DeeplGlossaryInfo,
+    DeeplGlossaryInfoList,
+    DeeplGlossaryList,
+    DeeplNothing,
+    DeeplPairs,
+    DeeplTsv,
+)
 from server.api.routes.state_route import StateRoute
 from server.api.state import State, cache_salt
 from server.errors import InvalidRequest, NotFound
 from server.operations.glossary_store import Pair, StoredGlossary, check_entries, language_pair
 from server.text.languages.offered_languages import offered_languages
 
-_Name = Annotated[str, Field(min_length=1, max_length=1024, description="name of the glossary")]
-_Format = Annotated[Literal["tsv", "csv"], Field(description="tsv or csv")]
-_Entries = Annotated[str, Field(description="lines of a term and its translation")]
-MAX_DICTIONARIES = 100
-
-
-class DeeplDictionary(BaseModel):
-    """Terms of one pair of languages. `entries`: lines in `entries_format`, each with a term and its translation."""
-
-    model_config = Body.model_config
-
-    source_lang: Annotated[Language, Field(description="language of the terms")]
-    target_lang: Annotated[Language, Field(description="language of their translations")]
-    entries: _Entries
-    entries_format: _Format
-
-    def parsed(self) -> tuple[Pair, dict[str, str]]:
-        """The language pair, and the translations by term. Raises InvalidRequest for a bad language or bad entries."""
-        separator = "\t" if self.entries_format == "tsv" else ","
-        rows = (
-            csv.reader(self.entries.splitlines(), strict=True)
-            if self.entries_format == "csv"
-            else (line.split("\t") for line in self.entries.splitlines())
-        )
-        try:
-            found = [row for row in rows if any(map(str.strip, row))]
-        except csv.Error:
-            raise InvalidRequest("`entries` is not CSV", "entries") from None
-        widths = (2,) if separator == "\t" else (2, 4)  # DeepL's CSV may repeat the languages in each line
-        wrong = next((number for number, row in enumerate(found, 1) if len(row) not in widths), None)
-        if wrong is not None:
-            raise InvalidRequest(f"`entries` has no term and translation in entry {wrong}", "entries")
-        return language_pair(self.source_lang, self.target_lang), check_entries([(row[0], row[1]) for row in found])
-
-
-class DeeplGlossaryBody(DeeplDictionary):
-    """Body of `POST /v2/glossaries`: a glossary with one dictionary."""
-
-    name: _Name
-
-
-_Dictionaries = Annotated[
-    list[DeeplDictionary], Field(max_length=MAX_DICTIONARIES, description="one for each pair of languages")
-]
-
-
-class DeeplGlossariesBody(BaseModel):
-    """Body of `POST /v3/glossaries`: a glossary with one dictionary for each of several language pairs."""
-
-    model_config = Body.model_config
-
-    name: _Name
-    dictionaries: Annotated[_Dictionaries, Field(min_length=1)]
-
-
-class DeeplGlossaryChanges(BaseModel):
-    """Body of `PATCH /v3/glossaries/{id}`. `dictionaries`: entries to add. They replace old entries of equal terms."""
-
-    model_config = Body.model_config
-
-    name: _Name | None = None
-    dictionaries: _Dictionaries | None = None
-
-
-class DeeplGlossary(AnswerBody):
-    glossary_id: str
-    name: str
-    ready: bool
-    source_lang: str
-    target_lang: str
-    creation_time: str
-    entry_count: int
-
-
-class DeeplGlossaryList(AnswerBody):
-    glossaries: list[DeeplGlossary]
-
-
-class DeeplDictionaryInfo(AnswerBody):
-    source_lang: str
-    target_lang: str
-    entry_count: int
-
-
-class DeeplGlossaryInfo(AnswerBody):
-    glossary_id: str
-    name: str
-    dictionaries: list[DeeplDictionaryInfo]
-    creation_time: str
-
-
-class DeeplGlossaryInfoList(AnswerBody):
-    glossaries: list[DeeplGlossaryInfo]
-
-
-class DeeplEntries(AnswerBody):
-    source_lang: str
-    target_lang: str
-    entries: str
-    entries_format: str
-
-
-class DeeplEntriesAnswer(AnswerBody):
-    dictionaries: list[DeeplEntries]
-
-
-class DeeplTsv(AnswerBody):
-    """Answer with lines of text: a term, a tab and its translation."""
-
-
-class DeeplNothing(AnswerBody):
-    """Empty answer, with status 204."""
-
-
-class DeeplPair(AnswerBody):
-    source_lang: str
-    target_lang: str
-
-
-class DeeplPairs(AnswerBody):
-    supported_languages: list[DeeplPair]
-
 
 def _find(state: State, request: Request) -> StoredGlossary:
     return state.runtime.glossaries.get(cache_salt(request), request.path_params["glossary_id"])
 
 
+def _first_dictionary(glossary: StoredGlossary) -> tuple[Pair, dict[str, str]]:
+    """The dictionary that version 2 shows of a glossary. Raises NotFound if all dictionaries have been deleted."""
+    if not glossary.dictionaries:
+        raise NotFound("the glossary has no dictionary; `/v3/glossaries` can add one")
+    return next(iter(glossary.dictionaries.items()))
+
+
 def _v2(glossary: StoredGlossary) -> dict[str, Any]:
-    ((source, target), entries), *_ = glossary.dictionaries.items()
+    (source, target), entries = _first_dictionary(glossary)
     return {
         "glossary_id": glossary.id,
         "name": glossary.name,
@@ -230,8 +126,6 @@ def _pair_of(glossary: StoredGlossary, request: Request) -> Pair:
 def _delete_dictionary(state: State, request: Request, body: None) -> Response:
     old = _find(state, request)
     pair = _pair_of(old, request)
-    if len(old.dictionaries) == 1:
-        raise InvalidRequest("this is the only dictionary of the glossary; delete the glossary")
     kept = {other: entries for other, entries in old.dictionaries.items() if other != pair}
     state.runtime.glossaries.save(StoredGlossary(old.owner, old.name, kept, old.id, old.created))
     return Response(status_code=204)
@@ -242,7 +136,7 @@ def _tsv(entries: dict[str, str]) -> str:
 
 
 def _entries(state: State, request: Request, body: None) -> Response:
-    (entries, *_) = _find(state, request).dictionaries.values()
+    _, entries = _first_dictionary(_find(state, request))
     return Response(_tsv(entries), media_type="text/tab-separated-values; charset=utf-8")
 
 
@@ -307,7 +201,9 @@ STATE_ROUTES: tuple[StateRoute, ...] = (
         DeeplGlossaryList,
         {"glossaries": [_V2]},
         render=lambda state, request, body: {
-            "glossaries": [_v2(glossary) for glossary in state.runtime.glossaries.all(cache_salt(request))]
+            "glossaries": [
+                _v2(glossary) for glossary in state.runtime.glossaries.all(cache_salt(request)) if glossary.dictionaries
+            ]
         },
     ),
     _route(

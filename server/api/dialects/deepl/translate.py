@@ -1,4 +1,4 @@
-"""Routes of the DeepL dialect for texts, languages and usage: `/v2/translate`, `/v2/languages`, `/v2/usage`.
+"""Routes of the DeepL dialect for texts and usage: `/v2/translate`, `/v2/usage`.
 
 A body is JSON, or a form that repeats the field `text` for several texts. Fields, answers and statuses are those that
 DeepL's Python package uses.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, RootModel
+from pydantic import BeforeValidator, Field
 
 from server.api.dialects.deepl.common import (
     ERRORS,
@@ -30,14 +30,7 @@ from server.errors import InvalidRequest
 from server.operations.generating.generation_options import GenerationOptions
 from server.operations.translating.detect_language import DetectedTranslation, translate_detected
 from server.operations.translating.translate import TranslateSpec
-from server.text.languages.offered_languages import language_label, offered_languages
 from server.text.markup.markup import MarkupOptions
-
-_REGIONAL_TARGETS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "en": (("EN-GB", "English (British)"), ("EN-US", "English (American)")),
-    "pt": (("PT-BR", "Portuguese (Brazilian)"), ("PT-PT", "Portuguese (European)")),
-}
-"""Target languages that DeepL lists only with a region, by language. They replace a model's language without region."""
 
 
 def _flag(value: object) -> object:
@@ -132,25 +125,19 @@ class DeeplTranslateBody(Body):
 
 
 class DeeplTranslation(AnswerBody):
-    """The translation of one text. `detected_source_language`: the language of the request, or the detected one."""
+    """The translation of one text. `detected_source_language`: the language of the request, or the detected one.
+
+    `model_type_used`: the kind of model that DeepL's clients ask for in `model_type`. All models here are of one kind.
+    """
 
     detected_source_language: str
     text: str
     billed_characters: int | None = None
+    model_type_used: str | None = None
 
 
 class DeeplTranslateAnswer(AnswerBody):
     translations: list[DeeplTranslation]
-
-
-class DeeplLanguage(AnswerBody):
-    language: str
-    name: str
-    supports_formality: bool | None = None
-
-
-class DeeplLanguagesAnswer(RootModel[list[DeeplLanguage]]):
-    """The source languages, or the target languages if the query has `type` target."""
 
 
 class DeeplUsageAnswer(AnswerBody):
@@ -170,29 +157,10 @@ def _translated(body: DeeplTranslateBody, results: Sequence[DetectedTranslation]
         translation: dict[str, Any] = {"detected_source_language": language.upper(), "text": result.translation.text}
         if body.show_billed_characters:
             translation["billed_characters"] = len(text)
+        if body.model_type:
+            translation["model_type_used"] = "latency_optimized"
         rendered.append(translation)
     return {"translations": rendered}
-
-
-async def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
-    kind = parameters.get("type", "source")
-    if kind not in ("source", "target"):
-        raise InvalidRequest("`type` must be source or target", "type")
-    models = await state.runtime.translations()
-    offered = offered_languages(models, state.runtime.pivot)
-    if kind == "source":
-        sources = dict.fromkeys(source.code.partition("-")[0] for source in offered if source.targets)
-        return [{"language": code.upper(), "name": language_label(code)} for code in sources]
-    targets = sorted({target for source in offered for target in source.targets})
-    if "pt-BR" in targets:
-        targets.remove("pt-BR")
-        targets = sorted({*targets, "pt"})
-    if "zh-Hant" in targets and "zh" in targets:
-        targets.insert(targets.index("zh") + 1, "zh-Hans")
-    named = [pair for code in targets for pair in _REGIONAL_TARGETS.get(code, [(code.upper(), language_label(code))])]
-    prompts = [languages.instruction for languages in models if languages.instruction is not None]
-    has_formality = any(prompt.with_formality for prompt in prompts)
-    return [{"language": code, "name": name, "supports_formality": has_formality} for code, name in named]
 
 
 def _usage(state: State, parameters: Mapping[str, str]) -> dict[str, int]:
@@ -219,17 +187,6 @@ ROUTES: tuple[Route[Any, Any, Any], ...] = (
     ),
 )
 GET_ROUTES: tuple[GetRoute, ...] = (
-    GetRoute(
-        path="/v2/languages",
-        name="deepl_languages",
-        description="The languages that the loaded models translate from, or to.",
-        answer=DeeplLanguagesAnswer,
-        example=[{"language": "EN", "name": "English"}],
-        render=_languages,
-        errors=ERRORS,
-        parameters={"type": "source (default) or target"},
-        takes_post=True,
-    ),
     GetRoute(
         path="/v2/usage",
         name="deepl_usage",

@@ -9,13 +9,17 @@ const KEPT = 30;
 const WIDTH = 64;
 const HEIGHT = 18;
 
-/** Sum of the samples of each metric of a page in the Prometheus text format, over all labels. */
+/** Samples of a page in the Prometheus text format by name and labels, and the sum of each metric by name. */
 export function sums(text) {
   const found = {};
   for (const line of text.split("\n")) {
-    const match = /^(triptych_\w+)(?:\{.*\})? (\S+)$/.exec(line);
+    const match = /^(triptych_\w+)(\{.*\})? (\S+)$/.exec(line);
     if (match) {
-      found[match[1]] = (found[match[1]] ?? 0) + Number(match[2]);
+      const [, name, labels, value] = match;
+      found[name] = (found[name] ?? 0) + Number(value);
+      if (labels) {
+        found[name + labels] = Number(value);
+      }
     }
   }
   return found;

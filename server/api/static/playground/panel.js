@@ -15,7 +15,7 @@ const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignif
 export function bytes(count) {
   const unit = ["B", "kB", "MB", "GB", "TB"];
   const power = count ? Math.min(unit.length - 1, Math.floor(Math.log10(count) / 3)) : 0;
-  return `${(count / 1000 ** power).toPrecision(3).replace(/\.?0+$/, "")} ${unit[power]}`;
+  return `${Number((count / 1000 ** power).toPrecision(3))} ${unit[power]}`;
 }
 
 /** What a model is, as name to text. */

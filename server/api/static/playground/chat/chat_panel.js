@@ -243,12 +243,13 @@ export class ChatPanel extends Panel {
       const { content, reasoning, calls } = conversation.messages.at(-1);
       if (error instanceof ApiError && !content && !reasoning && !calls.length) {
         conversation.messages.splice(before);
-        conversations.keep(conversation);
         if (conversation === this.conversation) {
           this.showConversation();
           control.value = control.value || text;
           this.fitDraft();
         }
+        await (before ? conversations.keep(conversation) : conversations.remove(conversation.id));
+        this.list.show(await conversations.list());
       }
       throw error;
     } finally {

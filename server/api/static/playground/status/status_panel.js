@@ -92,19 +92,22 @@ export class StatusPanel {
     }
   }
 
-  /** metrics: sums of /metrics, by name. rates: tokens per second of the last minute, the latest last. */
+  /** metrics: samples and sums of /metrics, see `sums`. rates: tokens per second of the last minute, the latest last. */
   showLoad({ metrics, rates }) {
     const { ready, total } = this.info.workers;
     const of = (name) => metrics[`triptych_${name}`] ?? 0;
     const blocks = of("kv_blocks_total");
     const used = blocks ? `${Math.round((100 * of("kv_blocks_used")) / blocks)}%` : "none";
+    // Memory that torch has reserved on a GPU contains what it has allocated there.
+    const resident = of('device_memory_bytes{kind="resident"}');
+    const reserved = of('device_memory_bytes{kind="reserved"}');
     this.chart.line.setAttribute("points", linePoints(rates, CHART.width, CHART.height));
     this.tiles.replaceChildren(
       tile("requests running", String(of("requests_running"))),
       tile("requests waiting", String(of("requests_waiting"))),
       tile("tokens per second", rates.at(-1).toFixed(0), this.chart.element),
       tile("tokens written", of("generated_tokens_total").toLocaleString("en")),
-      tile("resident memory", bytes(of("device_memory_bytes"))),
+      tile(reserved ? "GPU memory" : "resident memory", bytes(reserved || resident)),
       tile("KV cache in use", used),
       tile("workers ready", `${ready} of ${total}`),
       tile("version", this.info.version, el("small", {}, ` on ${this.info.device}`)),

@@ -1,0 +1,106 @@
+"""Pieces of HTML, XML or plain text, and which of them are atoms: inline markup that is kept as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+NEAR = 16
+"""Number of pieces on each side of an atom that are searched for white space next to the atom."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a document: text, a tag, or markup that does not change.
+
+    kind: `text`; `open` or `close` for an inline tag; `atom` for inline content that must not change; `block` for
+        markup that ends a run.
+    raw: the characters in the document.
+    name: name of the element, for a tag.
+    text: characters with references resolved; for an atom, its text that belongs to the sentence.
+    shown: for an atom that is a protected part of the text, its characters with references resolved; else empty.
+    """
+
+    kind: str
+    raw: str
+    name: str = ""
+    text: str = ""
+    shown: str = ""
+
+
+def notes_as_atoms(pieces: list[Piece]) -> list[Piece]:
+    """Make one atom of each superscript without letters, such as the mark of a footnote: garden<sup>[1]</sup>.
+
+    A model takes such a mark for a part of the word before it. A superscript inside a word stays text.
+    """
+    found: list[Piece] = []
+    at = 0
+    while at < len(pieces):
+        end = _end_of_note(pieces, at) if pieces[at].kind == "open" and pieces[at].name == "sup" else at
+        if end > at:
+            found.append(Piece("atom", "".join([part.raw for part in pieces[at:end]])))
+        else:
+            found.append(pieces[at])
+        at = max(end, at + 1)
+    return found
+
+
+def _end_of_note(pieces: Sequence[Piece], start: int) -> int:
+    """Index after the closing tag of the superscript that begins at `start`; `start` if it is no mark of a note."""
+    depth = 0
+    for index in range(start, min(start + NEAR, len(pieces))):
+        piece = pieces[index]
+        depth += (piece.kind == "open") - (piece.kind == "close")
+        if piece.kind == "block" or any(map(str.isalpha, piece.text)):
+            return start
+        if not depth:
+            following = next((part.text for part in pieces[index + 1 : index + 1 + NEAR] if part.text), "")
+            return start if following[:1].isalnum() else index + 1
+    return start
+
+
+def joined_atoms(pieces: list[Piece]) -> list[Piece]:
+    """Replace each inline element without text, and neighbouring atoms without text, by one atom.
+
+    White space inside such an element still separates words: a text piece with one space, and no characters of the
+    document, is put before the atom.
+    """
+    found: list[Piece] = []
+    for piece in pieces:
+        if piece.kind == "close":
+            start = len(found) - 1
+            while start >= 0 and ((found[start].kind == "atom" and not found[start].text) or _is_space(found[start])):
+                start -= 1
+            if start >= 0 and found[start].kind == "open" and found[start].name == piece.name:
+                inner = [*found[start:], piece]
+                del found[start:]
+                piece = Piece("atom", "".join([atom_part.raw for atom_part in inner]))
+                if any(_is_space(atom_part) for atom_part in inner):
+                    found.append(Piece("text", "", text=" "))
+        found.append(piece)
+    return list(_joined_neighbours(found))
+
+
+def _joined_neighbours(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Join each sequence of atoms without text, with the white space between them, to one atom."""
+    group: list[Piece] = []
+    size = 0  # pieces of the group up to its last atom
+    for piece in [*pieces, Piece("", "")]:
+        is_atom = piece.kind == "atom" and not piece.text
+        if is_atom or (group and _is_space(piece) and piece.raw):
+            group.append(piece)
+            size = len(group) if is_atom else size
+            continue
+        if group:
+            parts = group[:size]
+            is_shown = all(part.shown for part in parts if part.kind == "atom")
+            shown = "".join([part.shown or part.text for part in parts]) if is_shown else ""
+            yield Piece("atom", "".join([part.raw for part in parts]), shown=shown)
+            yield from group[size:]
+            group = []
+        if piece.kind:
+            yield piece
+
+
+def _is_space(piece: Piece) -> bool:
+    return piece.kind == "text" and not piece.text.strip()
