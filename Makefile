@@ -22,7 +22,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak soak-models fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -168,7 +168,7 @@ chaos: $(DEV)  ## Check the promises of reliability 1 to 29 but 25, write docs/r
 chaos-dearest: $(DEV)  ## The same for promise 25: search for expensive bodies on every route (under 30 minutes, prints each)
 	@$(BIN)/python -m tests.chaos --part dearest --report docs/reliability-report.md $(ARGS)
 
-chaos-later: $(DEV)  ## The same for promises 30 and following: fair shares, hostile files and pages, helpers
+chaos-later: $(DEV)  ## The same for promises 30 and following: fair shares, hostile files and pages, helpers, models on demand
 	@$(BIN)/python -m tests.chaos --part later --report docs/reliability-report.md $(ARGS)
 
 $(FUZZ): $(DEV)
@@ -181,6 +181,9 @@ fuzz: $(FUZZ)  ## Fuzz the parsers and every route for MINUTES=10; failing input
 
 soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run goes on
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)
+
+soak-models: $(DEV)  ## Forty declared models under a quarter of their size, with faults, for 20 minutes (12 GB of disk)
+	@$(BIN)/python -m tests.soak.models --published --seconds 1200 $(ARGS)
 
 check: $(PACKAGES)  ## Lint, types, import contracts
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync check-types check-imports check-style

@@ -72,6 +72,10 @@ class Metrics:
 
         self.running = gauge("requests_running", "Sequences that the engine is processing.")
         self.waiting = gauge("requests_waiting", "Sequences waiting for the engine.")
+        self.model_running = gauge(
+            "model_requests_running", "Sequences that the engine is processing, by model.", ["model"]
+        )
+        self.model_waiting = gauge("model_requests_waiting", "Sequences waiting for the engine, by model.", ["model"])
         self.queue_tokens = gauge("queue_tokens", "Tokens of the sequences waiting for the engine.")
         self.streams_open = gauge("streams_open", "Event streams in progress.")
 

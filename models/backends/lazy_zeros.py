@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Sequence
 from math import prod
@@ -13,6 +14,9 @@ MIN_LAZY_BYTES = 1 << 20
 """Size of the smallest lazy tensor. A smaller one is filled at once, because a memory mapping would cost more than the
 zeros."""
 
+_libc = ctypes.CDLL(None)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of zeros. On a CPU, a page of a large one takes memory after its first write.
@@ -21,7 +25,20 @@ def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
     system has not enough memory.
     """
     size = prod(shape) * dtype.itemsize
-    if device.type != "cpu" or size < MIN_LAZY_BYTES:
+    if not _is_lazy(size, device):
         return torch.zeros(*shape, dtype=dtype, device=device)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(memory, dtype=dtype).view(*shape)
+
+
+def give_back_pages(tensor: Tensor) -> None:
+    """Return the memory of a tensor of `lazy_zeros` to the system. On Linux the tensor is then zero again.
+
+    Its contents must not be needed any more. A small tensor, and one on another device, keeps its memory and contents.
+    """
+    if _is_lazy(tensor.nbytes, tensor.device):
+        _libc.madvise(tensor.data_ptr(), tensor.nbytes, mmap.MADV_DONTNEED)
+
+
+def _is_lazy(size: int, device: torch.device) -> bool:
+    return device.type == "cpu" and size >= MIN_LAZY_BYTES

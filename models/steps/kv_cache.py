@@ -11,7 +11,7 @@ from models.backends.choice import backend
 from models.backends.cpu.programs import inputs
 from models.backends.cpu.programs.inputs import CacheRole, InputValues, ProgramInput, Side
 from models.backends.int8_slots import CacheSide, Int8Slots
-from models.backends.lazy_zeros import lazy_zeros
+from models.backends.lazy_zeros import give_back_pages, lazy_zeros
 from models.config import AttentionConfig
 
 
@@ -113,6 +113,11 @@ class KVCache:
         index = torch.tensor(blocks).to(self.device, non_blocking=True)
         for tensor in self.tensors:
             tensor[index] = 0
+
+    def give_back(self) -> None:
+        """Return the memory of all blocks to the system, until they are written again. No block may be in use."""
+        for tensor in self.tensors:
+            give_back_pages(tensor)
 
     def _side(self, layer: AttentionConfig) -> CacheSide:
         shape = (self.num_blocks, self.block_size, layer.num_kv_heads, layer.head_dim)

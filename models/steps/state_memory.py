@@ -13,7 +13,7 @@ from torch import Tensor
 
 from models.backends.cpu.programs import inputs
 from models.backends.cpu.programs.inputs import InputValues
-from models.backends.lazy_zeros import lazy_zeros
+from models.backends.lazy_zeros import give_back_pages, lazy_zeros
 from models.config import MixerConfig
 
 ZERO_STATE = -1
@@ -43,6 +43,12 @@ class StateMemory:
     def slot_bytes(mixers: Iterable[MixerConfig]) -> int:
         """Bytes of one slot: the states of all layers with a mixer."""
         return sum(prod(shape) * torch.float32.itemsize for mixer in mixers for shape in mixer.state_shapes)
+
+    def give_back(self) -> None:
+        """Return the memory of all slots to the system, until they are written again. No slot may be in use."""
+        for tensors in self.states.values():
+            for tensor in tensors:
+                give_back_pages(tensor)
 
     def start(self, layer: int, starts: Iterable[tuple[int, int]]) -> None:
         """Set the states of slots of one layer: copy another slot, or fill with zeros.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 
 from server.ray_serve.arguments import read
 from server.ray_serve.ingress import Ingress
@@ -17,6 +18,8 @@ It is more than a replica admits, so that the replica itself refuses excess requ
 """
 STOP_SECONDS = 10.0
 """Time that a replica gets to stop its workers, in addition to `grace_seconds` for its requests."""
+ROUTING_SECONDS = 1.0
+"""Time between two reports of a replica about its models."""
 
 
 def application(arguments: dict[str, Any]) -> serve.Application:
@@ -32,6 +35,10 @@ def application(arguments: dict[str, Any]) -> serve.Application:
         graceful_shutdown_timeout_s=settings.grace_seconds + STOP_SECONDS,
         graceful_shutdown_wait_loop_s=0.5,
         ray_actor_options={"num_cpus": 1},
+        request_router_config=RequestRouterConfig(
+            request_router_class="server.ray_serve.router:LoadedModelRouter",
+            request_routing_stats_period_s=ROUTING_SECONDS,
+        ),
     )
     ingress = serve.deployment(
         serve.ingress()(Ingress),

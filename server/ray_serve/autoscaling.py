@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 RUNNING, WAITING = "running_sequences", "waiting_sequences"
-"""Names of the two numbers that each replica reports to Ray Serve."""
+"""Names of the figures that each replica reports, for all models together, and with `model_figure` for each model."""
 WAITING_SHARE = 0.1
 """Ratio of waiting to running sequences up to which no replica is added, because short bursts are normal."""
+
+
+def model_figure(figure: str, model: str) -> str:
+    """Name of a figure of one model. figure: `RUNNING` or `WAITING`."""
+    return f"{figure}:{model}"
 
 
 class AutoscalingConfig(Protocol):
@@ -41,7 +46,9 @@ def scale_on_waiting(context: Context) -> tuple[int, dict[str, Any]]:
     """Return the wanted number of replicas, and an empty policy state.
 
     While sequences wait, the replicas run as many as they can. The number of replicas then grows by the factor
-    (running + waiting) / running. When few wait, it shrinks to `target_ongoing_requests` requests per replica.
+    (running + waiting) / running. If the sequences of a single model wait, as many replicas are added as this model
+    lacks, because the others may be busy with other models. When few wait, the number shrinks to
+    `target_ongoing_requests` requests per replica.
     """
     current = context.current_num_replicas
     if current == 0:
@@ -49,6 +56,21 @@ def scale_on_waiting(context: Context) -> tuple[int, dict[str, Any]]:
     metrics = context.aggregated_metrics or {}
     running = sum(metrics.get(RUNNING, {}).values())
     waiting = sum(metrics.get(WAITING, {}).values()) + (context.total_queued_requests or 0)
+    wanted = max((current + _lacking(metrics, name) for name in metrics if name.startswith(f"{WAITING}:")), default=0)
     if waiting > WAITING_SHARE * running:
-        return math.ceil(current * (running + waiting) / max(running, 1.0)), {}
+        wanted = max(wanted, math.ceil(current * (running + waiting) / max(running, 1.0)))
+    if wanted > current:
+        return wanted, {}
     return min(math.ceil(context.total_num_requests / context.config.target_ongoing_requests), current), {}
+
+
+def _lacking(metrics: Mapping[str, Mapping[Any, float]], waiting_name: str) -> int:
+    """Number of further replicas that one model needs. waiting_name: name of the figure of its waiting sequences."""
+    model = waiting_name.removeprefix(f"{WAITING}:")
+    by_replica = metrics.get(model_figure(RUNNING, model), {})
+    waiting, running = sum(metrics[waiting_name].values()), sum(by_replica.values())
+    if waiting <= WAITING_SHARE * running or not waiting:
+        return 0
+    # Without any running sequence the model is being loaded, and how many replicas it needs is not known yet.
+    holders = sum(value > 0 for value in by_replica.values())
+    return math.ceil(holders * waiting / running) if running else 1

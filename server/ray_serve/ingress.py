@@ -2,10 +2,12 @@
 
 If a replica is lost before its answer has begun, the request is sent once more, to another replica. If the answer has
 begun, it is cut off without a proper end, so that no client takes it for complete.
+With models on demand, a request goes to a replica that has its model (`server.ray_serve.router`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -25,9 +27,11 @@ from server.errors import ClientGone, NotReady, Overloaded, RequestError
 from server.limits.refusals import REPLICAS
 from server.log_format import start_logging
 from server.metrics import CONTENT_TYPE
+from server.operations.model_names import ModelNames, pairs
 from server.ray_serve.arguments import read
 from server.ray_serve.gathered_metrics import gather
 from server.ray_serve.messages import portable_scope
+from server.ray_serve.multiplexing import MAX_INLINE_BYTES, requested_model
 from server.settings.settings import Settings
 
 log = logging.getLogger("triptych.ray")
@@ -69,6 +73,7 @@ class Forwarder:
         self._replicas = replicas
         self._streaming = replicas.options(stream=True)
         self._settings = settings
+        self._names = ModelNames(pairs(settings.alias))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -114,9 +119,12 @@ class Forwarder:
 
         Raises NotReady if the second replica is lost too, and ReplicaLost if the answer had begun.
         """
+        handle = self._streaming
+        if model := await self._model(request.scope["path"], body):
+            handle = handle.options(multiplexed_model_id=model)
         for attempt in range(1, ATTEMPTS + 1):
             begun = False
-            response = self._streaming.answer.remote(request.scope, body)
+            response = handle.answer.remote(request.scope, body)
             try:
                 async for messages in response:
                     for message in messages:
@@ -132,6 +140,17 @@ class Forwarder:
                 response.cancel()
                 raise
         raise NotReady(f"{ATTEMPTS} replicas were lost while they worked on this request", retry_after=5)
+
+    async def _model(self, path: str, body: bytes) -> str:
+        """The model by which the replica is chosen; empty for any replica."""
+        if not self._settings.on_demand:
+            return ""
+        if len(body) > MAX_INLINE_BYTES:
+            name = await asyncio.to_thread(requested_model, path, body)
+        else:
+            name = requested_model(path, body)
+        # An alias that is also the name of a model only chooses another replica.
+        return self._names.resolve(name, ()) if name else ""
 
     async def _send_metrics(self, request: Request, send: Send) -> None:
         """Answer with the metrics of all replicas.

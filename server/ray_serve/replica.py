@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import ray
+from prometheus_client import Gauge
 from ray import serve
 from starlette.types import Message, Scope
 from uvicorn import Config
@@ -20,8 +22,9 @@ from server.errors import NotReady, StartError
 from server.ipc.workers.worker_process import WORKER_COMMAND
 from server.log_format import ENVIRONMENT, start_logging
 from server.ray_serve.arguments import check_exposure, read
-from server.ray_serve.autoscaling import RUNNING, WAITING
+from server.ray_serve.autoscaling import RUNNING, WAITING, model_figure
 from server.ray_serve.messages import answer
+from server.ray_serve.multiplexing import ReplicaModels
 from server.settings.settings import Settings
 
 WAIT_SECONDS = 30.0
@@ -93,19 +96,46 @@ class Replica:
             raise NotReady(f"no worker was ready for {now - self._last_ready_seconds:.0f} s")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Called by Ray Serve. Returns the numbers of running and waiting sequences, for the autoscaling policy."""
+        """Called by Ray Serve: figures for the autoscaling policy, of all models together and of each one."""
         metrics = self._server.state.runtime.metrics
-        gauges = {RUNNING: metrics.running, WAITING: metrics.waiting}
-        return {
-            name: sum(sample.value for family in gauge.collect() for sample in family.samples)
-            for name, gauge in gauges.items()
+        waiting_for_loads = self._waiting_for_loads()
+        found = {
+            RUNNING: sum(_samples(metrics.running).values()),
+            WAITING: sum(_samples(metrics.waiting).values()) + sum(waiting_for_loads.values()),
         }
+        found |= {model_figure(RUNNING, model): count for model, count in _samples(metrics.model_running).items()}
+        return found | {model_figure(WAITING, model): count for model, count in self._waiting().items()}
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """Called by Ray Serve: the models of this replica, for `server.ray_serve.router`."""
+        runtime = self._server.state.runtime
+        loaded = list(runtime.texts)
+        if runtime.registry is not None:
+            models = runtime.registry.models.values()
+            loaded = [name for model in models if model.state in ("loading", "loaded") for name in model.names]
+        return ReplicaModels(frozenset(loaded), self._waiting()).to_stats()
+
+    def _waiting(self) -> dict[str, float]:
+        """Number of requests that wait for each model: for its load, or in the queue of the engine."""
+        waiting = Counter(_samples(self._server.state.runtime.metrics.model_waiting))
+        waiting.update(self._waiting_for_loads())
+        return dict(waiting)
+
+    def _waiting_for_loads(self) -> dict[str, float]:
+        registry = self._server.state.runtime.registry
+        models = [] if registry is None else registry.models.values()
+        return {model.name: float(model.waiting) for model in models if model.waiting}
 
     async def __del__(self) -> None:
         """Stop the worker processes. Called by Ray Serve when the replica stops, after its last request."""
         lifespan, self._lifespan = getattr(self, "_lifespan", None), None
         if lifespan is not None:
             await lifespan.shutdown()
+
+
+def _samples(gauge: Gauge) -> dict[str, float]:
+    """The values of a gauge by the model in its label; the key is empty for a gauge without labels."""
+    return {sample.labels.get("model", ""): sample.value for family in gauge.collect() for sample in family.samples}
 
 
 def _with_assigned_threads(settings: Settings) -> Settings:

@@ -25,6 +25,7 @@ from tests.api.conftest import Bench
 CONTRACT = {
     "requests_total", "requests_finished_total", "requests_rejected_total", "requests_cancelled_total",
     "requests_running", "requests_waiting", "queue_tokens", "streams_open", "prompt_tokens_total",
+    "model_requests_running", "model_requests_waiting",
     "generated_tokens_total", "padding_tokens_total", "wasted_tokens_total", "time_to_first_token_seconds",
     "inter_token_seconds", "request_seconds", "queue_seconds", "tokenize_seconds", "step_seconds", "batch_rows",
     "batch_tokens", "kv_blocks_used", "kv_blocks_total", "preemptions_total", "prefix_cache_queries_total",
@@ -68,7 +69,7 @@ async def metrics_after_events(bench: Bench, http: httpx.AsyncClient) -> str:
     steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2, 0.002, [0, 3])]
     stats = Stats(
         1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2, {"decoder": (8, 5)},
-        {"snapshots": 700},
+        {"snapshots": 700}, {"decoder": 1}, {"decoder": 2},
     )  # fmt: skip
     bench.client.on_stats(stats)
     return await page(http)
@@ -117,6 +118,8 @@ async def test_values_after_events(bench: Bench, http: httpx.AsyncClient) -> Non
     assert value(text, 'speculative_accepted_tokens_total{model="decoder"}') == 5
     assert value(text, "tokenize_seconds_count") == 1
     assert (value(text, "requests_running"), value(text, "requests_waiting"), value(text, "queue_tokens")) == (1, 2, 30)
+    by_model = [value(text, f'model_requests_{state}{{model="decoder"}}') for state in ("running", "waiting")]
+    assert by_model == [1, 2]
     assert (value(text, 'kv_blocks_used{pool="self"}'), value(text, 'kv_blocks_total{pool="cross"}')) == (4, 8)
     assert value(text, 'step_seconds_sum{phase="decode"}') == 0.01
     assert (value(text, "batch_rows_sum"), value(text, "batch_tokens_sum")) == (3, 5)

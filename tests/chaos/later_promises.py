@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.checks import cost, fairness, hostile, overload, processes, security
+from tests.chaos.checks import cost, fairness, hostile, on_demand, overload, processes, security
 from tests.chaos.promise import Promise
 
 LATER_PROMISES: tuple[Promise, ...] = (
@@ -127,6 +127,33 @@ LATER_PROMISES: tuple[Promise, ...] = (
         processes.helpers,
         "full-disks-are-faults",
         conditions="any",
+    ),
+    Promise(
+        39,
+        "Models come and go",
+        "declared models under a quarter of their memory, Zipf order, a broken checkpoint, a killed worker: nothing "
+        "lost, memory above an empty server within 5% of the budget, answers as alone",
+        (
+            "tests/operations/test_model_registry.py::test_random_requests_are_all_served_within_the_budget",
+            "tests/engine/test_model_loader.py::test_unloading_gives_the_memory_back",
+            "tests/engine/test_model_loader.py::test_an_idle_model_gives_its_kv_cache_back_and_answers_as_before",
+        ),
+        on_demand.come_and_go,
+        "models-never-leave",
+        {"models": 24, "seconds": 120, "requests": 400},
+        {"models": 8, "seconds": 12, "requests": 60},
+        bug_conditions="waiting",
+    ),
+    Promise(
+        40,
+        "Loading does not disturb",
+        "16 streams while a model of 1.1 billion parameters is loaded: p99 gap ≤ 1.5 times alone",
+        ("tests/operations/test_model_registry.py::test_requests_for_loaded_models_do_not_wait_for_a_load",),
+        on_demand.loading,
+        "models-load-between-steps",
+        {"runs": 3, "layers": 16},
+        {"runs": 1, "layers": 2},
+        bug_conditions="waiting",
     ),
     Promise(
         41,

@@ -11,8 +11,10 @@ import transformers
 
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import (
+    CacheGivenBack,
     Generate,
     GenerateRow,
+    GiveBackCache,
     LoadModel,
     MeasureModel,
     ModelFailed,
@@ -111,6 +113,50 @@ def _resident(process_id: int) -> int:
     found = re.search(r"^Pss:\s+(\d+)", text, re.M)
     assert found is not None
     return int(found[1]) << 10
+
+
+def test_an_idle_model_gives_its_kv_cache_back_and_answers_as_before(worker, tmp_path):
+    """The blocks of a long prompt are given back. The next request finds nothing in the prefix cache."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=200, hidden_size=256, intermediate_size=256, num_hidden_layers=8, num_attention_heads=4
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    spec, prompt = ModelSpec("long", str(tmp_path), "float32"), [index % 190 + 3 for index in range(1500)]
+    worker.configure_specs([], on_demand=True, threads=1)
+    worker.until(Ready)
+    worker.send(LoadModel(spec, 64 << 20))
+    (info,) = worker.until(ModelLoaded).models
+
+    def answer(number: int) -> tuple[list[int], int]:
+        worker.send(Generate("long", GenerationParams(), [prompt], [GenerateRow(number, 5)]))
+        while True:
+            for end in worker.until(StepOutput).finished:
+                if end.sequence_id == number:
+                    return end.hypotheses[0].token_ids, end.cached_tokens
+
+    first, cached = answer(1)
+    again, cached_again = answer(2)
+    assert first == again and cached == 0 and cached_again > 1000
+    written = 1500 * info.kv_bytes // (info.kv_blocks["self"] * info.block_size)
+    before = _resident(worker.process.pid)
+    worker.send(GiveBackCache("long"))
+    assert worker.until(CacheGivenBack).model == "long"
+    assert before - _resident(worker.process.pid) > 0.9 * written > 20 << 20
+    assert answer(3) == (first, 0)
+    worker.send(GiveBackCache("unknown"))
+    assert worker.until(CacheGivenBack).model == "unknown"
+
+
+def test_requests_of_a_client_that_left_end_before_a_kv_cache_is_given_back(pairs, worker):
+    worker.configure([pairs("gpt2")], on_demand=True)
+    worker.until(Ready)
+    worker.send(generate(pairs("gpt2"), 1, [5, 6, 7]))
+    worker.send(GiveBackCache("gpt2"))
+    later: list = []
+    worker.until(CacheGivenBack, later)
+    worker.send(generate(pairs("gpt2"), 2, [5, 6, 7]))
+    assert _answer(worker, 2) == reference(pairs("gpt2"), [5, 6, 7], max_new_tokens=12)[0][0]
 
 
 def test_unloading_gives_the_memory_back(worker, tmp_path):

@@ -10,7 +10,9 @@ from server.ipc.client.client import EngineClient
 from server.ipc.client.model_loads import ModelLoadFailed
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import (
+    CacheGivenBack,
     Generate,
+    GiveBackCache,
     LoadModel,
     MeasureModel,
     Message,
@@ -86,6 +88,36 @@ async def test_a_load_that_fails_in_one_worker_fails_and_is_undone_in_the_other(
     with pytest.raises(ModelLoadFailed, match="broken"):
         await loading
     assert not workers.client.loads.is_available("decoder")
+
+
+async def test_every_worker_gives_back_the_kv_cache_of_a_model_and_keeps_the_model():
+    workers = OnDemand(1, 2)
+    await workers.load(1, 2)
+    giving = asyncio.create_task(workers.client.loads.give_back_cache("decoder"))
+    await asyncio.sleep(0)
+    assert workers.sent[1][-1] == workers.sent[2][-1] == GiveBackCache("decoder")
+    workers.client.on_model(CacheGivenBack(1, "decoder"))
+    await asyncio.sleep(0)
+    assert not giving.done()
+    workers.client.on_lost(2)
+    await giving
+    assert workers.client.loads.is_available("decoder")
+    workers.ready(3)
+    assert workers.kinds(3) == [LoadModel]
+
+
+async def test_an_unload_ends_the_wait_for_a_kv_cache():
+    workers = OnDemand(1)
+    await workers.load(1)
+    giving = asyncio.create_task(workers.client.loads.give_back_cache("decoder"))
+    await asyncio.sleep(0)
+    unloading = asyncio.create_task(workers.client.loads.unload("decoder"))
+    await giving
+    workers.client.on_model(CacheGivenBack(1, "decoder"))
+    await asyncio.sleep(0.01)
+    assert not unloading.done(), "that answer is an earlier one"
+    workers.client.on_model(ModelUnloaded(1, "decoder"))
+    await unloading
 
 
 async def test_a_worker_that_ends_while_it_loads_fails_the_model():

@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from models.backends.lazy_zeros import MIN_LAZY_BYTES, lazy_zeros
+from models.backends.lazy_zeros import MIN_LAZY_BYTES, give_back_pages, lazy_zeros
 
 CPU = torch.device("cpu")
 
@@ -31,6 +31,22 @@ def test_memory_is_taken_by_writing() -> None:
     assert size // 16 <= written < size // 4
     del found
     assert process.memory_info().rss - before < size // 16
+
+
+def test_memory_is_given_back_while_the_tensor_lives() -> None:
+    process, size = psutil.Process(), 64 << 20
+    found = lazy_zeros((16, size // 16), torch.int8, CPU)
+    found.fill_(1)
+    written = process.memory_info().rss
+    give_back_pages(found)
+    assert written - process.memory_info().rss > size * 3 // 4
+    assert not found.any()
+    found[3] = 1
+    assert found.sum(dtype=torch.int64) == size // 16
+    small = lazy_zeros((16, 16), torch.int8, CPU)
+    small.fill_(1)
+    give_back_pages(small)
+    assert small.all(), "pages of small tensors belong to others too"
 
 
 def test_too_much_memory_is_an_error() -> None:

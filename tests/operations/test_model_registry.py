@@ -18,7 +18,7 @@ from server.operations.on_demand.declared import DeclaredModel, Description
 from server.operations.on_demand.loader import TextParts
 from server.operations.on_demand.needed import needed_models
 from server.operations.on_demand.registry import ModelRegistry
-from server.operations.on_demand.unloading import Resident, who_leaves
+from server.operations.on_demand.unloading import Resident, who_leaves, whose_caches
 from server.text.languages.languages import TranslationLanguages
 
 
@@ -40,10 +40,12 @@ class FakeClient:
 
 class FakeLoads:
     """Workers whose models have given sizes. gate: while it is set, loads end; `broken`: names that fail. lost:
-    number of workers that end while they load a model."""
+    number of workers that end while they load a model. caches: the parts of the sizes that are KV caches."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self.sizes = sizes
+        self.caches: dict[str, int] = {}
+        self.empty: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
         self.broken: dict[str, str] = {}
@@ -60,7 +62,8 @@ class FakeLoads:
 
     async def measure(self, spec: ModelSpec) -> ModelMeasured:
         await asyncio.sleep(0)
-        return ModelMeasured(1, spec.name, self.sizes[spec.name] - 2, 1, 1, 1)
+        cache = self.caches.get(spec.name, 0)
+        return ModelMeasured(1, spec.name, self.sizes[spec.name] - cache - 1, cache, cache, 1)
 
     async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None:
         await self.gate.wait()
@@ -71,8 +74,20 @@ class FakeLoads:
         if spec.name in self.broken:
             raise ModelLoadFailed(self.broken[spec.name])
         self.present.add(spec.name)
+        self.empty.discard(spec.name)
         self.log.append(f"+{spec.name}")
-        self.peak = max(self.peak, sum(self.sizes[name] for name in self.present))
+        self.count()
+
+    def count(self) -> None:
+        """Count the memory of all models now."""
+        empty = sum(self.caches.get(name, 0) for name in self.empty & self.present)
+        self.peak = max(self.peak, sum(self.sizes[name] for name in self.present) - empty)
+
+    async def give_back_cache(self, name: str) -> None:
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        self.empty.add(name)
+        self.log.append(f"0{name}")
 
     async def unload(self, name: str) -> None:
         await asyncio.sleep(0)
@@ -140,6 +155,8 @@ class World:
         call = call or self.call()
         await self.registry.demand(call, self.registry.models[name])
         assert name in self.loads.present and name in self.texts
+        self.loads.empty.discard(name)  # its requests write the cache
+        self.loads.count()
         return call
 
     def state(self, name: str) -> str:
@@ -442,12 +459,92 @@ async def test_two_changes_at_the_same_time_are_both_made():
         assert model.spec.adapters == {"odes": "/adapters/odes", "poems": "/adapters/poems"}
 
 
+async def test_an_idle_model_gives_its_kv_cache_to_another_one_and_takes_it_again():
+    async with World(a=4, b=4, c=4) as world:
+        world.loads.caches = {"a": 2, "b": 2, "c": 2}
+        for name in ("a", "b"):
+            (await world.use(name)).close()
+            world.clock.now += 10
+        (await world.use("c")).close()
+        assert world.loads.log == ["+a", "+b", "0a", "+c"]
+        about = {model["name"]: model for model in world.registry.about()["models"]}
+        assert [about[name]["kv_cache_bytes"] for name in "abc"] == [0, 2, 2]
+        assert about["a"]["state"] == "loaded" and about["a"]["memory_bytes"] == 2
+        assert world.registry.used_bytes == 10
+        world.clock.now += 10
+        (await world.use("a")).close()
+        assert world.loads.log[4:] == ["0b"], "no model is loaded again"
+        assert world.registry.used_bytes == 10 and world.loads.peak == 10
+
+
+async def test_models_leave_if_the_kv_caches_of_idle_models_are_too_small():
+    async with World(a=4, b=4, c=6) as world:
+        world.loads.caches = {"a": 1, "b": 1}
+        for name in ("a", "b", "c"):
+            (await world.use(name)).close()
+            world.clock.now += 10
+        assert world.loads.log == ["+a", "+b", "-a", "+c"]
+
+
+async def test_a_model_with_a_request_keeps_its_kv_cache():
+    async with World(a=4, b=4, c=4) as world:
+        world.loads.caches = {"a": 2, "b": 2, "c": 2}
+        running = await world.use("a")
+        world.clock.now += 10
+        (await world.use("b")).close()
+        (await world.use("c")).close()
+        assert world.loads.log == ["+a", "+b", "0b", "+c"]
+        running.close()
+
+
+async def test_a_request_waits_until_the_kv_cache_was_given_back_and_taken_again():
+    async with World(a=4, b=4, c=4) as world:
+        world.loads.caches = {"a": 2, "b": 2, "c": 2}
+        for name in ("a", "b"):
+            (await world.use(name)).close()
+            world.clock.now += 10
+        world.loads.gate.clear()
+        loading = asyncio.create_task(world.use("c"))
+        await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(world.use("a"))
+        await asyncio.sleep(0.01)
+        assert not waiting.done(), "its blocks must not be used while they are given back"
+        world.loads.gate.set()
+        (await loading).close()
+        (await waiting).close()
+        assert world.loads.peak <= 10 and world.registry.used_bytes <= 10
+
+
+async def test_a_model_without_its_kv_cache_waits_for_the_end_of_requests_of_others():
+    async with World(a=4, b=4, c=4) as world:
+        world.loads.caches = {"a": 2}
+        (await world.use("a")).close()
+        world.clock.now += 10
+        running = [await world.use("b"), await world.use("c")]
+        assert world.loads.log == ["+a", "+b", "0a", "+c"]
+        call = world.call()
+        gone = asyncio.create_task(world.use("a", call))
+        waiting = asyncio.create_task(world.use("a"))
+        await asyncio.sleep(0.01)
+        assert not waiting.done() and world.registry.used_bytes == 10
+        call.leave()
+        with pytest.raises(ClientGone):
+            await gone
+        for other in running:
+            other.close()
+        (await waiting).close()
+        assert world.registry.used_bytes <= 10 and world.loads.log.count("+a") == 1
+
+
+@pytest.mark.parametrize("caches", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-async def test_random_requests_are_all_served_within_the_budget(seed, monkeypatch):
+async def test_random_requests_are_all_served_within_the_budget(seed, caches, monkeypatch):
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.003)
     random_numbers = random.Random(seed)
     sizes = {f"m{index}": random_numbers.randint(1, 5) for index in range(12)}
     async with World(idle=0.5, **sizes) as world:
+        if caches:
+            world.loads.caches = {name: size // 2 for name, size in sizes.items()}
 
         async def request(name: str) -> None:
             call = await world.use(name)
@@ -460,6 +557,8 @@ async def test_random_requests_are_all_served_within_the_budget(seed, monkeypatc
         await asyncio.gather(*(request(name) for name in names))
         assert world.loads.peak <= 10 and world.registry.used_bytes <= 10
         assert all(model.running == model.waiting == 0 for model in world.registry.models.values())
+        if not caches:
+            assert not [entry for entry in world.loads.log if entry.startswith("0")]
 
 
 def _resident(name: str, size: int, idle: float = 1.0, load: float = 1.0, running: bool = False) -> Resident:
@@ -475,6 +574,15 @@ def test_who_leaves():
     assert [one.name for one in who_leaves([large, old, slow, running], 150)][-1] == "running"
     assert who_leaves([large], 51) is None
     assert who_leaves([], 0) == []
+
+
+def test_whose_caches():
+    old, new = Resident("old", 9, 1.0, 10.0, cache_bytes=2), Resident("new", 9, 1.0, 1.0, cache_bytes=2)
+    busy = Resident("busy", 9, 1.0, 100.0, is_running=True, cache_bytes=9)
+    encoder = Resident("encoder", 9, 1.0, 100.0)
+    assert [one.name for one in whose_caches([new, busy, encoder, old], 1)] == ["old"]
+    assert [one.name for one in whose_caches([new, busy, encoder, old], 4)] == ["old", "new"]
+    assert whose_caches([new, busy, encoder, old], 5) == [], "then models leave"
 
 
 def test_names_of_models():

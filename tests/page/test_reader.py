@@ -74,7 +74,7 @@ def test_the_header_is_one_row(playground: Playground, width: int) -> None:
 def test_the_status_of_the_server(closed_playground: Playground) -> None:
     server = closed_playground.server
     info = server.running.get("/info", headers=server.headers).json()
-    sizes = {"memory_bytes": 0, "disk_bytes": 2_000_000_000, "running": 0, "waiting": 0}
+    sizes = {"memory_bytes": 0, "kv_cache_bytes": 0, "disk_bytes": 2_000_000_000, "running": 0, "waiting": 0}
     times = {"expires_in_seconds": None, "retry_in_seconds": None, "load_seconds": None}
     model = {"name": "large", "state": "declared", "reason": None} | sizes | times
     info["on_demand"] = {"memory_bytes": None, "used_bytes": 0, "models": [model]}

@@ -103,18 +103,19 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _configuration(port: int) -> dict[str, Any]:
-    """The configuration of deploy/ray, for small machines and a fast test."""
+def _configuration(port: int, min_replicas: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of deploy/ray, for small machines and a fast test. arguments: further ones of the builder."""
     configuration = yaml.safe_load(CONFIGURATION.read_text())
     configuration["proxy_location"] = "HeadOnly"
     configuration["http_options"] = {"host": "127.0.0.1", "port": port}
     (application,) = configuration["applications"]
-    application["args"] = {"max_batch_rows": 4, "grace_seconds": 5}
+    application["args"] = {"max_batch_rows": 4, "grace_seconds": 5, **arguments}
     application["runtime_env"] = {"env_vars": {"TRIPTYCH_API_KEYS": KEY}}
     replicas, ingress = application["deployments"]
     replicas["ray_actor_options"] = {"num_cpus": 1}
     replicas["max_replicas_per_node"] = 1
     replicas["autoscaling_config"] |= {
+        "min_replicas": min_replicas,
         "max_replicas": 2,
         "upscale_delay_s": 0.5,
         "look_back_period_s": 2,
@@ -126,12 +127,13 @@ def _configuration(port: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _running(directory: Path) -> Iterator[RunningCluster]:
+def running_cluster(directory: Path, min_replicas: int = 1, **arguments: Any) -> Iterator[RunningCluster]:
+    """A cluster whose application is ready. arguments: settings of the replicas."""
     ray = pytest.importorskip("ray")
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     port = _free_port()
     file = directory / "serve.yaml"
-    file.write_text(yaml.safe_dump(_configuration(port)))
+    file.write_text(yaml.safe_dump(_configuration(port, min_replicas, arguments)))
     node = {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     cluster = cluster_utils.Cluster(
         initialize_head=True, head_node_args={"num_cpus": 2, "resources": {HEAD: 1}, **node}
@@ -171,5 +173,5 @@ def _running(directory: Path) -> Iterator[RunningCluster]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    with _running(tmp_path_factory.mktemp("ray")) as running:
+    with running_cluster(tmp_path_factory.mktemp("ray")) as running:
         yield running

@@ -17,7 +17,10 @@ from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from server.errors import NotReady, StartError
-from server.ray_serve import build, ingress, replica
+from server.ipc.wire.descriptions import ModelSpec
+from server.metrics import Metrics
+from server.operations.on_demand.declared import DeclaredModel
+from server.ray_serve import build, ingress, replica, router
 from server.ray_serve.arguments import read
 from server.ray_serve.ingress import Forwarder, ReplicaLost
 
@@ -49,10 +52,12 @@ class FakeHandle:
         self._answers = list(answers)
         self.requests: list[tuple[dict[str, Any], bytes]] = []
         self.responses: list[FakeResponse] = []
+        self.models: list[str] = []
         self.answer = SimpleNamespace(remote=self._remote)
 
-    def options(self, stream: bool) -> FakeHandle:
+    def options(self, stream: bool = True, multiplexed_model_id: str | None = None) -> FakeHandle:
         assert stream
+        self.models += [] if multiplexed_model_id is None else [multiplexed_model_id]
         return self
 
     def _remote(self, scope: dict[str, Any], body: bytes) -> FakeResponse:
@@ -71,10 +76,12 @@ def answering(*batches: list[Any], error: Exception | None = None) -> Answer:
     return batches_and_error
 
 
-async def post(handle: FakeHandle, path: str = "/generate", **settings: Any) -> httpx.Response:
+async def post(
+    handle: FakeHandle, path: str = "/generate", content: bytes = b"the body", **settings: Any
+) -> httpx.Response:
     transport = httpx.ASGITransport(Forwarder(handle, read(settings)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        return await client.post(path, content=b"the body", headers={"x-request-id": "mine"})
+        return await client.post(path, content=content, headers={"x-request-id": "mine"})
 
 
 LOST = ActorDiedError()
@@ -145,6 +152,60 @@ async def test_a_cancelled_request_cancels_the_call_of_the_replica() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await request
     assert handle.responses[0].cancelled
+
+
+async def test_a_request_carries_the_name_of_its_model_on_demand() -> None:
+    handle = FakeHandle(*[answering([START, END])] * 4)
+    body = b'{"model": "gpt-4o", "prompt": "x"}'
+    for content, settings in (
+        (body, {"memory": "1G", "alias": "gpt-*=llm"}),
+        (body, {"memory": "1G"}),
+        (b'{"prompt": "x"}', {"memory": "1G"}),
+        (body, {}),  # every replica has every model
+    ):
+        assert (await post(handle, content=content, **settings)).status_code == 200
+    assert handle.models == ["llm", "gpt-4o"]
+
+
+async def test_the_router_ranks_the_replicas_by_their_models() -> None:
+    replicas = [
+        SimpleNamespace(replica_id=SimpleNamespace(unique_id=name), routing_stats={"loaded": loaded})
+        for name, loaded in (("one", ["a"]), ("two", ["b"]), ("three", []))
+    ]
+    ids = {replica.replica_id.unique_id: replica for replica in replicas}
+    stand_in = SimpleNamespace(curr_replicas=ids, apply_locality_routing=lambda request: {"three"})
+
+    async def chosen(model: str) -> list[list[str]]:
+        context = SimpleNamespace(should_backoff=False)
+        request = SimpleNamespace(metadata=SimpleNamespace(multiplexed_model_id=model), routing_context=context)
+        groups = await router.LoadedModelRouter.choose_replicas(stand_in, replicas, request)
+        return [[replica.replica_id.unique_id for replica in group] for group in groups]
+
+    assert (await chosen("b"))[0] == ["two"]
+    assert await chosen("") == [["three"]]
+
+
+def test_a_replica_reports_its_models_and_their_queues() -> None:
+    one = fake_replica()
+    metrics = Metrics()
+    metrics.running.set(3)
+    metrics.waiting.set(2)
+    metrics.model_running.labels("llm").set(3)
+    metrics.model_waiting.labels("llm").set(2)
+    models = [DeclaredModel(ModelSpec(name, "/models", "auto")) for name in ("llm", "mt", "embed")]
+    models[0].state, models[1].state, models[1].waiting = "loaded", "loading", 4
+    registry = SimpleNamespace(models={model.name: model for model in models})
+    one._server.state.runtime = SimpleNamespace(metrics=metrics, texts={"llm": None}, registry=registry)
+    assert one.record_routing_stats() == {"loaded": ["llm", "mt"], "waiting": {"llm": 2.0, "mt": 4.0}}
+    assert one.record_autoscaling_stats() == {
+        "running_sequences": 3.0,
+        "waiting_sequences": 6.0,
+        "running_sequences:llm": 3.0,
+        "waiting_sequences:llm": 2.0,
+        "waiting_sequences:mt": 4.0,
+    }
+    one._server.state.runtime.registry = None
+    assert one.record_routing_stats()["loaded"] == ["llm"]
 
 
 def fake_replica(**state: Any) -> Any:

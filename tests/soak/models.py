@@ -1,80 +1,124 @@
 """Many declared models under a quarter of their memory: Zipf order, a broken checkpoint, a killed worker.
 
-    python -m tests.soak.models --seconds 120 --models 24
+    python -m tests.soak.models                                     copies of the demo models, two minutes
+    python -m tests.soak.models --published --seconds 1200          forty models of published sizes
 
-The models are copies of the demo models whose weights are scaled, so that each answers differently. Every answer is
-compared with that of a server that loads all models at its start. Prints the numbers as JSON, and exits with 1 if an
-answer was lost or wrong, or if the memory exceeded the budget by more than 5%.
+Each model is loaded alone first: its answer, its memory, its load times and the memory that its unload gives back are
+recorded. Then clients ask for the models in Zipf order, under a budget. An answer must be that of the model alone.
+A request that was in the worker when it was killed may fail, and is sent again. Prints the numbers as JSON, and exits
+with 1 if one of `Numbers.faults` is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
-import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
 import psutil
-from safetensors.numpy import load_file, save_file
 
-from tests.e2e.conftest import COMMAND, REPOSITORY, RunningServer, serving
+from tests.e2e.conftest import COMMAND, RunningServer, serving
+from tests.soak import checkpoints
+from tests.soak.checkpoints import BROKEN, RECORDING, Kind, Models
 
-DEMO = REPOSITORY / "weights" / "demo"
-KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "story": ("/generate", {"prompt": "Once upon a time", "max_new_tokens": 12, "do_sample": False}),
-    "translator-en-fr": ("/translate", {"inputs": ["I am a student"], "source_lang": "en", "target_lang": "fr"}),
-    "sentence-encoder": ("/embed", {"inputs": ["The dog chased the cat."]}),
-    "sentiment": ("/classify", {"inputs": "I loved this wonderful film"}),
-}
-BROKEN = "broken"
 ALLOWED_EXCESS = 1.05
+GIVE_BACK_SECONDS = 5.0
+"""Time after an unload in which its memory must be given back to the system."""
+MOST_KEPT = 0.05
+"""Part of the memory of a model that may stay after its unload."""
+HEAP_BYTES = 8 << 20
+"""Bytes by which the heaps of idle processes differ from one measurement to the next."""
+LOST_WORKER_SECONDS = 30.0
+"""Requests that overlap this time after the end of the worker may fail once."""
+SAMPLE_SECONDS = 0.5
+TRIES = 3
 
 
-def make_models(directory: Path, count: int) -> dict[str, str]:
-    """Write the models. Returns the kind of each."""
-    kinds = {}
-    for number in range(count):
-        kind = list(KINDS)[number % len(KINDS)]
-        name = f"{kind}-{number}"
-        shutil.copytree(DEMO / kind, directory / name)
-        file = directory / name / "model.safetensors"
-        weights = {key: value * (1 + 0.002 * number) for key, value in load_file(file).items()}
-        save_file({key: value.astype(load_file(file)[key].dtype) for key, value in weights.items()}, file)
-        kinds[name] = kind
-    shutil.copytree(DEMO / "story", directory / BROKEN)
-    (directory / BROKEN / "model.safetensors").write_bytes(b"\0" * 64)
-    return kinds
+@dataclass
+class Alone:
+    """What one model does while no other is loaded. Times are seconds.
+
+    answer: see `Kind.answer`. bytes: memory that the server counts for it.
+    cold, packing, packed: time of a load from the checkpoint; of one that also writes the packed cache; of one from it.
+    kept_bytes: memory that was not given back `GIVE_BACK_SECONDS` after the second unload.
+    """
+
+    answer: Any = None
+    bytes: int = 0
+    cold: float = 0.0
+    packing: float = 0.0
+    packed: float = 0.0
+    kept_bytes: int = 0
 
 
-def ask(url: str, name: str, kind: str) -> tuple[int, Any]:
+@dataclass
+class Numbers:
+    """The numbers of a run. Sizes are in MiB, times in seconds. Memory of a run is that above the empty server.
+
+    unloads: models that left to make room for others.
+    """
+
+    models: int = 0
+    all_models_mib: int = 0
+    load_seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    most_kept: float = 0.0
+    requests: int = 0
+    answers: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    repeated: int = 0
+    loads: float = 0.0
+    failed_loads: float = 0.0
+    unloads: float = 0.0
+    median_seconds: float = 0.0
+    slowest_seconds: float = 0.0
+    budget_mib: float = 0.0
+    peak_counted_mib: float = 0.0
+    peak_mib: float = 0.0
+    left_mib: float = 0.0
+
+    @property
+    def faults(self) -> list[str]:
+        """The promises that the run breaks."""
+        broken = {
+            f"{len(self.wrong)} wrong answers": bool(self.wrong),
+            f"{len(self.lost)} lost requests": bool(self.lost),
+            f"memory of {self.peak_mib:.0f} MiB": self.peak_mib > ALLOWED_EXCESS * self.budget_mib,
+            f"{self.peak_counted_mib:.0f} MiB counted": self.peak_counted_mib > self.budget_mib,
+            f"{self.most_kept:.0%} of a model kept": self.most_kept > MOST_KEPT,
+        }
+        return [fault for fault, is_broken in broken.items() if is_broken]
+
+
+def ask(url: str, name: str, kind: Kind) -> tuple[int, Any]:
     """Status of one request, and the part of its answer that does not depend on time."""
-    route, body = KINDS[kind]
-    response = httpx.post(url + route, json=body | {"model": name}, timeout=120)
+    if kind.body is None:
+        files, fields = {"file": ("a.wav", RECORDING)}, {"model": name, "temperature": "0"}
+        response = httpx.post(url + kind.path, files=files, data=fields, timeout=300)
+    else:
+        response = httpx.post(url + kind.path, json=dict(kind.body) | {"model": name}, timeout=300)
     answer = response.json()
-    if response.status_code != 200:
-        return response.status_code, answer["error"]["message"]
-    if kind == "story":
-        return 200, answer["choices"][0]["text"]
-    if kind == "translator-en-fr":
-        return 200, [translation["text"] for translation in answer["translations"]]
-    return 200, answer
+    return response.status_code, kind.answer(answer) if response.status_code == 200 else answer["error"]["message"]
 
 
 def is_equal(one: Any, other: Any) -> bool:
     """Whether two answers are equal; numbers may differ by the order of sums in batches of other sizes."""
     if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) < 1e-4
+        return abs(one - other) < 1e-3
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(is_equal, one, other))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -91,14 +135,57 @@ def tree_bytes(server: RunningServer) -> int:
     return total
 
 
-class Soak:
-    """The run under a budget."""
+def change(server: RunningServer, name: str, action: str) -> tuple[float, int]:
+    """Load or unload a model. Returns its load time, and the bytes that the server counts for it."""
+    answer = server.post(f"/models/{name}/{action}", json={})
+    assert answer.status_code == 200, answer.text
+    about = next(model for model in server.get("/info").json()["on_demand"]["models"] if model["name"] == name)
+    return about["load_seconds"], about["memory_bytes"]
 
-    def __init__(self, server: RunningServer, kinds: dict[str, str], expected: dict[str, Any], budget: int) -> None:
-        self.server, self.kinds, self.expected, self.budget = server, kinds, expected, budget
+
+def after_unload(server: RunningServer, before_bytes: int) -> int:
+    """Memory of the tree above `before_bytes`, as soon as none is left, at most `GIVE_BACK_SECONDS` after an unload."""
+    end = time.monotonic() + GIVE_BACK_SECONDS
+    while (left := tree_bytes(server) - before_bytes) > 0 and time.monotonic() < end:
+        time.sleep(0.2)
+    return max(left, 0)
+
+
+def measure_alone(directory: Path, models: Models, flags: Sequence[str], command: tuple[str, ...]) -> dict[str, Alone]:
+    """Load each model while no other is loaded: from its checkpoint, into the packed cache, and from it."""
+    found = {name: Alone() for name in models}
+    packed = ("--packed-cache", str(directory / "packed"))
+    with serving(directory / "cold.log", *flags, command=command) as server:
+        for name, kind in models.items():
+            alone = found[name]
+            change(server, name, "load")
+            status, alone.answer = ask(server.url, name, kind)
+            assert status == 200, f"{name}: {status} {alone.answer}"
+            change(server, name, "unload")
+            # The first use of a family imports modules and fills caches, which stay.
+            before = tree_bytes(server)
+            alone.cold, alone.bytes = change(server, name, "load")
+            ask(server.url, name, kind)
+            change(server, name, "unload")
+            alone.kept_bytes = after_unload(server, before)
+    with serving(directory / "packed.log", *flags, *packed, command=command) as server:
+        for name in models:
+            for times in ("packing", "packed"):
+                setattr(found[name], times, change(server, name, "load")[0])
+                change(server, name, "unload")
+    return found
+
+
+class Soak:
+    """The run under a budget. alone: see `measure_alone`. names: the models in the order of their popularity."""
+
+    def __init__(self, server: RunningServer, models: Models, alone: dict[str, Alone]) -> None:
+        self.server, self.models, self.alone = server, models, alone
+        self.names = list(models)
+        random.Random(0).shuffle(self.names)
+        self.weights = list(itertools.accumulate(1 / rank for rank in range(1, len(self.names) + 1)))
+        self.numbers = Numbers()
         self.counts: Counter[str] = Counter()
-        self.wrong: list[str] = []
-        self.lost: list[str] = []
         self.seconds: list[float] = []
         self.empty_bytes = tree_bytes(server)
         self.peak_bytes = self.peak_counted = 0
@@ -107,103 +194,134 @@ class Soak:
 
     def request(self, number: int) -> None:
         """One request in Zipf order. Every 40th is for the broken checkpoint."""
-        names = list(self.kinds)
-        name = names[min(int(random.Random(number).paretovariate(1.0)) - 1, len(names) - 1)]
         if number % 40 == 39:
-            status, _ = ask(self.server.url, BROKEN, "story")
+            status, _ = ask(self.server.url, BROKEN, checkpoints.GENERATE)
             with self.lock:
                 self.counts[f"broken {status}"] += 1
             return
+        (name,) = random.Random(number).choices(self.names, cum_weights=self.weights)
         began = time.monotonic()
-        status, answer = ask(self.server.url, name, self.kinds[name])
-        ended = time.monotonic()
+        for _ in range(TRIES):
+            started = time.monotonic()
+            status, answer = ask(self.server.url, name, self.models[name])
+            ended = time.monotonic()
+            may_fail = started <= self.killed_at + LOST_WORKER_SECONDS and ended >= self.killed_at > 0
+            if status == 200 or not may_fail:
+                break
+            with self.lock:
+                self.numbers.repeated += 1
+            time.sleep(1.0)
         with self.lock:
             self.counts[str(status)] += 1
-            self.seconds.append(ended - began)
+            self.seconds.append(time.monotonic() - began)
             if status != 200:
-                # A request whose worker was killed while it computed fails, and its client sends it again.
-                excused = began <= self.killed_at + 30 and ended >= self.killed_at > 0
-                self.lost += [] if excused else [f"{name}: {status} {answer}"]
-                self.counts["excused"] += excused
-            elif not is_equal(answer, self.expected[name]):
-                self.wrong.append(name)
+                self.numbers.lost.append(f"{name}: {status} {answer}")
+            elif not is_equal(answer, self.alone[name].answer):
+                self.numbers.wrong.append(name)
 
-    def watch(self, end: float) -> None:
-        """Sample the memory, and kill the worker once, in the middle."""
-        middle = (time.monotonic() + end) / 2
-        while time.monotonic() < end:
+    def watch(self, done: threading.Event, kill_at: float) -> None:
+        """Sample the memory, and kill the worker once. kill_at: when, in seconds of `time.monotonic()`."""
+        while not done.wait(SAMPLE_SECONDS):
             self.peak_bytes = max(self.peak_bytes, tree_bytes(self.server) - self.empty_bytes)
-            with suppress(httpx.HTTPError):
+            with suppress(httpx.HTTPError, KeyError):
                 info = self.server.get("/info").json()["on_demand"]
                 self.peak_counted = max(self.peak_counted, info["used_bytes"])
-            if not self.killed_at and time.monotonic() > middle:
+            if not self.killed_at and time.monotonic() > kill_at:
                 self.killed_at = time.monotonic()
                 self.server.worker().kill()
-            time.sleep(0.5)
 
-    def run(self, seconds: float, clients: int) -> dict[str, Any]:
-        """Returns the numbers of the run."""
-        end = time.monotonic() + seconds
-        numbers = iter(range(10**9))
-        watching = threading.Thread(target=self.watch, args=(end,))
+    def run(self, seconds: float, count: int, clients: int) -> None:
+        """Send `count` requests, spread evenly over the time, or later where the server is slower."""
+        began, done = time.monotonic(), threading.Event()
+        watching = threading.Thread(target=self.watch, args=(done, began + seconds / 2))
         watching.start()
+        remaining = iter(range(count))
 
         def client() -> None:
-            while time.monotonic() < end:
+            while True:
                 with self.lock:
-                    number = next(numbers)
+                    number = next(remaining, None)
+                if number is None:
+                    return
+                time.sleep(max(began + seconds * number / count - time.monotonic(), 0.0))
                 self.request(number)
 
         with ThreadPoolExecutor(clients) as pool:
-            for done in [pool.submit(client) for _ in range(clients)]:
-                done.result()
+            for ended in [pool.submit(client) for _ in range(clients)]:
+                ended.result()
+        done.set()
         watching.join()
-        self.seconds.sort()
-        return {
-            "answers": dict(self.counts),
-            "wrong": self.wrong,
-            "lost": self.lost,
-            "loads": self.server.metric("triptych_model_loads_total", outcome="loaded"),
-            "failed_loads": self.server.metric("triptych_model_loads_total", outcome="failed"),
-            "unloads": self.server.metric("triptych_model_unloads_total"),
-            "median_seconds": round(self.seconds[len(self.seconds) // 2], 3),
-            "slowest_seconds": round(self.seconds[-1], 3),
-            "budget_mib": self.budget >> 20,
-            "peak_counted_mib": self.peak_counted >> 20,
-            "peak_mib": self.peak_bytes >> 20,
-        }
+        for model in self.server.get("/info").json()["on_demand"]["models"]:
+            if model["state"] == "loaded":
+                change(self.server, model["name"], "unload")
+        left = after_unload(self.server, self.empty_bytes)
+        numbers = self.numbers
+        numbers.requests, numbers.answers = count, dict(self.counts)
+        numbers.loads = self.server.metric("triptych_model_loads_total", outcome="loaded")
+        numbers.failed_loads = self.server.metric("triptych_model_loads_total", outcome="failed")
+        numbers.unloads = self.server.metric("triptych_model_unloads_total", reason="room")
+        numbers.median_seconds, numbers.slowest_seconds = median(self.seconds), max(self.seconds)
+        numbers.peak_counted_mib, numbers.peak_mib = self.peak_counted / 2**20, self.peak_bytes / 2**20
+        numbers.left_mib = left / 2**20
 
 
-def main() -> None:
+def soak(
+    directory: Path,
+    models: Models,
+    share: float,
+    seconds: float,
+    count: int,
+    clients: int,
+    command: tuple[str, ...] = COMMAND,
+) -> Numbers:
+    """Measure each model alone, then send the requests under a budget.
+
+    directory: has the checkpoints in `models`. share: budget as a part of the memory of all models.
+    """
+    flags = ("--models-dir", str(directory / "models"), "--device", "cpu", "--no-access-log")
+    alone = measure_alone(directory, models, flags, command)
+    total = sum(each.bytes for each in alone.values())
+    budget = int(total * share)
+    flags = (*flags, "--memory", str(budget), "--packed-cache", str(directory / "packed"))
+    with serving(directory / "soak.log", *flags, command=command) as server:
+        running = Soak(server, models, alone)
+        running.run(seconds, count, clients)
+    numbers = running.numbers
+    numbers.models, numbers.all_models_mib, numbers.budget_mib = len(models), total >> 20, budget / 2**20
+    numbers.most_kept = max(max(each.kept_bytes - HEAP_BYTES, 0) / each.bytes for each in alone.values())
+    groups: dict[str, list[Alone]] = {}
+    for name, each in alone.items():
+        groups.setdefault(name.rpartition("-")[0] or name, []).append(each)
+    for group, members in groups.items():
+        times = {"cold": [each.cold for each in members], "packing": [each.packing for each in members]}
+        times["packed"] = [each.packed for each in members]
+        numbers.load_seconds[group] = {name: round(median(values), 3) for name, values in times.items()}
+    return numbers
+
+
+def main() -> int:
     """Run the soak."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--published", action="store_true", help="forty models of published sizes; needs 12 GB of disk")
+    parser.add_argument("--models", type=int, default=24, help="number of copies of demo models")
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--models", type=int, default=24)
+    parser.add_argument("--requests", type=int, default=0, help="default: 2,000 in 20 minutes, or in proportion")
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--share", type=float, default=0.25, help="budget as a part of the memory of all models")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        kinds = make_models(directory / "models", options.models)
-        named = [f"{name}={directory / 'models' / name}" for name in kinds]
-        with serving(directory / "alone", *named, "--device", "cpu", command=COMMAND) as server:
-            expected = {name: ask(server.url, name, kind)[1] for name, kind in kinds.items()}
-        demand = ("--models-dir", str(directory / "models"), "--device", "cpu")
-        with serving(directory / "all", *demand, command=COMMAND) as server:
-            for name, kind in kinds.items():
-                status, answer = ask(server.url, name, kind)
-                assert status == 200 and is_equal(answer, expected[name]), (name, answer, expected[name])
-            total = server.get("/info").json()["on_demand"]["used_bytes"]
-        budget = int(total * options.share)
-        with serving(directory / "soak", *demand, "--memory", str(budget), command=COMMAND) as server:
-            soak = Soak(server, kinds, expected, budget)
-            found = soak.run(options.seconds, options.clients)
-        print(json.dumps({"models": len(kinds), "all_models_mib": total >> 20} | found, indent=1))
-        log = (directory / "soak").read_text()
-        if soak.wrong or soak.lost or soak.peak_bytes > ALLOWED_EXCESS * budget:
-            print(log[-4000:], file=sys.stderr)
-            raise SystemExit(1)
+        make = checkpoints.published_sizes if options.published else checkpoints.demo_copies
+        arguments = () if options.published else (options.models,)
+        (directory / "models").mkdir()
+        models = make(directory / "models", *arguments)
+        count = options.requests or max(int(options.seconds * 2000 / 1200), 40)
+        numbers = soak(directory, models, options.share, options.seconds, count, options.clients)
+        print(json.dumps(asdict(numbers), indent=1))
+        if numbers.faults:
+            print((directory / "soak.log").read_text()[-4000:], *numbers.faults, sep="\n", file=sys.stderr)
+    return int(bool(numbers.faults))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -113,7 +113,8 @@ class DeclaredModelInfo(AnswerBody):
     """A model that is loaded when a request asks for it.
 
     `state`: declared (not loaded), loading, loaded, unloading or failed. `reason`: why the last load failed.
-    `memory_bytes`: memory that is counted for the model. `disk_bytes`: size of its files.
+    `memory_bytes`: memory that is counted for the model. `kv_cache_bytes`: the part of its KV caches; 0 after it has
+    given them back to make room. `disk_bytes`: size of its files.
     `running`, `waiting`: numbers of requests that use the model, and that wait for it.
     `expires_in_seconds`: time until the model is unloaded if no request comes; null for never.
     `retry_in_seconds`: time until loading may be tried again after a failure.
@@ -123,6 +124,7 @@ class DeclaredModelInfo(AnswerBody):
     state: str
     reason: str | None
     memory_bytes: int
+    kv_cache_bytes: int
     disk_bytes: int
     running: int
     waiting: int

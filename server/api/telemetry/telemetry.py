@@ -93,6 +93,8 @@ class Telemetry:
         metrics.worker_restarts.inc()
         for gauge in (metrics.running, metrics.waiting, metrics.queue_tokens):
             gauge.set(0)
+        metrics.model_running.clear()
+        metrics.model_waiting.clear()
         for pool in metrics.pools.sizes:
             metrics.kv_blocks_used.labels(pool).set(0)
 
@@ -101,6 +103,13 @@ class Telemetry:
         metrics.running.set(stats.running)
         metrics.waiting.set(stats.waiting)
         metrics.queue_tokens.set(stats.queue_tokens)
+        for by_model, rows in (
+            (metrics.model_running, stats.running_rows),
+            (metrics.model_waiting, stats.waiting_rows),
+        ):
+            by_model.clear()
+            for model, count in rows.items():
+                by_model.labels(model).set(count)
         known = metrics.pools.sizes  # sizes never decrease, even while a worker is being replaced
         metrics.pools.sizes = {pool: max(blocks, known.get(pool, 0)) for pool, blocks in stats.kv_blocks_total.items()}
         for pool, blocks in stats.kv_blocks_used.items():

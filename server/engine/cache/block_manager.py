@@ -122,6 +122,10 @@ class BlockManager:
                 del self._kept[block]
                 self._free.append(block)
 
+    def forget_all(self) -> None:
+        """Remove the keys of all blocks, so that `find` finds none."""
+        self.forget(list(self._key_of))
+
     def blocks_to_write(self, tables: Sequence[Sequence[int]], position: int) -> int:
         """Number of free blocks needed to write the token at `position` in every table.
 

@@ -237,6 +237,12 @@ class Runner:
         if self.cross_cache is not None:
             self.cross_cache.clear(cross_blocks)
 
+    def give_back_caches(self) -> None:
+        """Return the memory of KV caches and states to the system. No block and no slot may be in use."""
+        for cache in (self.self_cache, self.cross_cache, self.state_memory):
+            if cache is not None:
+                cache.give_back()
+
     def _encode_sources(self, schedule: Schedule) -> None:
         assert self.cross_cache is not None
         batch = self.source_batch(schedule.sources)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from server.engine.cache.block_manager import BlockManager
+from server.engine.device.runner import Runner
 from server.engine.drafting.ngrams import ModelRates, NgramText
 from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.sequence import SequenceGroup
@@ -30,11 +31,15 @@ class Drafter(Protocol):
     """Drafts the next tokens of groups without beams.
 
     pool: KV blocks of the drafter, None if it has no model.
+    runner: runs the draft model, None if it has no model.
     costs: durations of decode-only steps, which `StepTime` of the model updates; None if the drafter uses none.
     """
 
     @property
     def pool(self) -> BlockManager | None: ...
+
+    @property
+    def runner(self) -> Runner | None: ...
 
     @property
     def costs(self) -> StepCosts | None: ...
@@ -75,6 +80,7 @@ class NgramDrafter:
         self.num_tokens = num_tokens
         self.costs = StepCosts() if costs is None else costs
         self.pool: BlockManager | None = None
+        self.runner: Runner | None = None
         self._rates = ModelRates()
         self._texts: dict[SequenceGroup, NgramText] = {}
 

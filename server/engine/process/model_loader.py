@@ -31,12 +31,15 @@ from server.engine.process.warm_up import add_warm_up
 from server.engine.stepping.engine import Engine, ModelEngine
 from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
 from server.ipc.wire.messages import (
+    CacheGivenBack,
+    GiveBackCache,
     LoadModel,
     MeasureModel,
     ModelAnswer,
     ModelFailed,
     ModelLoaded,
     ModelMeasured,
+    ModelMessage,
     ModelUnloaded,
     UnloadModel,
 )
@@ -71,7 +74,7 @@ class _WarmingUp:
 
 
 class ModelLoader:
-    """Carries out the messages that measure, load and unload models. The main loop calls `add` and `poll`.
+    """Carries out the messages about models on demand. The main loop calls `add` and `poll`.
 
     engine: the engine to which loaded models are added.
     options: options of the worker. Each `LoadModel` message has the size of the KV cache for its model.
@@ -100,10 +103,13 @@ class ModelLoader:
         """Whether `poll` has a warm-up step to run, so that it must be called without a pause."""
         return self._warming is not None
 
-    def add(self, message: MeasureModel | LoadModel | UnloadModel) -> None:
-        """Begin the work of a message. Loads and measurements wait until earlier ones are done; unloading does not."""
+    def add(self, message: ModelMessage) -> None:
+        """Begin the work of a message. Loads and measurements wait until earlier ones are done; others do not."""
         if isinstance(message, UnloadModel):
             self._unload(message.model)
+        elif isinstance(message, GiveBackCache):
+            self._engine.give_back_caches(message.model)
+            self._send(CacheGivenBack(self._engine.epoch, message.model))
         else:
             self._waiting.append(message)
             self._start()

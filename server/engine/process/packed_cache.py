@@ -94,9 +94,9 @@ class PackedCache:
             with self._find(directory, key, model) as file:
                 if file is not None:
                     try:
-                        reading = ReadingMemory(file, memory is not PRIVATE, progress)
-                        loaded = load(reading)
-                        reading.finish()
+                        with contextlib.closing(ReadingMemory(file, memory is not PRIVATE, progress)) as reading:
+                            loaded = load(reading)
+                            reading.finish()
                     except PackedFileError as error:
                         self._discard(directory, key, model, error)
                     else:

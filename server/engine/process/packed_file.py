@@ -11,6 +11,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 import torch
@@ -27,6 +28,10 @@ _MAX_INDEX_BYTES = 64 << 20
 _SYNCED_BYTES = 64 << 20
 """Bytes after which the file is flushed to the disk. A larger flush would delay the heartbeats of a loading worker."""
 _HASHED_BYTES = 16 << 20
+_READ_BYTES = 16 << 20
+"""Bytes that a thread reads at a time, so that a large tensor is read by all threads."""
+_MAX_THREADS = 4
+"""Threads that read a file. More of them only wait for the memory."""
 
 
 class PackedFileError(Exception):
@@ -165,25 +170,53 @@ class PackedFile:
         if found.digest() != self._index.sha256:
             raise PackedFileError("its tensors have changed since they were written")
 
-    def read(self, entry: _StoredTensor) -> Tensor:
-        """The bytes of a tensor: [size], uint8, in huge pages if the system has them.
-
-        Raises PackedFileError if the file cannot be read or is too short.
-        """
-        return self._read(entry.size, entry.offset)
+    def read_into(self, target: memoryview, offset: int) -> None:
+        """Fill memory with the bytes of the file from `offset` on. Raises PackedFileError."""
+        try:
+            while len(target):
+                count = os.preadv(self.descriptor, [target], offset)
+                if count == 0:
+                    raise PackedFileError("it was cut off")
+                target, offset = target[count:], offset + count
+        except OSError as error:
+            raise PackedFileError(f"it cannot be read ({error.strerror})") from error
 
     def _read(self, size: int, offset: int) -> Tensor:
         content = empty_in_huge_pages(size, _BYTES)
-        rest = memoryview(content.numpy().data)
-        try:
-            while len(rest):
-                count = os.preadv(self.descriptor, [rest], offset)
-                if count == 0:
-                    raise PackedFileError("it was cut off")
-                rest, offset = rest[count:], offset + count
-        except OSError as error:
-            raise PackedFileError(f"it cannot be read ({error.strerror})") from error
+        self.read_into(memoryview(content.numpy().data), offset)
         return content
+
+
+class _TensorReads:
+    """Reads all tensors of a file in their order, with several threads, while the model is built.
+
+    The threads have the priority of the thread that creates this object.
+    """
+
+    def __init__(self, file: PackedFile) -> None:
+        self._pool = ThreadPoolExecutor(min(torch.get_num_threads(), _MAX_THREADS), "read")
+        self._reads: list[tuple[Tensor, list[Future[None]]]] = []
+        for entry in file.tensors:
+            content = empty_in_huge_pages(entry.size, _BYTES)
+            view = memoryview(content.numpy().data)
+            parts = range(0, entry.size, _READ_BYTES)
+            self._reads.append(
+                (content, [self._submit(file, view[at : at + _READ_BYTES], entry.offset + at) for at in parts])
+            )
+
+    def _submit(self, file: PackedFile, target: memoryview, offset: int) -> Future[None]:
+        return self._pool.submit(file.read_into, target, offset)
+
+    def tensor(self, index: int) -> Tensor:
+        """A tensor as bytes, [size], in huge pages where the system has them. Raises PackedFileError."""
+        content, parts = self._reads[index]
+        for part in parts:
+            part.result()
+        return content
+
+    def close(self) -> None:
+        """End the threads. Reads that have not begun are cancelled."""
+        self._pool.shutdown(cancel_futures=True)
 
 
 class ReadingMemory:
@@ -191,7 +224,7 @@ class ReadingMemory:
 
     file: the file, which must stay open while tensors are kept.
     maps: True to map the file, for tensors that will be copied; False to read it into memory of this process.
-    progress: called with the bytes read so far and in total.
+    progress: called with the bytes of the kept tensors so far and in total.
     """
 
     is_filled = True
@@ -203,6 +236,13 @@ class ReadingMemory:
         self._done, self._total = 0, sum(entry.size for entry in file.tensors)
         size = os.fstat(file.descriptor).st_size
         self._map = map_in_huge_pages(file.descriptor, size) if maps else None
+        self._reads: _TensorReads | None = None
+
+    def close(self) -> None:
+        """End the reading. The kept tensors stay."""
+        if self._reads is not None:
+            self._reads.close()
+            self._reads = None
 
     def keep(self, tensor: Tensor) -> Tensor:
         """Return the next tensor of the file in place of `tensor`.
@@ -219,7 +259,9 @@ class ReadingMemory:
         if size == 0:
             content = torch.empty(0, dtype=torch.uint8)
         elif self._map is None:
-            content = self._file.read(entry)
+            if self._reads is None:
+                self._reads = _TensorReads(self._file)
+            content = self._reads.tensor(len(self.kept))
         else:
             content = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=entry.offset)
         self._done += size

@@ -39,13 +39,11 @@ from server.ipc.wire.messages import (
     Encode,
     Generate,
     LoadFailed,
-    LoadModel,
-    MeasureModel,
+    ModelMessage,
     Progress,
     Ready,
     Shutdown,
     ToWorker,
-    UnloadModel,
     Vocabulary,
 )
 from server.system.cores import usable_cores
@@ -316,7 +314,7 @@ def _serve(
                 engine.abort(message.sequence_id)
             elif isinstance(message, Vocabulary):
                 engine.set_vocabulary(message)
-            elif isinstance(message, MeasureModel | LoadModel | UnloadModel):
+            elif isinstance(message, ModelMessage):
                 loader.add(message)
             elif isinstance(message, Shutdown):
                 connection.drain(DRAIN_SECONDS)

@@ -6,7 +6,7 @@ all their groups were made at once, the streams and short requests of other clie
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 
 from server.engine.scheduling.round_robin import RoundRobinQueue
@@ -34,6 +34,14 @@ class ArrivingRows:
             for row in rows
             if row.sequence_id in self._rows
         )
+
+    @property
+    def rows_by_model(self) -> Counter[str]:
+        """Number of rows by the name of their model or adapter."""
+        waiting: Counter[str] = Counter()
+        for message, rows in self._queue:
+            waiting[message.model] += sum(row.sequence_id in self._rows for row in rows)
+        return waiting
 
     @property
     def model(self) -> str:

@@ -71,6 +71,17 @@ class ModelEngine:
     def has_work(self) -> bool:
         return any(part is not None and part.has_work for part in (self.generation, self.encoding))
 
+    @property
+    def num_running(self) -> int:
+        """Rows that are generated."""
+        return 0 if self.generation is None else len(self.generation.scheduler.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Rows in the queues of the engines."""
+        generating = 0 if self.generation is None else len(self.generation.scheduler.waiting)
+        return generating + (0 if self.encoding is None else len(self.encoding.queue))
+
 
 class Engine:
     """The models of one device and their requests.
@@ -107,9 +118,7 @@ class Engine:
         model = self.models.get(name)
         if model is None:
             return
-        for sequence_id in [key for key, (owner, _) in self._requests.items() if owner is model]:
-            self._end(sequence_id, "abort")
-        self._arriving.remove((name, *model.adapters))
+        self._drop_requests(model)
         self._reported.subtract(_counts([model]))
         del self.models[name]
         for known in (name, *model.adapters):
@@ -117,6 +126,22 @@ class Engine:
         self._round_robin.remove(name)
         self._encoded_last.discard(name)
         self._drafts_reported.pop(name, None)
+
+    def give_back_caches(self, name: str) -> None:
+        """Drop the requests of a model, without events, and return the memory of its KV caches to the system.
+
+        The model can be used at once; its prefix cache is empty. An unknown name is ignored.
+        """
+        model = self.models.get(name)
+        if model is not None and model.generation is not None:
+            self._drop_requests(model)
+            model.generation.give_back_caches()
+
+    def _drop_requests(self, model: ModelEngine) -> None:
+        """End all requests of a model, without events."""
+        for sequence_id in [key for key, (owner, _) in self._requests.items() if owner is model]:
+            self._end(sequence_id, "abort")
+        self._arriving.remove((model.name, *model.adapters))
 
     @property
     def step_seconds(self) -> float:
@@ -368,7 +393,16 @@ class Engine:
                 for before in [drafts_before.get(name, (0, 0))]
             },
             state_bytes=dict(state_bytes),
+            running_rows={model.name: count for model in self.models.values() if (count := model.num_running)},
+            waiting_rows=dict(self._waiting_rows()),
         )
+
+    def _waiting_rows(self) -> Counter[str]:
+        """Number of waiting rows of each model that has any."""
+        waiting = Counter({model.name: count for model in self.models.values() if (count := model.num_waiting)})
+        for name, count in self._arriving.rows_by_model.items():
+            waiting[self._by_name[name].name] += count
+        return waiting
 
 
 def _counts(models: Iterable[ModelEngine]) -> Counter[str]:

@@ -99,6 +99,22 @@ class GenerationEngine:
     def has_work(self) -> bool:
         return bool(self.scheduler.waiting or self.scheduler.running or self._ahead.next or self._alignments)
 
+    def give_back_caches(self) -> None:
+        """Empty the prefix cache, and return the memory of KV caches and states to the system.
+
+        The model keeps its blocks, which take memory again when they are written. It must have no sequences.
+        """
+        pools = list(self.scheduler.blocks.pools.values())
+        runners = [self.runner]
+        if self.drafter is not None and self.drafter.pool is not None and self.drafter.runner is not None:
+            pools.append(self.drafter.pool)
+            runners.append(self.drafter.runner)
+        assert not any(pool.used_blocks for pool in pools), "a model without sequences uses no blocks"
+        for pool in pools:
+            pool.forget_all()
+        for runner in runners:
+            runner.give_back_caches()
+
     def set_vocabulary(self, tokens: list[bytes]) -> None:
         """Set the bytes of each token, by id. Needed for grammars, required terms, and stop strings with beams."""
         self.grammar_waits = GrammarWaits(GrammarMasks(tokens, self.limits.vocab_size))

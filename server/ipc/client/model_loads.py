@@ -17,12 +17,14 @@ from server.ipc.client.dispatch import Dispatcher
 from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.descriptions import ModelInfo, ModelSpec
 from server.ipc.wire.messages import (
+    GiveBackCache,
     LoadModel,
     MeasureModel,
     ModelAnswer,
     ModelFailed,
     ModelLoaded,
     ModelMeasured,
+    ModelMessage,
     ModelUnloaded,
     UnloadModel,
 )
@@ -44,7 +46,7 @@ class WorkerLost(ModelLoadFailed):
 class _Pending(NamedTuple):
     """A message whose answer has not arrived. answer: future of the answer; it fails if no answer can arrive."""
 
-    message: MeasureModel | LoadModel | UnloadModel
+    message: ModelMessage
     answer: asyncio.Future[ModelAnswer]
 
 
@@ -97,6 +99,16 @@ class ModelLoads:
         for worker in self._dispatcher.accepting:  # one that became ready meanwhile
             if spec.name not in worker.models:
                 self._restore(worker, message)
+
+    async def give_back_cache(self, name: str) -> None:
+        """Empty the KV caches of a loaded model in every worker, and wait until their memory is given back.
+
+        The model must have no open sequences. It stays loaded.
+        """
+        try:
+            await self._ask(self._dispatcher.serving(name), name, GiveBackCache(name))
+        except ModelLoadFailed:
+            log.debug("a worker ended, or dropped %s, before it gave back its KV caches", name)
 
     async def unload(self, name: str) -> None:
         """Drop a model in every worker, and wait until its memory is free. The model must have no open sequences."""
@@ -177,9 +189,7 @@ class ModelLoads:
             self._wanted.pop(name)
             self.dropped(name, str(error))
 
-    async def _ask(
-        self, workers: Iterable[WorkerState], name: str, message: MeasureModel | LoadModel | UnloadModel
-    ) -> list[ModelAnswer]:
+    async def _ask(self, workers: Iterable[WorkerState], name: str, message: ModelMessage) -> list[ModelAnswer]:
         """Send a message to workers and wait for their answers. name: name of the model.
 
         Raises ModelLoadFailed if no worker is given. If a worker fails, it is raised after all workers have answered.
@@ -199,9 +209,7 @@ class ModelLoads:
             found.append(answer)
         return found
 
-    def _send(
-        self, worker: WorkerState, name: str, message: MeasureModel | LoadModel | UnloadModel
-    ) -> asyncio.Future[ModelAnswer]:
+    def _send(self, worker: WorkerState, name: str, message: ModelMessage) -> asyncio.Future[ModelAnswer]:
         """Send a message about a model. Returns the future of the answer.
 
         The future of an earlier message to this worker about the same model is cancelled.

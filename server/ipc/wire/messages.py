@@ -1,8 +1,9 @@
 """Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
 
-To the worker:    Configure, Vocabulary, Generate, Encode, Abort, MeasureModel, LoadModel, UnloadModel, Shutdown
+To the worker:    Configure, Vocabulary, Generate, Encode, Abort, MeasureModel, LoadModel, GiveBackCache, UnloadModel,
+                  Shutdown
 From the worker:  Loading, Computing, Progress, Ready, LoadFailed, StepOutput, Stats,
-                  ModelMeasured, ModelLoaded, ModelFailed, ModelUnloaded
+                  ModelMeasured, ModelLoaded, ModelFailed, CacheGivenBack, ModelUnloaded
 
 A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
 all processes of a machine share. A `sequence_id` names one row of a `Generate` or one `Encode`. It is unique in the
@@ -101,6 +102,15 @@ class LoadModel(Message, frozen=True):
 
     model: ModelSpec
     kv_cache_bytes: int
+
+
+class GiveBackCache(Message, frozen=True):
+    """Empty the KV caches of a loaded model, and drop its requests. Answered by `CacheGivenBack`, for any name.
+
+    The model can be used at once. Its caches take memory again as they fill up.
+    """
+
+    model: str
 
 
 class UnloadModel(Message, frozen=True):
@@ -278,7 +288,9 @@ class Shutdown(Message, frozen=True):
     """Exit with status 0. Running requests are dropped."""
 
 
-ToWorker = Configure | Vocabulary | Generate | Encode | Abort | MeasureModel | LoadModel | UnloadModel | Shutdown
+ModelMessage = MeasureModel | LoadModel | GiveBackCache | UnloadModel
+"""Messages about a model that is loaded on demand. A worker answers each one with a `ModelAnswer`."""
+ToWorker = Configure | Vocabulary | Generate | Encode | Abort | ModelMessage | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
 
@@ -355,6 +367,13 @@ class ModelFailed(Message, frozen=True):
     epoch: int
     model: str
     message: str
+
+
+class CacheGivenBack(Message, frozen=True):
+    """The KV caches of a model are empty, and their memory is given back to the system."""
+
+    epoch: int
+    model: str
 
 
 class ModelUnloaded(Message, frozen=True):
@@ -504,6 +523,7 @@ class Stats(Message, frozen=True):
     kv_blocks_used, kv_blocks_total: numbers of blocks by pool name, summed over all models.
     device_memory_bytes: memory in use by kind.
     state_bytes: memory of state slots of models with mixers: `sequences` and `snapshots`; empty without such models.
+    running_rows, waiting_rows: the numbers `running` and `waiting` by model. A model without any is absent.
     steps: all steps since the last message.
     The remaining fields count events since the last message:
     preemptions, wasted_tokens: preempted rows, and computed tokens that have to be computed again.
@@ -525,10 +545,12 @@ class Stats(Message, frozen=True):
     prefix_hits: int = 0
     drafts: dict[str, tuple[int, int]] = {}
     state_bytes: dict[str, int] = {}
+    running_rows: dict[str, int] = {}
+    waiting_rows: dict[str, int] = {}
 
 
-ModelAnswer = ModelMeasured | ModelLoaded | ModelFailed | ModelUnloaded
-"""Answers to `MeasureModel`, `LoadModel` and `UnloadModel`."""
+ModelAnswer = ModelMeasured | ModelLoaded | ModelFailed | CacheGivenBack | ModelUnloaded
+"""Answers to a `ModelMessage`."""
 FromWorker = Loading | Computing | Progress | Ready | LoadFailed | ModelAnswer | StepOutput | Stats
 
 _encoder = msgspec.msgpack.Encoder()

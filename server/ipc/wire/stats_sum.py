@@ -29,6 +29,8 @@ def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
         kv_blocks_total=_sum(worker.kv_blocks_total for worker in every),
         device_memory_bytes=_sum(worker.device_memory_bytes for worker in every),
         state_bytes=_sum(worker.state_bytes for worker in every),
+        running_rows=_sum(worker.running_rows for worker in every),
+        waiting_rows=_sum(worker.waiting_rows for worker in every),
     )
 
 

@@ -64,7 +64,10 @@ class DeclaredModel:
     reason: why the last load failed; empty if it has not failed.
     failures: number of failed loads since the last successful load.
     retry_at: time before which loading is not tried again.
-    size_bytes: memory that is counted for the model; 0 while it is not in memory.
+    fixed_bytes: memory that is counted for weights, steps and tokenizer of the model; 0 while it is not in memory.
+    cache_bytes: memory that is counted for its KV caches; 0 while it is not in memory, and after it has given them
+        back to make room.
+    wanted_cache_bytes: memory of its KV caches while it runs requests.
     running: number of requests that use the model. waiting: number of requests that wait for its load.
     used_at: time at which the last request ended, or the model was loaded.
     keep_seconds: replaces `idle_seconds` until the model is unloaded, if `is_kept`.
@@ -84,7 +87,9 @@ class DeclaredModel:
     reason: str = ""
     failures: int = 0
     retry_at: float = 0.0
-    size_bytes: int = 0
+    fixed_bytes: int = 0
+    cache_bytes: int = 0
+    wanted_cache_bytes: int = 0
     running: int = 0
     waiting: int = 0
     used_at: float = field(default_factory=time.monotonic)
@@ -103,6 +108,16 @@ class DeclaredModel:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that is counted for it; 0 while it is not in memory."""
+        return self.fixed_bytes + self.cache_bytes
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether the memory of its KV caches is counted, so that it can run requests."""
+        return self.cache_bytes >= self.wanted_cache_bytes
+
     @cached_property
     def disk_bytes(self) -> int:
         """Total size of the model's files. Of a GGUF model in several files, only the first is counted."""
@@ -118,6 +133,7 @@ class DeclaredModel:
             "state": self.state,
             "reason": self.reason or None,
             "memory_bytes": self.size_bytes,
+            "kv_cache_bytes": self.cache_bytes,
             "disk_bytes": self.disk_bytes,
             "running": self.running,
             "waiting": self.waiting,
@@ -149,11 +165,13 @@ class DeclaredModel:
     def failed(self, reason: str, now: float) -> None:
         """Record a failed load, and compute when loading may be tried again. now: seconds of `time.monotonic()`."""
         self.failures += 1
-        self.state, self.reason, self.size_bytes = "failed", reason, 0
+        self.state, self.reason = "failed", reason
+        self.fixed_bytes = self.cache_bytes = 0
         self.retry_at = now + min(FIRST_RETRY_SECONDS * 2 ** (self.failures - 1), MAX_RETRY_SECONDS)
 
     def left(self) -> None:
         """Record that the model was unloaded."""
         if self.next_spec is not None:
             self.spec, self.next_spec = self.next_spec, None
-        self.state, self.size_bytes, self.is_kept = "declared", 0, False
+        self.state, self.is_kept = "declared", False
+        self.fixed_bytes = self.cache_bytes = 0

@@ -19,7 +19,7 @@ from server.ipc.client.model_loads import ModelLoadFailed, WorkerLost
 from server.ipc.wire.descriptions import ModelSpec
 from server.ipc.wire.messages import ModelMeasured
 from server.operations.on_demand.declared import DeclaredModel, Description
-from server.operations.on_demand.unloading import Resident, who_leaves
+from server.operations.on_demand.unloading import Resident, who_leaves, whose_caches
 from server.operations.waiting import Waiting
 
 log = logging.getLogger("triptych.models")
@@ -44,6 +44,8 @@ class Loads(Protocol):
     async def measure(self, spec: ModelSpec) -> ModelMeasured: ...
 
     async def load(self, spec: ModelSpec, kv_cache_bytes: int) -> None: ...
+
+    async def give_back_cache(self, name: str) -> None: ...
 
     async def unload(self, name: str) -> None: ...
 
@@ -144,6 +146,8 @@ class OnDemandLoader:
         self._queue: deque[DeclaredModel] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._emptying: set[str] = set()
+        self._taking: dict[str, asyncio.Task[None]] = {}
         self._drops: list[asyncio.Future[None]] = []
         loads.changed = self.changes.notify
         loads.dropped = self._on_dropped
@@ -167,20 +171,31 @@ class OnDemandLoader:
 
     async def stop(self) -> None:
         """Stop the tasks that load and unload models. Loaded models stay loaded."""
-        tasks = [*self._tasks, *self._leaving.values()]
+        tasks = [*self._tasks, *self._leaving.values(), *self._taking.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def is_usable(self, model: DeclaredModel) -> bool:
-        """Whether a loaded model can be used now: at least one worker has it."""
-        return model.state == "loaded" and self._loads.is_available(model.name)
+        """Whether a loaded model can be used now: at least one worker has it, and it has its KV caches."""
+        has_cache = model.has_cache and model.name not in self._emptying
+        return model.state == "loaded" and has_cache and self._loads.is_available(model.name)
 
     def enqueue(self, model: DeclaredModel) -> None:
         """Add a model to the end of the queue of models to load."""
         model.state = "loading"
         self._queue.append(model)
         self.changes.notify()
+
+    def take_cache(self, model: DeclaredModel) -> None:
+        """Give a loaded model memory for its KV caches again: at once if there is room, else when others made room.
+
+        No effect on a model that has its caches, or is giving them back now.
+        """
+        if model.state != "loaded" or model.has_cache or model.name in (*self._emptying, *self._taking):
+            return
+        task = self._taking[model.name] = asyncio.create_task(self._take_cache(model), name="take KV cache")
+        task.add_done_callback(lambda done: self._taking.pop(model.name, None))
 
     async def leave(self, model: DeclaredModel, reason: str) -> None:
         """Unload a model when its running requests have ended, and wait for that. reason: text for log and metrics."""
@@ -240,14 +255,13 @@ class OnDemandLoader:
         while not self._loads.is_ready:
             await self.changes.wait()
         need = await self._loads.measure(model.spec)
-        fixed = need.weight_bytes + need.step_bytes
-        text_bytes = self._text.size_bytes(model.spec)
         kv_bytes = self._kv_bytes(need)
-        size = self._num_workers * (fixed + kv_bytes) + text_bytes
-        if not await self._make_room(model, size):
+        caches = self._num_workers * kv_bytes
+        fixed = self._num_workers * (need.weight_bytes + need.step_bytes) + self._text.size_bytes(model.spec)
+        if not await self._make_room(model, fixed + caches):
             model.left()
             return
-        model.size_bytes = size
+        model.fixed_bytes, model.cache_bytes, model.wanted_cache_bytes = fixed, caches, caches
         began = self._clock()
         text = asyncio.ensure_future(self._text.load(model.spec))
         try:
@@ -263,7 +277,7 @@ class OnDemandLoader:
         model.loads += 1
         model.load_seconds = self._clock() - began
         model.used_at = self._clock()
-        log.info("model %s is loaded: %d MiB in %.1f s", model.name, size >> 20, model.load_seconds)
+        log.info("model %s is loaded: %d MiB in %.1f s", model.name, model.size_bytes >> 20, model.load_seconds)
 
     async def _fail(self, model: DeclaredModel, reason: str) -> None:
         await self._loads.unload(model.name)
@@ -281,11 +295,12 @@ class OnDemandLoader:
         return max(min(limits), need.min_kv_bytes)
 
     async def _make_room(self, model: DeclaredModel, size: int) -> bool:
-        """Unload other models until `size` bytes of the budget are free. Returns whether to load the model.
+        """Free `size` bytes: the KV caches of idle models if they are enough, else models are unloaded.
 
-        This is False if no request waits for the model any more. Raises ModelLoadFailed for a model that is larger than
-        the budget.
+        Returns False if no request waits for the model any more, or the model left meanwhile. Raises ModelLoadFailed
+        for a model that is larger than the budget.
         """
+        state = model.state
         budget = self.budget_bytes
         if budget is None:
             return True
@@ -294,23 +309,61 @@ class OnDemandLoader:
                 f"model {model.name!r} needs {size >> 20:,} MiB, and the budget has {budget >> 20:,} MiB (--memory)"
             )
         while self.used_bytes + size > budget:
-            if not model.waiting:
+            if not model.waiting or model.state != state:
                 return False
-            leaving = who_leaves(self._residents(), self.used_bytes + size - budget)
-            assert leaving is not None, "without any model, the budget has room"
-            for resident in [self._models[resident.name] for resident in leaving]:
-                await self.leave(resident, "room")
-        return bool(model.waiting)
+            lacking = self.used_bytes + size - budget
+            others = self._residents(model)
+            emptied = whose_caches(others, lacking)
+            for resident in emptied:
+                await self._give_back_cache(self._models[resident.name])
+            if emptied:
+                continue
+            leaving = who_leaves(others, lacking)
+            if leaving is None:  # the rest of the memory is that of a model that is being loaded
+                await self.changes.wait()
+                continue
+            for resident in leaving:
+                await self.leave(self._models[resident.name], "room")
+        return bool(model.waiting) and model.state == state
 
-    def _residents(self) -> list[Resident]:
+    def _residents(self, asking: DeclaredModel) -> list[Resident]:
+        """The models in memory, without the one that asks for room."""
         now = self._clock()
         return [
             Resident(
-                model.name, model.size_bytes, model.load_seconds, now - model.used_at, model.running + model.waiting > 0
+                model.name,
+                model.size_bytes,
+                model.load_seconds,
+                now - model.used_at,
+                model.running + model.waiting > 0,
+                model.cache_bytes if model.state == "loaded" and model.name not in self._emptying else 0,
             )
             for model in self._models.values()
-            if model.state in ("loaded", "unloading")
+            if model.state in ("loaded", "unloading") and model is not asking
         ]
+
+    async def _give_back_cache(self, model: DeclaredModel) -> None:
+        """Take the memory of the KV caches of an idle model away. Its next request takes it again.
+
+        Without effect if the model got a request or left meanwhile.
+        """
+        if model.running or model.waiting or model.state != "loaded" or model.name in self._emptying:
+            return
+        self._emptying.add(model.name)
+        try:
+            await self._loads.give_back_cache(model.name)
+            log.info("model %s has given back its KV cache: %d MiB", model.name, model.cache_bytes >> 20)
+            model.cache_bytes = 0
+        finally:
+            self._emptying.discard(model.name)
+        self.report()
+        self.changes.notify()
+
+    async def _take_cache(self, model: DeclaredModel) -> None:
+        if await self._make_room(model, model.wanted_cache_bytes):
+            model.cache_bytes = model.wanted_cache_bytes
+            self.report()
+        self.changes.notify()
 
     async def _unload(self, model: DeclaredModel, reason: str) -> None:
         while model.running:

@@ -252,6 +252,7 @@ class ModelRegistry:
                         raise ModelNotFound(f"the files of the model {model.name} were deleted", "model")
                     self._check_failure(model)
                     self._loader.enqueue(model)
+                self._loader.take_cache(model)
                 await self._loader.changes.wait(call)
         finally:
             model.waiting -= 1

@@ -1,4 +1,4 @@
-"""Choose the models to unload when another model needs their memory.
+"""Choose the models that give back memory, so that another one has room: their KV caches, or all of it.
 
 Works on sizes and seconds only: no requests, no clock. See docs/decisions/0151-models-on-demand.md.
 """
@@ -17,6 +17,7 @@ MIN_IDLE_SECONDS = 0.001
 class Resident:
     """A model in memory.
 
+    size_bytes: all of its memory. cache_bytes: the part of its KV caches.
     load_seconds: duration of its load. idle_seconds: time since its last request ended.
     is_running: whether a request uses it or waits for it.
     """
@@ -26,12 +27,29 @@ class Resident:
     load_seconds: float
     idle_seconds: float
     is_running: bool = False
+    cache_bytes: int = 0
 
     @property
     def score(self) -> float:
         """Preference for unloading the model: higher if it was idle for long, is large, or loads quickly."""
         idle = max(self.idle_seconds, MIN_IDLE_SECONDS)
         return idle * self.size_bytes / max(self.load_seconds, MIN_LOAD_SECONDS)
+
+
+def whose_caches(residents: Iterable[Resident], lacking_bytes: int) -> list[Resident]:
+    """Choose idle models whose KV caches free at least `lacking_bytes`, those that were idle for longest first.
+
+    Returns an empty list if the caches of all idle models free too little.
+    """
+    idle = [resident for resident in residents if resident.cache_bytes and not resident.is_running]
+    chosen: list[Resident] = []
+    freed = 0
+    for resident in sorted(idle, key=lambda model: -model.idle_seconds):
+        if freed >= lacking_bytes:
+            break
+        chosen.append(resident)
+        freed += resident.cache_bytes
+    return chosen if freed >= lacking_bytes else []
 
 
 def who_leaves(residents: Iterable[Resident], lacking_bytes: int) -> list[Resident] | None:

@@ -357,3 +357,14 @@ def tensors_may_share_bytes() -> None:
     from weights.gguf.container import GgufFile
 
     replace(GgufFile, "_check_overlaps", lambda self: None)
+
+
+@bug("http")
+def models_never_leave() -> None:
+    """A model is loaded whether or not the budget has room for it."""
+    from server.operations.on_demand.loader import OnDemandLoader
+
+    async def make_room(self: Any, model: Any, size: int) -> bool:
+        return True
+
+    replace(OnDemandLoader, "_make_room", make_room)

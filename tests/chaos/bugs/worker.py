@@ -118,3 +118,16 @@ def the_start_has_no_limit() -> None:
     from server.engine.process import planning_limit
 
     replace(planning_limit, "SECONDS", 8.0)
+
+
+@bug("worker")
+def models_load_between_steps() -> None:
+    """The main loop reads and packs the weights of a model, so that no step runs meanwhile."""
+    from server.engine.process.model_loader import ModelLoader
+
+    def start(self: Any) -> None:
+        old(self)
+        if self._thread is not None:
+            self._thread.join()
+
+    old = replace(ModelLoader, "_start", start)

@@ -25,7 +25,7 @@ Work = Callable[[], Awaitable[None]]
 Body = dict[str, object]
 
 
-async def _gaps_beside(url: str, work: Work, streams: int, tokens: int, before: int) -> list[float]:
+async def gaps_beside(url: str, work: Work, streams: int, tokens: int, before: int) -> list[float]:
     """Run streams, and start other work when some of their tokens have arrived. Returns the later gaps.
 
     Streams that end earlier than the work are followed by new ones: on a fast machine, there would be no gaps to see.
@@ -61,7 +61,7 @@ async def _gaps_beside(url: str, work: Work, streams: int, tokens: int, before: 
     return gaps
 
 
-async def _nothing() -> None:
+async def no_work() -> None:
     """No work: the streams run alone."""
 
 
@@ -103,15 +103,15 @@ def long_prompts(runs: int, streams: int = 16) -> Record:
         ("/embed", {"inputs": [f"The dog chased the cat {i}." for i in range(512)]}),
     ]
     with server() as running:
-        asyncio.run(_gaps_beside(running.url, _requests(running.url, *burst), streams, 400, 200))
+        asyncio.run(gaps_beside(running.url, _requests(running.url, *burst), streams, 400, 200))
         for run in range(runs):
             grammar = ("/generate", {"prompt": "A", "max_new_tokens": 4, "response_format": _schema(run, 60)})
             for name, work in (
-                ("alone", _nothing),
+                ("alone", no_work),
                 ("p99 gap", _requests(running.url, *burst)),
                 ("p99 gap with a new schema", _requests(running.url, *burst, grammar)),
             ):
-                gaps[name] += asyncio.run(_gaps_beside(running.url, work, streams, 400, 200))
+                gaps[name] += asyncio.run(gaps_beside(running.url, work, streams, 400, 200))
             record.runs += 1
     alone = p99(gaps.pop("alone"))
     for name, found in gaps.items():
@@ -135,15 +135,15 @@ def grammars(runs: int, streams: int = 16, fields: int = 60) -> Record:
             plain: Body = {"prompt": "A", "max_new_tokens": 8}
             formatted = plain | {"response_format": _schema(run, fields)}
             cases: list[tuple[str, Work]] = [
-                ("alone", _nothing),
+                ("alone", no_work),
                 ("the same request without a schema", _requests(running.url, ("/generate", plain))),
                 ("a schema", _requests(running.url, ("/generate", formatted))),
                 ("a busy process of the same priority", _busy_process),
             ]
-            asyncio.run(_gaps_beside(running.url, _nothing, streams, *lengths))
+            asyncio.run(gaps_beside(running.url, no_work, streams, *lengths))
             # In turns, because a young server gets faster.
             for name, work in cases[run % 4 :] + cases[: run % 4]:
-                gaps[name] += asyncio.run(_gaps_beside(running.url, work, streams, *lengths))
+                gaps[name] += asyncio.run(gaps_beside(running.url, work, streams, *lengths))
             record.runs += 1
     alone = p99(gaps.pop("alone"))
     record.most("p99 gap", p99(gaps.pop("a schema")) / alone, 1.5, "times alone")

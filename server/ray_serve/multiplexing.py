@@ -1,0 +1,85 @@
+"""Choose the replicas for a request by the model that it names: those that have the model, before all others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+MAX_INLINE_BYTES = 1 << 20
+"""A longer body is read in a thread."""
+MAX_NAME = 200
+_FORM_MODEL = re.compile(rb'name="model"[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,200})\r\n')
+_HUB_PATH = re.compile(r"/models/([^/]+)")
+
+
+class _Named(msgspec.Struct):
+    """The fields of a body that name a model."""
+
+    model: Any = None
+    name: Any = None
+
+
+@dataclass(frozen=True)
+class ReplicaModels:
+    """What a replica reports about its models.
+
+    loaded: names of the models and adapters that it has, or is loading.
+    waiting: number of requests that wait for each model, for its load or in the queue of the engine.
+    """
+
+    loaded: frozenset[str] = frozenset()
+    waiting: Mapping[str, float] = field(default_factory=dict)
+
+    def to_stats(self) -> dict[str, Any]:
+        """The report as JSON data, for `of`."""
+        return {"loaded": sorted(self.loaded), "waiting": dict(self.waiting)}
+
+    @staticmethod
+    def of(stats: Mapping[str, Any]) -> ReplicaModels:
+        """Read a report. A replica that has not reported yet has no model."""
+        return ReplicaModels(frozenset(stats.get("loaded", ())), stats.get("waiting", {}))
+
+
+def requested_model(path: str, body: bytes) -> str:
+    """The model that a request names in its path, its JSON body or its form; empty if it names none.
+
+    It only chooses the replica, which reads the request again. A body that cannot be read names no model.
+    """
+    if (found := _HUB_PATH.match(path)) is not None and not path.startswith(("/models/load", "/models/unload")):
+        return unquote(found[1])[:MAX_NAME]
+    if body[:2] == b"--":
+        form = _FORM_MODEL.search(body)
+        return form[1].decode(errors="replace") if form is not None else ""
+    try:
+        named = msgspec.json.decode(body, type=_Named)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return ""
+    name = named.model or named.name
+    return name[:MAX_NAME] if isinstance(name, str) else ""
+
+
+def ranks(model: str, replicas: Mapping[str, ReplicaModels]) -> list[list[str]]:
+    """The replicas for a request by preference: a list of equal ones, then the others.
+
+    Replicas that have the model come first. If requests for it wait in all of them, one more replica is as good, and
+    loads it. A model that no replica has goes to the same one for all requests: the choice depends on names alone.
+
+    replicas: reports by the name of the replica.
+    """
+    holders = [name for name, about in replicas.items() if model in about.loaded]
+    others = sorted((name for name in replicas if name not in holders), key=lambda name: _weight(model, name))
+    is_busy = all(replicas[name].waiting.get(model, 0) > 0 for name in holders)
+    count = 1 if others and (not holders or is_busy) else 0
+    return [group for group in ([*holders, *others[:count]], others[count:]) if group]
+
+
+def _weight(model: str, replica: str) -> bytes:
+    """Order of the replicas for one model (rendezvous hashing, Thaler and Ravishankar 1998)."""
+    return hashlib.blake2b(json.dumps([model, replica]).encode(), digest_size=8).digest()

@@ -1,0 +1,71 @@
+"""Promises 39 and 40: models that are loaded on demand come and go, and their loads disturb no stream."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+
+from benchmarks import random_checkpoints
+from tests.chaos.checks.clients import p99
+from tests.chaos.checks.latency import gaps_beside, no_work
+from tests.chaos.connection import ask
+from tests.chaos.record import Record
+from tests.chaos.server import command, server
+from tests.soak.checkpoints import DEMO, demo_copies
+from tests.soak.models import ALLOWED_EXCESS, MOST_KEPT, soak
+
+
+def come_and_go(models: int, seconds: float, requests: int) -> Record:
+    """Promise 39: copies of the demo models under a quarter of their memory, with a broken one and a killed worker."""
+    record = Record("request")
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        (directory / "models").mkdir()
+        kinds = demo_copies(directory / "models", models)
+        numbers = soak(directory, kinds, 0.25, seconds, requests, 6, command())
+    record.runs = numbers.requests
+    record.most("wrong answers", len(numbers.wrong), 0, "answers")
+    record.most("lost requests", len(numbers.lost), 0, "requests")
+    record.most("memory above the empty server", numbers.peak_mib / numbers.budget_mib, ALLOWED_EXCESS, "budgets")
+    record.most("memory kept 5 s after an unload", numbers.most_kept, MOST_KEPT, "of the model")
+    record.most("memory counted", numbers.peak_counted_mib / numbers.budget_mib, 1.0, "budgets")
+    record.least("models unloaded for others", numbers.unloads, 10, "unloads")
+    record.details["failures"] = "; ".join([*numbers.lost, *numbers.wrong][:5])
+    return record
+
+
+def loading(runs: int, layers: int, streams: int = 16) -> Record:
+    """Promise 40: gaps between tokens of streams while another model is loaded from its checkpoint.
+
+    layers: layers of the model, in the shape of a llama of 1.1 billion parameters with 16.
+    """
+    record = Record("load")
+    shape = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
+    shape |= {"head_dim": 64, "vocab_size": 49152, "tie_word_embeddings": True, "max_position_embeddings": 8192}
+    shape |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": layers}
+    shape |= {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu"}
+    shape |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    gaps: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        random_checkpoints.write(Path(folder), shape, torch.bfloat16, torch.device("cpu"))
+        models = (f"story={DEMO / 'story'}", f"large={folder}")
+        with server(*models, "--preload", "story", "--device", "cpu") as running:
+            url = running.url
+
+            async def load() -> None:
+                answer = await ask(url, "POST", "/models/large/load", {})
+                assert answer.status == 200, f"status {answer.status} {answer.body[:200]!r}"
+
+            asyncio.run(gaps_beside(url, no_work, streams, 400, 200))
+            for _ in range(runs):
+                for name, work in (("alone", no_work), ("a load", load)):
+                    gaps[name] += asyncio.run(gaps_beside(url, work, streams, 400, 200))
+                asyncio.run(ask(url, "POST", "/models/large/unload", {}))
+                record.runs += 1
+    record.details["p99 gap alone"] = f"{1000 * p99(gaps['alone']):.1f} ms"
+    record.most("p99 gap while a model is loaded", p99(gaps["a load"]) / p99(gaps["alone"]), 1.5, "times alone")
+    return record
