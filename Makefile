@@ -22,7 +22,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak soak-models fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel wheel-arm64 test-arm64 test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak soak-models fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -153,6 +153,16 @@ wheel: $(WHEEL)  ## Build a wheel with compiled kernels for every Python 3 on Li
 
 test-wheel: wheel  ## Build the wheel and run a server from it, without a compiler
 	@$(BIN)/python -m pytest tests/wheel $(ARGS)
+
+wheel-arm64: $(WHEEL)  ## Build a wheel with the generic kernels for Linux on ARM; needs g++-aarch64-linux-gnu: dist/*aarch64.whl
+	@rm -rf build/wheel-arm64 build/lib* build/bdist* dist/*aarch64.whl
+	@CXX=aarch64-linux-gnu-g++ KERNELS_OBJECTS=$(CURDIR)/build/arm64/objects _PYTHON_HOST_PLATFORM=linux-aarch64 \
+		KERNELS_PROGRESS=/proc/$$$$/fd/2 $(PIP) -q wheel --no-deps -w build/wheel-arm64 .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel -q repair --exclude 'libgomp.so*' -w dist build/wheel-arm64/*.whl
+	@ls dist/*aarch64.whl
+
+test-arm64:  ## Compare the kernels with torch under qemu-aarch64 (needs qemu-user and g++-aarch64-linux-gnu; 1 GB, an hour)
+	@PYTHON=$(CURDIR)/$(BIN)/python tests/arm64/run $(ARGS)
 
 build/quality/.installed: benchmarks/quality/packages.txt
 	@mkdir -p build/quality

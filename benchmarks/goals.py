@@ -50,6 +50,7 @@ def lines(summary: Summary) -> list[Line]:
         *_translation(summary),
         *_encoders(summary),
         *_infinity(summary),
+        *_small_requests(summary),
         *_wire(summary),
         *_stalls(summary),
         *_growth(summary),
@@ -209,6 +210,23 @@ def _infinity(summary: Summary) -> Iterator[Line]:
         else:
             text, ratio = f"{p99[0] * 1e3:.0f} ms; infinity {p99[1] * 1e3:.0f} ms", p99[1] / p99[0] / 3
         yield Line(f"{quantity}, p99", "≤ a third of infinity's", text, ratio)
+
+
+def _small_requests(summary: Summary) -> Iterator[Line]:
+    """The time of one small request over HTTP: at most 1.2 times that of a peer in process, and 1 ms."""
+    peers = {"minilm-22m": "onnxruntime", "bert-base": "onnxruntime", "marian-74m": "ctranslate2"}
+    for shape, peer in peers.items():
+        for precision in ("float32", "int8"):
+            key = (shape, precision, "L")
+            ours, theirs = (summary.median(*key, name, "latencies_p50") for name in ("http", peer))
+            quantity = f"L, {shape}, {precision}, median"
+            goal = f"≤ 1.2 × {LABELS.get(peer, peer)} in process + 1 ms"
+            if ours is None or theirs is None:
+                yield Line(quantity, goal, "–", None)
+                continue
+            limit = 1.2 * theirs + 1e-3
+            text = f"{ours * 1e3:.1f} ms; {LABELS.get(peer, peer)} {theirs * 1e3:.1f} ms: limit {limit * 1e3:.1f} ms"
+            yield Line(quantity, goal, text, limit / ours)
 
 
 def _wire(summary: Summary) -> Iterator[Line]:

@@ -61,11 +61,15 @@ def full() -> list[Contest]:
         restricted = (("start", ("http",)), ("B", (*continuous, "ctranslate2")), ("B-mixed", continuous))
         first = ("start", "A", "B", "B-mixed", "C")
         contests.append(Contest("llama-135m", precision, first, decoders, restricted))
-        contests.append(Contest("marian-74m", precision, ("D", "D-beam"), _TRANSLATORS))
-        clients = (("E-clients", ("http", "infinity")),)
-        contests.append(Contest("minilm-22m", precision, ("E", "E-clients"), _WITH_INFINITY, clients))
+        contests.append(
+            Contest("marian-74m", precision, ("D", "D-beam", "L"), _TRANSLATORS, (("L", (*OURS, "ctranslate2")),))
+        )
+        single = ("L", (*OURS, "openvino", "ctranslate2", "onnxruntime", "infinity"))
+        clients = (("E-clients", ("http", "infinity")), single)
+        contests.append(Contest("minilm-22m", precision, ("E", "E-clients", "L"), _WITH_INFINITY, clients))
         contests.append(Contest("gpt2-124m", precision, ("A", "B", "B-mixed", "C"), decoders, restricted[1:]))
-        contests.append(Contest("bert-base", precision, ("F",), _EMBEDDERS))
+        long = (("F", _EMBEDDERS), single)
+        contests.append(Contest("bert-base", precision, ("F", "L"), _WITH_INFINITY, long))
     for precision in reversed(LARGE_PRECISIONS):
         contestants = _LARGE_INT4 if precision == "int4" else _LARGE
         contests += [
@@ -104,8 +108,8 @@ def quick() -> list[Contest]:
 def tiny() -> list[Contest]:
     """The contests of `--tiny`: tiny models and almost only Triptych, to test the benchmarks in seconds."""
     contests = [Contest("llama-tiny", "float32", ("start", "A", "B-mixed", "C"), OURS, (("start", ("http",)),))]
-    contests.append(Contest("marian-tiny", "int8", ("D", "D-beam"), ("ours", "ctranslate2")))
-    contests.append(Contest("minilm-tiny", "bfloat16", ("E",), ("ours",)))
+    contests.append(Contest("marian-tiny", "int8", ("D", "D-beam", "L"), ("ours", "ctranslate2")))
+    contests.append(Contest("minilm-tiny", "bfloat16", ("E", "L"), ("ours",)))
     return contests
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import goals, profile, setting_quality
+from benchmarks import goals, profile, questions, setting_quality
 from benchmarks.contestants import LABELS
 from benchmarks.plan import STREAMS
 from benchmarks.process import REPOSITORY
 from benchmarks.setting_quality import SETTINGS_OF_NOW
-from benchmarks.summary import Summary
+from benchmarks.summary import Key, Summary
+from benchmarks.workloads import FULL
 from server.client.bench import chart
 
 MAIN_PAGE = REPOSITORY / "docs" / "benchmarks.md"
@@ -29,7 +30,9 @@ WORKLOADS = """\
 - **D**: {sentences} sentences of 8 to 60 tokens, each translated into {sentence_new} tokens with greedy decoding.
   **D-beam**: the same with 4 beams.
 - **E**: {texts} texts of 8 to {longest_text} tokens, 8 texts per call. **E-clients**: 16 clients, one text per call.
-- **F**: {bert} texts of 128 tokens, 16 texts per call."""
+- **F**: {bert} texts of 128 tokens, 16 texts per call.
+- **L**: {single} small requests, one after the other: a text of {short_text} tokens, or a sentence of {short_new}
+  tokens translated into {short_new} tokens. The value is the time of a request in milliseconds: median (p99)."""
 
 
 PROFILE = """\
@@ -51,7 +54,13 @@ def write(results: Path, page: Path) -> None:
     page: path of the Markdown file to write.
     """
     summary = Summary(results)
-    parts = [_head(summary, page), _goals(summary)]
+    parts = [
+        _head(summary),
+        questions.answers(summary, results.parent, page.parent),
+        questions.side_by_side(summary, _other_processors(page.parent)),
+        _conditions(summary, page),
+        _goals(summary),
+    ]
     parts += [_table(summary, shape) for shape in summary.shapes()]
     parts += [
         _charts(summary, results.parent, page.parent),
@@ -62,13 +71,20 @@ def write(results: Path, page: Path) -> None:
     page.write_text("\n\n".join(part for part in parts if part) + "\n")
 
 
-def _head(summary: Summary, page: Path) -> str:
+def _head(summary: Summary) -> str:
+    processor, cores = summary.about["processor"].partition(";")[0].strip(), summary.about["cores"]
+    return f"""# Benchmarks
+
+Triptych beside other engines on one machine ({processor}, {cores} cores), each at its best setting. Pictures answer
+the usual questions. [The conditions](#how-it-was-measured), the goals and all tables follow. `make bench` writes this
+page, and `make bench-quick` its main rows. Do not edit it by hand."""
+
+
+def _conditions(summary: Summary, page: Path) -> str:
     about = summary.about
     rates = ", ".join(f"{name} {value / 1e9:,.0f}" for name, value in about["operations_per_second"].items())
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return f"""# Benchmarks
-
-`make bench` writes this page; `make bench-quick` measures the main rows only. Do not edit it by hand.
+    return f"""## How it was measured
 
 - Every contestant runs in its own process with {about["threads"]} threads.
   Contestants run one at a time, in turns, for several rounds.
@@ -77,7 +93,7 @@ def _head(summary: Summary, page: Path) -> str:
 - Weights are random. Decoding is greedy, and the number of new tokens is fixed. Prompts differ between rounds.
 - Rates are tokens or texts per second.
 {settings_line(about["date"], page)}
-{WORKLOADS.format(**about["scale"])}
+{WORKLOADS.format(**vars(FULL) | about["scale"])}
 
 | machine | |
 |---|---|
@@ -88,6 +104,14 @@ def _head(summary: Summary, page: Path) -> str:
 | system | {about["system"]}; load average at start {about["load_average"]:.1f} |
 | versions | {versions} |
 | date | {about["date"]} |"""
+
+
+def _other_processors(folder: Path) -> dict[str, Summary]:
+    """The results of other processors in the directories beside the page, by the path of their pages."""
+    return {
+        f"{path.parents[1].name}/benchmarks.md": Summary(path)
+        for path in sorted(folder.glob("*/benchmarks/results.json"))
+    }
 
 
 def settings_line(date: str, page: Path = MAIN_PAGE) -> str:
@@ -145,7 +169,8 @@ def _table(summary: Summary, shape: str) -> str:
     workloads = [name for name in summary.workloads(shape) if name != "start" and not name.startswith("streams-")]
     if not workloads:
         return ""
-    rows = [f"## {shape}", "", "| contestant | precision | KL | " + " | ".join(workloads) + " |"]
+    heads = " | ".join(questions.spelled(workloads))
+    rows = [f"## {shape}", "", f"| contestant | precision | KL | {heads} |"]
     rows.append("|---" * (3 + len(workloads)) + "|")
     distances = setting_quality.distances() if shape.startswith(DECODERS) else {}
     for precision in summary.precisions(shape):
@@ -163,6 +188,8 @@ def _cell(summary: Summary, shape: str, precision: str, workload: str, name: str
     rate = summary.rate(*key)
     if rate is None:
         return ""
+    if workload == "L":
+        return _latency(summary, key)
     text = f"**{rate:,.0f}**" if rate >= 10 else f"**{rate:.2f}**"
     first, gap_p99 = summary.median(*key, "first_seconds_p50"), summary.median(*key, "gaps_p99")
     gap = summary.median(*key, "gaps_p50")
@@ -170,6 +197,12 @@ def _cell(summary: Summary, shape: str, precision: str, workload: str, name: str
         text += f" (TTFT {first * 1e3:.0f}, ITL {gap * 1e3:.1f}, p99 {gap_p99 * 1e3:.0f} ms)"
     latency = summary.median(*key, "latencies_p99")
     return text if latency is None else f"{text} (p99 {latency * 1e3:.0f} ms)"
+
+
+def _latency(summary: Summary, key: Key) -> str:
+    """Median and 99th percentile of the time of a request, in milliseconds."""
+    median, p99 = (summary.median(*key, f"latencies_{name}") for name in ("p50", "p99"))
+    return "" if median is None or p99 is None else f"**{median * 1e3:.1f}** ({p99 * 1e3:.1f})"
 
 
 def _charts(summary: Summary, folder: Path, page_folder: Path) -> str:

@@ -51,6 +51,7 @@ class Scale:
     sentences, sentence_new: number of sentences in `D`, and new tokens of each.
     texts, longest_text: number of texts in `E`, and the longest one in tokens.
     bert: number of texts in `F`.
+    single, short_text, short_new: number of requests in `L`, tokens of each, and new tokens of a translation.
     """
 
     prompt: int = 64
@@ -63,12 +64,25 @@ class Scale:
     texts: int = 256
     longest_text: int = 256
     bert: int = 64
+    single: int = 200
+    short_text: int = 16
+    short_new: int = 12
 
 
 FULL = Scale()
-QUICK = Scale(new=32, mixed=20, longest=64, texts=64)
+QUICK = Scale(new=32, mixed=20, longest=64, texts=64, single=100)
 TINY = Scale(
-    prompt=8, new=6, mixed=6, longest=20, prefill=40, sentences=4, sentence_new=5, texts=10, longest_text=40, bert=4
+    prompt=8,
+    new=6,
+    mixed=6,
+    longest=20,
+    prefill=40,
+    sentences=4,
+    sentence_new=5,
+    texts=10,
+    longest_text=40,
+    bert=4,
+    single=6,
 )
 
 
@@ -109,6 +123,12 @@ def job(name: str, shape: str, scale: Scale = FULL, seed: int = 0) -> Job:
     if name == "F":
         inputs = [_text(ids(min(128, scale.longest_text) - 2)) for _ in range(scale.bert)]
         return Job("embed", inputs, in_flight=4, batch=16, counts="texts")
+    if name == "L" and SHAPES[shape].kind == "encoder":
+        inputs = [_text(ids(scale.short_text - 2)) for _ in range(scale.single)]
+        return Job("embed", inputs, counts="texts")
+    if name == "L":
+        inputs = [[*ids(scale.short_new - 1), vocabulary.EOS] for _ in range(scale.single)]
+        return Job("generate", inputs, [scale.short_new] * scale.single)
     if name == "start":
         return Job("start", [ids(scale.prompt)], [8])
     raise ValueError(f"there is no workload {name!r}")

@@ -52,6 +52,7 @@ from server.operations.model_names import ModelNames, pairs
 from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
 from server.operations.runtime import Runtime
+from server.operations.sequence_sets import SequenceSets
 from server.operations.served_model import ServedModel
 from server.settings.entries import split_entry
 from server.settings.read import load
@@ -121,6 +122,7 @@ class Server:
                 pivot=settings.pivot,
                 names=ModelNames(pairs(settings.alias), dict(pairs(settings.default_model))),
                 glossaries=GlossaryStore(settings.glossaries),
+                sequence_sets=SequenceSets(settings.allowed_sequences_memory, client.forget_sequences),
                 admission=Admission(memory, settings.max_requests, len(self.directories) + len(self.adapters)),
             ),
             fresh=lambda: self.pool.num_ready > 0,

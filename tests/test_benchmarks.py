@@ -99,7 +99,7 @@ def test_tokens_of_one_event_have_gaps_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_page_lists_goals_and_missing_contestants(tiny_run: Path) -> None:
     page = (tiny_run / "benchmarks.md").read_text()
-    assert "| ctranslate2 | marian-tiny int8: D, D-beam | not run: no environment with peers" in page
+    assert "| ctranslate2 | marian-tiny int8: D, D-beam, L | not run: no environment with peers" in page
     assert "step time up to context 128, 8 rows" in page and "| A, llama-tiny, int8 |" in page
     rows = (
         "B, moe-1b, int4",

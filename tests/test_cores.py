@@ -10,6 +10,7 @@ import pytest
 
 from server.system.cores import (
     CoreShare,
+    cores_of_this_process,
     divide_cores,
     give_way,
     interrupt_others,
@@ -73,7 +74,7 @@ def machine(tmp_path, monkeypatch):
         allowed = {number for _, numbers in cores for number in numbers}
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed, raising=False)
         (tmp_path / "cpu.max").write_text(quota)
-        return divide_cores(workers, threads, tmp_path, tmp_path / "processors")
+        return divide_cores(workers, threads, tmp_path, tmp_path / "processors", tmp_path / "kinds")
 
     return divide
 
@@ -88,8 +89,8 @@ SMT = [(0, (0, 4)), (0, (1, 5)), (1, (2, 6)), (1, (3, 7))]
         ([(0, (0,)), (0, (1,))], 2, 0, "max 100000", [((0,), 1), ((1,), 1)]),
         ([(0, (0,)), (0, (1,))], 1, 0, "max 100000", [((), 0)]),
         (SMT, 1, 3, "max 100000", [((), 3)]),
-        (SMT, 2, 0, "max 100000", [((0, 4, 1, 5), 4), ((2, 6, 3, 7), 4)]),
-        (SMT, 3, 0, "max 100000", [((0, 4), 2), ((1, 5), 2), ((2, 6, 3, 7), 2)]),
+        (SMT, 2, 0, "max 100000", [((0, 4, 1, 5), 2), ((2, 6, 3, 7), 2)]),
+        (SMT, 3, 0, "max 100000", [((0, 4), 1), ((1, 5), 1), ((2, 6, 3, 7), 1)]),
         (SMT, 8, 0, "max 100000", [((number,), 1) for number in (0, 4, 1, 5, 2, 6, 3, 7)]),
         (SMT, 2, 2, "max 100000", [((0, 4, 1, 5), 2), ((2, 6, 3, 7), 2)]),
         (SMT, 2, 5, "max 100000", [((), 5), ((), 5)]),
@@ -105,7 +106,7 @@ def test_divided_cores(machine, cores, workers, threads, quota, expected):
 
 def test_processors_without_a_description_are_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 1, 2, 0}, raising=False)
-    assert divide_cores(2, 0, tmp_path, tmp_path) == [CoreShare((0, 1), 2), CoreShare((2, 3), 2)]
+    assert divide_cores(2, 0, tmp_path, tmp_path, tmp_path) == [CoreShare((0, 1), 2), CoreShare((2, 3), 2)]
 
 
 @pytest.mark.skipif(not hasattr(os, "setpriority"), reason="this system has no priorities of processes")
@@ -149,3 +150,50 @@ def test_a_policy_that_the_system_refuses_changes_nothing(monkeypatch):
         with steps_uninterrupted():
             interrupt_others()
             assert policy(0) == os.SCHED_OTHER
+
+
+HYBRID = [(0, (0, 1)), (0, (2, 3)), (0, (4,)), (0, (5,)), (0, (6,)), (0, (7,))]
+"""Two fast cores with two hardware threads each, and four slow cores with one."""
+
+
+def found_cores(tmp_path, monkeypatch, cores, allowed=None, quota="max 100000"):
+    describe(tmp_path / "processors", cores)
+    numbers = {number for _, own in cores for number in own}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed or numbers, raising=False)
+    (tmp_path / "cpu.max").write_text(quota)
+    return cores_of_this_process(tmp_path, processors=tmp_path / "processors", kinds=tmp_path / "kinds")
+
+
+def test_a_step_has_one_thread_for_each_core_within_the_quota(tmp_path, monkeypatch):
+    found = found_cores(tmp_path, monkeypatch, SMT)
+    assert (found.processors, len(found.all), found.threads) == (8, 4, 4)
+    (tmp_path / "cpu.max").write_text("250000 100000")
+    assert cores_of_this_process(tmp_path, processors=tmp_path / "processors", kinds=tmp_path / "kinds").threads == 2
+
+
+def test_only_allowed_processors_count(tmp_path, monkeypatch):
+    found = found_cores(tmp_path, monkeypatch, SMT, allowed={0, 4, 5})
+    assert (found.all, found.threads) == (((0, 4), (5,)), 2)
+
+
+@pytest.mark.parametrize("is_intel", [True, False])
+def test_slow_cores_of_a_hybrid_processor_compute_no_steps(tmp_path, monkeypatch, is_intel):
+    if is_intel:
+        (tmp_path / "kinds" / "cpu_core").mkdir(parents=True)
+        (tmp_path / "kinds" / "cpu_core" / "cpus").write_text("0-3\n")
+    describe(tmp_path / "processors", HYBRID)
+    if not is_intel:
+        for number in range(8):
+            capacity = 1024 if number < 2 else 1000 if number < 4 else 446
+            (tmp_path / "processors" / f"cpu{number}" / "cpu_capacity").write_text(f"{capacity}\n")
+    allowed = set(range(8))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed, raising=False)
+    (tmp_path / "cpu.max").write_text("max 100000")
+    places = {"processors": tmp_path / "processors", "kinds": tmp_path / "kinds"}
+    found = cores_of_this_process(tmp_path, **places)
+    assert found.fast == ((0, 1), (2, 3)) and len(found.all) == 6 and found.threads == 2
+    assert divide_cores(2, 0, tmp_path, **places) == [CoreShare((0, 1), 1), CoreShare((2, 3), 1)]
+    three = divide_cores(3, 0, tmp_path, **places)
+    assert [len(share.processors) for share in three] == [4, 2, 2], "there is no fast core for each worker"
+    allowed.difference_update(range(4))
+    assert cores_of_this_process(tmp_path, **places).threads == 4, "a server on the slow cores alone uses them"

@@ -15,7 +15,7 @@ from tests.documented_commands import GENERATED, REPOSITORY, inline_commands, sh
 
 BLOCKS = shell_blocks()
 COMMANDS_OF_PAGES = [(block, command) for block in BLOCKS for command in block.commands]
-TARGETS = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.M))
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(), re.M))
 STAGES = set(re.findall(r"^FROM \S+ AS (\S+)$", (REPOSITORY / "Dockerfile").read_text(), re.M))
 URL = "http://127.0.0.1:8000"
 ENDS_OF_COMMANDS = {"|", "&&", ";", "||"}

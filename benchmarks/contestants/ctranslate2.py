@@ -53,6 +53,7 @@ class Entry:
     def _generate(self, job: Job) -> Outcome:
         outcome = Outcome(0.0)
         for indices in static_batches(job):
+            begun = time.perf_counter()
             texts = [[self._vocabulary[token] for token in job.inputs[index]] for index in indices]
             length = max(job.new_tokens[index] for index in indices)
             settings = {"min_length": length, "max_length": length, "beam_size": job.beams}
@@ -67,17 +68,21 @@ class Entry:
             outcome.tokens += sum(
                 min(len(ids), job.new_tokens[index]) for ids, index in zip(made, indices, strict=True)
             )
+            if job.in_flight == 1:
+                outcome.latencies.append(time.perf_counter() - begun)
         return outcome
 
     def _embed(self, job: Job) -> Outcome:
         outcome = Outcome(0.0)
         for indices in text_batches(job):
+            begun = time.perf_counter()
             texts = [job.inputs[index] for index in indices]
             hidden = np.array(self._model.forward_batch(texts).last_hidden_state)
             for row, text in zip(hidden, texts, strict=True):
                 mean = row[: len(text)].mean(0)
                 assert np.isfinite(mean / np.linalg.norm(mean)).all()
                 outcome.texts += 1
+            outcome.latencies.append(time.perf_counter() - begun)
         return outcome
 
     def close(self) -> None:

@@ -69,6 +69,8 @@ class Entry:
                 outcome.latencies.append(answer.ended - answer.started)
                 continue
             outcome.tokens += answer.completion_tokens
+            if job.in_flight == 1:
+                outcome.latencies.append(answer.ended - answer.started)
             outcome.first_seconds += [moment - answer.started for moment in answer.times[:1]]
             outcome.gaps += [after - before for before, after in pairwise(answer.times)]
             if job.beams == 1:

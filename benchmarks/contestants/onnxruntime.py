@@ -34,9 +34,11 @@ class Entry:
     def run(self, job: Job) -> Outcome:
         outcome, started = Outcome(0.0), time.perf_counter()
         for indices in text_batches(job):
+            begun = time.perf_counter()
             ids, mask = padded([job.inputs[index] for index in indices])
             (hidden,) = self._session.run(None, {"input_ids": ids, "attention_mask": mask})
             outcome.texts += len(vectors(hidden, mask))
+            outcome.latencies.append(time.perf_counter() - begun)
         outcome.seconds = time.perf_counter() - started
         return outcome
 

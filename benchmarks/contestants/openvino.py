@@ -31,10 +31,12 @@ class Entry:
     def run(self, job: Job) -> Outcome:
         outcome, started = Outcome(0.0), time.perf_counter()
         for indices in text_batches(job):
+            begun = time.perf_counter()
             ids, mask = padded([job.inputs[index] for index in indices])
             inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
             found = self._model({name: value for name, value in inputs.items() if name in self._names})
             outcome.texts += len(vectors(found["last_hidden_state"], mask))
+            outcome.latencies.append(time.perf_counter() - begun)
         outcome.seconds = time.perf_counter() - started
         return outcome
 

@@ -81,6 +81,8 @@ class Entry:
             for end in output.finished:
                 outcome.tokens += len(end.hypotheses[0].token_ids)
                 running -= 1
+                if job.in_flight == 1:
+                    outcome.latencies.append(now - sent[end.sequence_id])
             if output.failed:
                 raise RuntimeError(output.failed[0].message)
         outcome.seconds = time.perf_counter() - started

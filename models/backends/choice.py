@@ -8,6 +8,7 @@ Device, dtype and processor decide; tests compare each backend with the referenc
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -113,6 +114,11 @@ def _cuda_backend() -> Backend:
     from models.backends.cuda.operations import CUDA
 
     return CUDA
+
+
+def kernels_are_generic() -> bool:
+    """Whether the compiled kernels are the generic ones: vectors of the compiler, without code for this processor."""
+    return kernels_are_built and platform.machine().lower() not in ("x86_64", "amd64")
 
 
 def has_kernels(dtype: torch.dtype, device: torch.device) -> bool:

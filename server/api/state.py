@@ -94,7 +94,9 @@ class State:
     def use_keys(self, keys: ApiKeys) -> None:
         """Replace the accepted API keys. Stored responses and glossaries of other keys are no longer accessible."""
         self.keys = keys
-        self.responses.use_owners({self._salt(digest) for digest in keys.digests} or {""})
+        salts = {self._salt(digest) for digest in keys.digests} or {""}
+        self.responses.use_owners(salts)
+        self.runtime.sequence_sets.use_owners(salts)
         lasting = {self._salt(digest): hashlib.sha256(b"owner" + digest).hexdigest()[:32] for digest in keys.digests}
         self.runtime.glossaries.use_owners(lasting or {"": "everybody"})
 

@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import httpx
@@ -50,10 +50,12 @@ class Answer:
     """A JSON answer.
 
     value: the JSON value. truncated: indices of the inputs of the request that were cut to fit the model.
+    parts: seconds of each part of the request's time in the server, if the request asked for them.
     """
 
     value: Any
     truncated: frozenset[int] = frozenset()
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,17 @@ class Connection:
     async def __aexit__(self, *error: object) -> None:
         await self._client.aclose()
 
-    async def post(self, path: str, body: Any) -> Answer:
+    async def post(self, path: str, body: Any, breakdown: bool = False) -> Answer:
         """Send a JSON request and return the JSON answer.
 
+        breakdown: ask for the parts of the request's time in the server.
         Raises RequestFailed for an answer that is an error, and Unreachable if no server answers.
         """
-        async with self._answer(path, body) as response:
+        headers = {"headers": {"X-Breakdown": "1"}} if breakdown else {}
+        async with self._answer(path, body, **headers) as response:
             places = response.headers.get("x-truncated-inputs", "").split(",")
-            return Answer(await _json(response), frozenset(int(place) for place in places if place.isdigit()))
+            truncated = frozenset(int(place) for place in places if place.isdigit())
+            return Answer(await _json(response), truncated, _parts(response.headers.get("server-timing", "")))
 
     async def get(self, path: str) -> Any:
         """Request a JSON document with GET. Raises RequestFailed for an error, and Unreachable if no server answers."""
@@ -176,7 +181,7 @@ class Connection:
 
         Requests are retried while the server is overloaded, not ready, or not reachable.
 
-        body: JSON; None for a GET request, and for a form. form: `data` and `files` of a form.
+        body: JSON; None for a GET request, and for a form. form: `data` and `files` of a form, or further `headers`.
         Raises RequestFailed for another status, and Unreachable if no server answers.
         """
         attempt = 0
@@ -255,6 +260,16 @@ def pause_seconds(retry_after: str | None, attempt: int) -> float:
             return min(max(seconds, 0.0), MAX_PAUSE_SECONDS)
     # Clients that failed together should not return together.
     return float(min(0.25 * 2**attempt, MAX_PAUSE_SECONDS) * random.uniform(0.5, 1.0))
+
+
+def _parts(header: str) -> dict[str, float]:
+    """Seconds of each part of a `Server-Timing` header. Parts without a duration are left out."""
+    found = {}
+    for entry in header.split(","):
+        name, _, duration = entry.strip().partition(";dur=")
+        with contextlib.suppress(ValueError):
+            found[name] = float(duration) / 1000
+    return found
 
 
 async def _json(response: httpx.Response) -> Any:

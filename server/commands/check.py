@@ -29,7 +29,7 @@ def check(
     from server.compose import inspect
     from server.ipc.wire.fit import room, shortage
     from server.model_sources import resolved
-    from server.system.cores import usable_cores
+    from server.system.cores import cores_of_this_process
     from server.system.memory import free_memory_bytes
     from weights.resolve import hub_source
     from weights.router_views import route_views
@@ -77,7 +77,7 @@ def check(
         rows.append(("packed cache", "its files were compared with their hashes"))
     if device == "cpu":
         sizes = setting_sizes(arguments.path, settings)
-        machine = measure(settings.threads or usable_cores(), free_memory_bytes())
+        machine = measure(settings.threads or cores_of_this_process().threads, free_memory_bytes())
         rows += [*size_rows(sizes), *advice(info, machine, sizes)]
     table(rows)
     if arguments.profile:

@@ -15,7 +15,7 @@ from server.errors import CheckpointError
 from server.model_sources import by_model, resolved
 from server.settings.entries import split_entry
 from server.settings.settings import Settings
-from server.system.cores import usable_cores
+from server.system.cores import cores_of_this_process
 
 if TYPE_CHECKING:
     from models.backends.choice import Quantization
@@ -52,7 +52,7 @@ def profile(entry: str, settings: Settings, device: str) -> Sequence[tuple[str, 
         name, source = "model", entry
     kinds = by_model("quantize", settings.quantize, [name])
     kind = cast("Quantization | None", kinds.get(name, kinds.get("")))
-    torch.set_num_threads(settings.threads or usable_cores())
+    torch.set_num_threads(settings.threads or cores_of_this_process().threads)
     dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
     try:
         model = load_model(resolved(source), dtype, torch.device("cpu"), quantization=kind).transformer

@@ -144,7 +144,8 @@ class Pools:
     document: reads and writes documents. One thread, so that only one document at a time needs temporary memory.
     audio: decodes and resamples recordings. One thread, so that only one recording at a time needs temporary memory.
     detect: detects languages. One thread, because one process detects all of them.
-    keep: changes and lists glossaries, and writes files. One thread, so that changes are made one after another.
+    keep: changes and lists glossaries, builds stored sets of sequences, and writes files. One thread, so that one
+        change is made at a time.
     parse: parses and validates large request bodies.
     render: renders large answers.
     """

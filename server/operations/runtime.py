@@ -28,6 +28,7 @@ from server.operations.model_names import PLACEHOLDER_NAMES, ModelNames
 from server.operations.on_demand.needed import needed_models
 from server.operations.on_demand.registry import ModelRegistry
 from server.operations.pools import Pools
+from server.operations.sequence_sets import SequenceSets
 from server.operations.served_model import ServedModel
 from server.operations.stages import stage
 from server.operations.turnstile import Turnstile
@@ -80,6 +81,7 @@ class Runtime:
     registry: the models that are loaded on demand; None if all models are loaded at the start.
     names: aliases of models, and the models of requests that name none.
     glossaries: the stored glossaries of all API keys.
+    sequence_sets: the stored sets of allowed sequences of all API keys.
     chat_renderer: renders chat templates.
     template_tools: text of a chat template to its tool support; filled by `template_tools.template_tools`.
     late_instructions: text of a chat template to whether it reads system messages after the first message; filled by
@@ -104,6 +106,7 @@ class Runtime:
     registry: ModelRegistry | None = None
     names: ModelNames = field(default_factory=ModelNames)
     glossaries: GlossaryStore = field(default_factory=GlossaryStore)
+    sequence_sets: SequenceSets = field(default_factory=SequenceSets)
     chat_renderer: ChatRenderer = field(default_factory=ChatRenderer)
     template_tools: dict[str, TemplateTools] = field(default_factory=dict)
     late_instructions: dict[str, bool] = field(default_factory=dict)

@@ -265,6 +265,11 @@ class SettingsFields(BaseSettings):
     responses_ttl_seconds: Seconds = Field(
         default=86_400.0, description="Time after its last use until a stored response is dropped."
     )
+    allowed_sequences_memory: Size = Field(
+        default=256 << 20,
+        description="Memory of the HTTP process for stored sets of allowed sequences, such as 64M. Each worker needs "
+        "as much. Each API key has an equal share. 0 stores none.",
+    )
     max_queue_requests: Count | None = Field(
         default=None,
         description="Maximum number of sequences (texts) that wait for their first step, over all models; by default "

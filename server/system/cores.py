@@ -13,6 +13,9 @@ from pathlib import Path
 from server.system.cgroups import MEMBERSHIP, ROOT, groups
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
+_KINDS = Path("/sys/devices")
+_FAST_SHARE = 0.8
+"""A core with at least this part of the capacity of the fastest one is a fast core."""
 _NICENESS, _MAX_NICENESS = 10, 19
 """Increase of the niceness of less important tasks, and the highest niceness.
 
@@ -90,30 +93,110 @@ def _change_policy(before: str, after: str) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Cores:
+    """The processor cores that this process may use.
+
+    all: logical processors of each core, in the order of packages and cores.
+    fast: the cores on which steps are computed. On a hybrid processor these are the fast ones: the threads of a step
+        divide its work equally, so a slow core would delay all others.
+    quota: processors that the groups of the process may use at a time; None without a quota.
+    """
+
+    all: tuple[tuple[int, ...], ...]
+    fast: tuple[tuple[int, ...], ...]
+    quota: float | None
+
+    @property
+    def processors(self) -> int:
+        """Number of logical processors."""
+        return sum(map(len, self.all))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a step that uses all cores: one for each fast core, within the quota.
+
+        A second hardware thread shares the arithmetic units and the caches of its core, so it does not speed up matrix
+        products.
+        """
+        return max(1, len(self.fast) if self.quota is None else min(len(self.fast), round(self.quota)))
+
+
+def cores_of_this_process(
+    root: Path = ROOT, membership: Path = MEMBERSHIP, processors: Path = _PROCESSORS, kinds: Path = _KINDS
+) -> Cores:
+    """The cores of this process.
+
+    root, membership: as for `cgroups.groups`. processors, kinds: directories in which Linux describes processors, and
+    the kinds of processors of a hybrid machine.
+    """
+    processors_of = getattr(os, "sched_getaffinity", lambda pid: range(os.cpu_count() or 1))
+    allowed = sorted(processors_of(0))
+    quota = min(filter(None, map(_quota, groups("cpu", root, membership))), default=None)
+    fast = _fast_processors(allowed, processors, kinds)
+    return Cores(tuple(_by_core(allowed, processors)), tuple(_by_core(fast, processors)), quota)
+
+
 def divide_cores(
-    workers: int, threads: int = 0, cgroup: Path = ROOT, processors: Path = _PROCESSORS
+    workers: int,
+    threads: int = 0,
+    cgroup: Path = ROOT,
+    processors: Path = _PROCESSORS,
+    kinds: Path = _KINDS,
 ) -> list[CoreShare]:
     """Divide the processor cores among the CPU workers. Returns one entry for each worker.
 
     Each worker gets processors of its own. The hardware threads of a core stay together, and so do the cores of a
     package, as far as possible. No worker is pinned if there is only one worker, or if a worker would have fewer
-    processors than threads; the system then places the threads.
+    processors than threads; the system then places the threads. Slow cores of a hybrid processor are left out if
+    there is a fast core for each worker.
 
     workers: number of workers.
     threads: threads of each worker; 0 for the usable cores divided by the workers, at least 1.
-    cgroup, processors: directories in which Linux describes CPU quotas and processors.
+    cgroup, processors, kinds: as for `cores_of_this_process`.
     """
     if workers == 1:
         return [CoreShare((), threads)]
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    each = threads or max(1, usable_cores(cgroup) // workers)
-    cores = _by_core(allowed, processors)
+    found = cores_of_this_process(cgroup, processors=processors, kinds=kinds)
+    each = threads or max(1, found.threads // workers)
+    if not hasattr(os, "sched_getaffinity"):
+        return [CoreShare((), each)] * workers
+    cores = found.fast if len(found.fast) >= workers else found.all
     units = cores if len(cores) >= workers else [(number,) for core in cores for number in core]
     ends = [len(units) * index // workers for index in range(workers + 1)]
     shares = [tuple(number for unit in units[first:end] for number in unit) for first, end in pairwise(ends)]
     if min(map(len, shares)) < each:
         return [CoreShare((), each)] * workers
     return [CoreShare(share, each) for share in shares]
+
+
+def _fast_processors(allowed: list[int], processors: Path, kinds: Path) -> list[int]:
+    """The allowed processors whose cores are about as fast as the fastest allowed one; all if Linux does not say.
+
+    On Intel, Linux lists the fast cores of a hybrid processor as a kind of its own. Elsewhere, as on Arm, it states the
+    capacity of each processor.
+    """
+    try:
+        listed = _numbers((kinds / "cpu_core" / "cpus").read_text())
+        fast = [number for number in allowed if number in listed]
+        return fast or allowed
+    except (OSError, ValueError):
+        pass
+    try:
+        capacities = {number: int((processors / f"cpu{number}" / "cpu_capacity").read_text()) for number in allowed}
+    except (OSError, ValueError):
+        return allowed
+    least = _FAST_SHARE * max(capacities.values(), default=0)
+    return [number for number in allowed if capacities[number] >= least]
+
+
+def _numbers(text: str) -> frozenset[int]:
+    """Numbers of a list as Linux writes it, such as `0-3,8`. Raises ValueError."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
 
 
 def _by_core(allowed: list[int], root: Path) -> list[tuple[int, ...]]:

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from server.cli import main
+from server.client.bench.breakdown import breakdown_table
 from server.client.bench.command import add_arguments, make_jobs
 from server.client.bench.dialects import ROUTES, measure
 from server.client.bench.lengths import make_prompt, parse_lengths
@@ -389,3 +390,35 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["bench", "http://127.0.0.1:1", "-m", "a"])
     assert stop.value.code == 2 and "no server answers" in capsys.readouterr().err
+
+
+async def test_the_parts_of_the_time_are_asked_for_and_read() -> None:
+    """The answer of a route with streams is then one document."""
+    seen: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        header = {"server-timing": "arrival;dur=1.5, tokenize;dur=0.5, cache, step;dur=20.0, hand_back;dur=x"}
+        return httpx.Response(200, headers=header, json={"usage": COUNTS})
+
+    connection = Connection(ServerAddress("http://server", retries=0), httpx.MockTransport(handle))
+    sample = await measure(connection, ROUTES["openai", "generate"], JOB, 100.0, {}, SteppingClock(), breakdown=True)
+    assert sample.error is None and sample.parts == {"arrival": 0.0015, "tokenize": 0.0005, "step": 0.02}
+    assert seen[0].headers["x-breakdown"] == "1" and "stream" not in json.loads(seen[0].content)
+    plain = await measure(connection, ROUTES["native", "embed"], JOB, 100.0, {}, SteppingClock())
+    assert "x-breakdown" not in seen[1].headers and plain.error is None
+
+
+def test_the_table_of_parts_has_their_shares_and_the_rest() -> None:
+    parts = {"arrival": 0.001, "step": 0.006, "compile_format": 0.001}
+    samples = [Sample(0.0, 0.0, ended=0.010, parts=parts), Sample(0.0, 0.0, ended=0.5, error="timeout")]
+    lines = breakdown_table([Level("1 at a time", samples)]).splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "1 at a time, ms",
+        "arrival: received, checked, admitted",
+        "step: the model",
+        "compile_format",
+        "client, connection and HTTP library",
+    ]
+    assert [line.split()[-1] for line in lines[1:]] == ["10.0%", "60.0%", "10.0%", "20.0%"]
+    assert "reports no parts" in breakdown_table([Level("1 at a time", [Sample(0.0, 0.0, ended=1.0)])])

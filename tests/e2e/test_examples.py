@@ -71,6 +71,7 @@ MODEL_OF = {
     "translate_html": "translator-en-fr",
     "translate_glossary": "translator-en-fr",
     "generate_allowed_sequences": "story",
+    "store_allowed_sequences": "story",
 }
 PRINTED = {
     "libretranslate_client": r"English to fr\ndetected: en\ntranslation: Le jardin est petit\.\n",
@@ -79,6 +80,7 @@ PRINTED = {
     "translate_html": r"<h1 id=\"top\">.+</h1>\n<p>.+<a href=\"/house\">.+</a>.*<code>make serve</code>",
     "generate": r"greedy: .+\nsample 0: .+\nsample 1: .+\nusage: ",
     "generate_allowed_sequences": r"(-\d+\.\d{3} (a boy|a girl|a little dog|a little girl|the moon)\n){5}$",
+    "store_allowed_sequences": r"stored 5 sequences in \d+ bytes\n(-\d+\.\d{3} (a|the) .+\n){5}$",
     "generate_stream": r".+\nfinished: (length|stop)",
     "translate": r"translation: Je suis un étudiant\n(alternative: .+\n){2}(translation: .+\n){2}",
     "embed": r"dimensions: \d+\ncosine:     -?\d",

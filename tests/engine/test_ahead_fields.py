@@ -13,7 +13,7 @@ from models.backends.torch.sampling import Filters
 from server.engine.choosing.sampler import SamplerRow
 from server.engine.sequences import ahead_fields
 from server.engine.sequences.ahead_fields import PARAMS_FIELDS, ROW_FIELDS, may_run_ahead
-from server.ipc.wire.messages import Generate, GenerateRow, Hypothesis
+from server.ipc.wire.messages import Generate, GenerateRow, Hypothesis, SequencePart
 from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
 from server.ipc.wire.sections import AnswerSection
 from server.operations.generating.sequence_tries import build_trie
@@ -26,6 +26,7 @@ LIMIT = 12
 FIELDS = [field.name for field in msgspec.structs.fields(GenerationParams)]
 ALONE = {"do_sample": True, "temperature": 1.5}
 """A request with nothing but these fields, with which filters have an effect."""
+TRIE = build_trie([[3, 4], [3, 5, 6]])
 VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "min_new_tokens": (6, {"end_token_ids": [9, 10, 11, 12, 13]}),
     "do_sample": (True, {"temperature": 1.5}),
@@ -65,7 +66,8 @@ VALUES: dict[str, tuple[Any, dict[str, Any]]] = {
     "processed_logprobs": (True, {"logprobs": True, "suppress_token_ids": [2]}),
     "probe": (PromptProbe(2, 6), {}),
     "alignment": (SpeechAlignment([(0, 0)], 1), {}),
-    "allowed_sequences": (build_trie([[3, 4], [3, 5, 6]]), {"end_token_ids": [1]}),
+    "allowed_sequences": (TRIE, {"end_token_ids": [1]}),
+    "sequence_set": (7, {"end_token_ids": [1]}),
 }
 """For each field a value that is not neutral, and other fields with which it has an effect."""
 NEEDS_A_SOURCE = {"attention", "alignment", "probe"}
@@ -83,6 +85,7 @@ def answers(params: dict[str, Any], ahead: bool) -> tuple[list[Hypothesis], int]
     assert generation is not None
     runner = generation.runner
     generation.set_vocabulary(TOKENS)
+    engine.take_sequences(SequencePart(7, "fake", len(TRIE.ends), TRIE.tokens + TRIE.first_children + TRIE.ends))
     if ahead:
         runner.captured = CapturedTexts(runner)
     engine.add(one_row(0, "fake", PROMPT, max_new_tokens=LIMIT, seed=3, **params))

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from server.engine.beams.allowed_sequences import AllowedSequences, is_valid
+from server.engine.beams.allowed_sequences import AllowedSequences, arrays_of, is_valid
 from server.operations.generating.sequence_tries import build_trie
 from tests.engine.harness import Results, as_transformers_settings, generate, reference, run
 from tests.parity.checkpoints import random_ids
@@ -118,7 +118,7 @@ def test_preempted_searches_go_on(pairs, num_beams):
 
 def test_next_tokens_equal_those_of_the_sequences():
     sequences = random_sequences(300, tokens=20)
-    allowed = AllowedSequences(build_trie(sequences), [2])
+    allowed = AllowedSequences(arrays_of(build_trie(sequences)), [2])
     follow = followers(sequences, 0, 2)
     prefixes = sorted({tuple(item[:place]) for item in sequences for place in range(len(item) + 1)})
     nodes = np.zeros(len(prefixes), dtype=np.int64)
@@ -159,7 +159,7 @@ def test_malformed_tries_are_found(pairs):
     broken = list(_broken())
     for trie in broken:
         if is_valid(trie, 97):  # another order of the same nodes
-            AllowedSequences(trie, [2]).next_tokens(np.arange(len(trie.ends)))
+            AllowedSequences(arrays_of(trie), [2]).next_tokens(np.arange(len(trie.ends)))
     assert not is_valid(broken[-1], 97) and not is_valid(broken[-2], 97)
     pair = pairs("llama")
     found = run(pair.engine(), [generate(pair, 0, PROMPTS[0], allowed_sequences=broken[-2])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -62,6 +63,19 @@ def test_a_refused_matrix_unit_is_logged(monkeypatch, caplog):
     with pytest.raises(LoadError):
         start(Configure(0, [], "cpu", EngineOptions()), lambda message: None)
     assert "does not let this process use the matrix unit (AMX)" in caplog.text
+
+
+@needs_kernels
+@pytest.mark.parametrize("machine, is_said", [("aarch64", True), ("x86_64", False)])
+def test_generic_kernels_are_logged(monkeypatch, caplog, machine, is_said):
+    def stop(*_):
+        raise LoadError("no model")
+
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(service, "_load_models", stop)
+    with pytest.raises(LoadError):
+        start(Configure(0, [], "cpu", EngineOptions()), lambda message: None)
+    assert (f"processor ({machine}) are generic" in caplog.text) is is_said
 
 
 def test_a_stale_library_stops_the_server_with_one_line(monkeypatch):

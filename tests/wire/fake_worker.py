@@ -32,6 +32,7 @@ from server.ipc.wire.messages import (
     Encoded,
     Failed,
     Finished,
+    ForgetSequences,
     Generate,
     GenerateRow,
     Hypothesis,
@@ -39,6 +40,7 @@ from server.ipc.wire.messages import (
     Progress,
     PromptScored,
     Ready,
+    SequencePart,
     Shutdown,
     Stats,
     StepOutput,
@@ -187,6 +189,7 @@ class Worker:
         self.sock = sock
         self.buffer = bytearray()
         self.sequences: dict[int, FakeSequence] = {}
+        self.sequence_sets: set[int] = set()
         self.epoch = 0
         self.steps: list[StepTiming] = []
         self.released = False
@@ -242,6 +245,10 @@ class Worker:
                 self.send(Progress(self.epoch, spec.name, 4000, 4000))
             devices = int(os.environ.get("FAKE_WORKER_DEVICES", "1"))
             self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu", devices))
+        elif isinstance(message, SequencePart):
+            self.sequence_sets.add(message.set_id)
+        elif isinstance(message, ForgetSequences):
+            self.sequence_sets.remove(message.set_id)
         elif isinstance(message, Abort):
             self.sequences.pop(message.sequence_id, None)
         elif isinstance(message, Encode):
@@ -259,7 +266,9 @@ class Worker:
             os._exit(9)
         if first == ord("#"):
             time.sleep(3600)
-        if first == ord("%"):
+        if message.params.sequence_set and message.params.sequence_set not in self.sequence_sets:
+            self.send(StepOutput(self.epoch, failed=[Failed(row.sequence_id, "engine_error", "unknown set")]))
+        elif first == ord("%"):
             failed = [Failed(row.sequence_id, "engine_error", "non-finite logits in this row")]
             self.send(StepOutput(self.epoch, failed=failed))
         else:

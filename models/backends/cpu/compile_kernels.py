@@ -3,12 +3,14 @@
 The kernels need g++ 11 or later, or clang 14 or later; no Python headers and no torch. They are compiled for every
 x86-64 level in one build, and the level is chosen at run time.
 
-`setup.py` calls `build`. `python models/backends/cpu/compile_kernels.py` compiles the object files alone. They stay in
-`build/kernels`. The name of an object file has a hash of the compiler, its options, the headers and the source, so that
-a source is compiled again only if one of these has changed.
+`setup.py` calls `build`. `python models/backends/cpu/compile_kernels.py [LIBRARY]` links them to a file, or without one
+compiles the object files alone. They stay in `build/kernels`. The name of an object file has a hash of
+the compiler, its options, the headers and the source, so that a source is compiled again only if one of these has
+changed.
 
-Environment: CXX (compiler command), CXXFLAGS and LDFLAGS (added to the options below), KERNELS_PROGRESS (file that gets
-a line for each compiled source).
+Environment: CXX (compiler command; that of another processor cross-compiles), KERNELS_OBJECTS (directory of the object
+files; each processor needs its own), CXXFLAGS and LDFLAGS (added to the options below), KERNELS_PROGRESS (file that
+gets a line for each compiled source).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import NamedTuple
 KERNELS = Path(__file__).parent / "kernels"
 SOURCES = sorted(KERNELS.glob("*.cpp"))
 HEADERS = sorted(KERNELS.glob("*.h"))
-OBJECTS = Path(__file__).parents[3] / "build" / "kernels"
+OBJECTS = Path(os.environ.get("KERNELS_OBJECTS") or Path(__file__).parents[3] / "build" / "kernels")
 INTERFACE_HASH = hashlib.sha256((KERNELS / "kernels.h").read_bytes()).hexdigest()
 
 MIN_VERSIONS = {"g++": 11, "clang": 14}
@@ -200,6 +202,9 @@ def locked(path: Path) -> Iterator[None]:
 
 if __name__ == "__main__":
     try:
-        compile_sources()
+        if len(sys.argv) > 1:
+            build(Path(sys.argv[1]))
+        else:
+            compile_sources()
     except (BuildError, OSError) as error:
         sys.exit(f"triptych: the kernels were not compiled: {error}")

@@ -7,6 +7,8 @@ Error messages of this module never contain any part of the body, except names o
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import orjson
@@ -121,6 +123,37 @@ async def receive_chunks(request: Request, max_bytes: int, timeout_seconds: floa
                     return chunks
     except TimeoutError:
         raise BodyTimeout(f"the body did not arrive within {timeout_seconds:g} seconds") from None
+
+
+async def chunks_of(request: Request, max_bytes: int, timeout_seconds: float) -> AsyncIterator[bytes]:
+    """The chunks of a large body, as they arrive. The body as a whole is not kept.
+
+    timeout_seconds: time in which each MiB must arrive, without the time that the caller takes for its work.
+    Raises the exceptions of `receive_chunks`.
+    """
+    check_codings(request)
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+    size, next_limit, left = 0, 1 << 20, timeout_seconds
+    while True:
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                message = await request.receive()
+        except TimeoutError:
+            raise BodyTimeout(f"a MiB of the body did not arrive within {timeout_seconds:g} seconds") from None
+        left -= time.monotonic() - started
+        if message["type"] == "http.disconnect":
+            raise ClientGone("the client closed the connection")
+        size += len(message.get("body", b""))
+        if size > max_bytes:
+            raise BodyTooLarge(f"the body has more than {max_bytes} bytes")
+        if size >= next_limit:
+            next_limit, left = size + (1 << 20), timeout_seconds
+        yield message.get("body", b"")
+        if not message.get("more_body", False):
+            return
 
 
 def check_codings(request: Request) -> None:

@@ -21,6 +21,7 @@ from server.api.dialects.huggingface import hub, info, tei, tgi
 from server.api.dialects.native import routes as native
 from server.api.dialects.native.adapter_routes import ADAPTER_ROUTES
 from server.api.dialects.native.model_routes import MODEL_ROUTES
+from server.api.dialects.native.sequence_routes import SEQUENCE_ROUTES
 from server.api.dialects.ollama import routes as ollama
 from server.api.dialects.ollama.answers import ERRORS as OLLAMA_ERRORS
 from server.api.dialects.openai import routes as openai
@@ -66,14 +67,18 @@ GET_ROUTES: tuple[GetRoute, ...] = (
 OWNED_ROUTES: tuple[OwnedRoute | StateRoute, ...] = (
     *MODEL_ROUTES,
     *ADAPTER_ROUTES,
+    *SEQUENCE_ROUTES,
     *openai.OWNED_ROUTES,
     *libretranslate.STATE_ROUTES,
     *deepl.STATE_ROUTES,
 )
-"""Routes that read or change stored data: models, and an API key's answers, documents and glossaries."""
+"""Routes that read or change stored data: models, and answers, documents, glossaries and sets of an API key."""
 
 CLIENTS: Mapping[str, tuple[str, Sequence[Route[Any, Any, Any] | GetRoute | OwnedRoute | StateRoute]]] = {
-    "Triptych": ("The routes of this server: every task, every option.", native.ROUTES),
+    "Triptych": (
+        "The routes of this server: every task, every option.",
+        (*native.ROUTES, *SEQUENCE_ROUTES),
+    ),
     "OpenAI": (
         "Clients of the OpenAI API, and of the many servers that follow it.",
         (*openai.ROUTES, *openai.GET_ROUTES, *openai.OWNED_ROUTES),

@@ -31,6 +31,13 @@ RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations
 """Paths whose bodies are recordings. A body is counted when it is about to be read, not when the request arrives."""
 LIVE_PATHS = frozenset({"/v1/audio/transcriptions/live"})
 """Paths whose bodies are streams of audio. The part of a body that is in memory is counted while it is read."""
+SEQUENCE_SETS = "/allowed_sequences/"
+"""Beginning of the paths of stored sets of sequences. Their bodies are counted in the same way."""
+
+
+def is_counted_in_parts(path: str) -> bool:
+    """Whether only the parts of a body on this path that are in memory are counted, while the body is read."""
+    return path in LIVE_PATHS or path.startswith(SEQUENCE_SETS)
 
 
 class Door:
@@ -80,7 +87,9 @@ class Door:
         """
         if most := scope.get(OVER_CONNECTION_LIMIT):
             raise self._overloaded("too many connections are open", CONNECTIONS.refusal(f"{most:,}"))
-        size = 0 if scope.get("path") in RECORDING_PATHS | LIVE_PATHS else self._announced(headers)
+        path = scope.get("path", "")
+        is_counted_later = path in RECORDING_PATHS or is_counted_in_parts(path)
+        size = 0 if is_counted_later else self._announced(headers)
         if self.requests + waiting >= self.max_requests:
             raise self._overloaded(
                 f"{self.requests + waiting:,} requests are in progress", REQUESTS.refusal(f"{self.max_requests:,}")

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.api.bodies.sse import dumps
 from server.api.dialects.registry import KEYS_IN_FIELDS, error_shape, has_secret, route_path
-from server.api.entry.door import LIVE_PATHS, OVER_CONNECTION_LIMIT
+from server.api.entry.door import OVER_CONNECTION_LIMIT, is_counted_in_parts
 from server.api.entry.page_check import check_single_host
 from server.api.entry.rejections import count_error
 from server.api.entry.scope import CACHE_SALT, KEY_LIMITS, REFUSAL, TRACE
@@ -118,7 +118,7 @@ class RequestMiddleware:
                 await error_response(error, scope, self.state, shape)(scope, receive, send_with_id)
             else:
                 # A body with a length was counted as it was announced. Live audio is dropped when it was decoded.
-                counted = entered and "content-length" not in headers and scope["path"] not in LIVE_PATHS
+                counted = entered and "content-length" not in headers and not is_counted_in_parts(scope["path"])
                 await self.app(scope, receive_counted if counted else receive, send_with_id)
         except Exception:
             # If a status was sent, the application has logged the error, and returning closes the connection.

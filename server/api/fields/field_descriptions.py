@@ -80,7 +80,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "encoder_no_repeat_ngram_size": "no sequence of this many tokens of the source occurs in the answer; 0 allows all",
     "bad_words": "words that the answer must not contain",
     "allowed_token_ids": "only these tokens are generated",
-    "allowed_sequences": "texts or lists of token ids; the answer is one of them",
+    "allowed_sequences": "texts or lists of token ids, or the name of a stored set; the answer is one of them",
     "suppress_tokens": "tokens that are never generated",
     "seed": "makes a sampled answer reproducible; row i uses seed + i; default: random",
     "n": "number of answers to each prompt: independent ones, or with beams the best hypotheses",

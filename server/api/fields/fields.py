@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from server.api.fields.field_kinds import Hint
 from server.api.fields.response_format import ResponseFormat
 from server.operations.generating.generation_options import GenerationOptions
+from server.operations.sequence_sets import SET_NAME
 from server.text.tokens.truncation import TruncationSide
 
 MAX_ITEMS = 1024
@@ -122,12 +124,16 @@ def one_or_many(value: object) -> object:
 
 
 def _are_sequences(value: object) -> object:
-    """Check the field `allowed_sequences`: a list of texts and lists of token ids. Raises ValueError.
+    """Check the field `allowed_sequences`: texts and lists of token ids, or a stored set. Raises ValueError.
 
     Replaces pydantic's check, whose errors would be long and repeat texts.
     """
+    if isinstance(value, str):
+        if not re.fullmatch(SET_NAME, value):
+            raise ValueError("must be a list of sequences, or the name of a stored set")
+        return value
     if not isinstance(value, list) or not value:
-        raise ValueError("must be a list of at least one string or list of token ids")
+        raise ValueError("must be a list of at least one string or list of token ids, or the name of a stored set")
     if len(value) > MAX_ALLOWED_SEQUENCES:
         raise ValueError(f"has {len(value):,} items; the limit is {MAX_ALLOWED_SEQUENCES:,}")
     wrong = next((number for number, item in enumerate(value, 1) if not (item and _is_text_or_ids(item))), None)
@@ -167,12 +173,11 @@ IdLists = Annotated[
     _one_or_list(_is_ids, lambda v: v == [] or _is_ids(v), "token ids, or a list of lists of token ids"),
     WithJsonSchema({"anyOf": [_IDS, _list_of({"type": "array", "items": {"type": "integer", "minimum": 0}})]}),
 ]
+_SEQUENCES = {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}, "minItems": 1, "maxItems": MAX_ALLOWED_SEQUENCES}
 AllowedSequences = Annotated[
-    list[Any],
+    Any,
     BeforeValidator(_are_sequences),
-    WithJsonSchema(
-        {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}, "minItems": 1, "maxItems": MAX_ALLOWED_SEQUENCES}
-    ),
+    WithJsonSchema({"anyOf": [_TEXT | {"pattern": f"^{SET_NAME}$"}, _SEQUENCES]}),
 ]
 Side = Annotated[
     TruncationSide,

@@ -121,7 +121,11 @@ def describe_state(route: StateRoute) -> dict[str, Any]:
     content = {"application/json": {"schema": _reference(route.answer), "example": route.example}}
     responses: dict[int | str, dict[str, Any]] = {route.status: {"description": "the answer", "content": content}}
     responses |= _error_responses((401, 403, 404, 413, 415, 422, 429, 500, 503), route.errors)
-    described: dict[str, Any] = {"parameters": _path_parameters(route.path)}
+    parameters = [*_path_parameters(route.path), *_query_parameters(route.parameters)]
+    described: dict[str, Any] = {"parameters": parameters}
+    if route.lines:
+        media = {"schema": {"type": "string"}, "example": route.lines}
+        described["requestBody"] = {"required": True, "content": {"application/x-ndjson": media}}
     if route.body is not None:
         media = {"schema": _reference(route.body), "example": route.body_example}
         types = ("application/json", URL_ENCODED, MULTIPART)

@@ -32,6 +32,7 @@ from server.api.fields.keep_alive import keep_alive_seconds
 from server.api.fields.keys import KEY_DEFERRED, authorize, read_unverified
 from server.api.routes.error_shape import NATIVE_ERRORS, ErrorShape
 from server.api.state import State, arrival, cache_salt, of
+from server.api.telemetry.breakdown import breakdown_headers, record_stages
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.operations.cost import Cost
@@ -196,6 +197,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
     async def respond(self, request: Request) -> Response:
         state = of(request)
         body = await self.read(request, state)
+        record_stages(request)
         call = self.call(request, state, body)
         try:
             spec = await self.specify(request, state, call, body, self.parse)
@@ -208,7 +210,7 @@ class JsonRoute(Route[BodyT, SpecT, ResultT]):
             raise
         size = weight(result, MAX_INLINE)
         response = await json_answer(lambda: self.render(body, result), size, state.runtime.pools.render, call)
-        response.headers.update(call_headers(call))
+        response.headers.update(call_headers(call) | breakdown_headers(request, call))
         return response
 
 

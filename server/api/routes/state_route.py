@@ -1,8 +1,8 @@
-"""Routes that read or change stored data or loaded models: documents, glossaries, models. They run no operation."""
+"""Routes that read or change stored data or loaded models, such as glossaries. They run no operation."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +32,8 @@ class StateRoute:
     works_in_thread: `render` takes long, because of much text or a file. It runs in a separate thread, one request at
         a time.
     key_field: field of the body that may hold the API key; empty if only headers may.
+    parameters: names and descriptions of the parameters in the query, which `render` reads.
+    lines: example of a body with one JSON value a line, which `render` reads; empty without such a body.
     The other fields have the same meaning as in `Route`.
     """
 
@@ -49,6 +51,8 @@ class StateRoute:
     is_public: bool = False
     works_in_thread: bool = False
     key_field: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    lines: str = ""
 
     @property
     def operation_id(self) -> str:

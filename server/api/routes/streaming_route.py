@@ -17,6 +17,7 @@ from server.api.bodies.sse import SERVER_SENT_EVENTS, EventStream, EventWriter, 
 from server.api.entry.rejections import count_error
 from server.api.routes.route import BodyT, ResultT, Route, Spec, call_headers, leaving_on_disconnect
 from server.api.state import State, of
+from server.api.telemetry.breakdown import breakdown_headers, record_stages
 from server.errors import ClientGone, RequestError
 from server.ipc.client.call import Call
 from server.operations.generating.generation_run import Run, check_complete
@@ -76,6 +77,7 @@ class StreamingRoute(
     async def respond(self, request: Request) -> Response:
         state = of(request)
         body = await self.read(request, state)
+        record_stages(request)
         call = self.call(request, state, body)
         try:
             spec = await self.specify(request, state, call, body, self.parse)
@@ -99,7 +101,7 @@ class StreamingRoute(
                             answer = await json_answer(
                                 lambda: renderer.whole(run.result()), run.answer_size, pool, call
                             )
-                            answer.headers.update(call_headers(call))
+                            answer.headers.update(call_headers(call) | breakdown_headers(request, call))
                             return answer
                     first = await run.begin()
         except BaseException:

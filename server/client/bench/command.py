@@ -16,10 +16,11 @@ from typing import Any
 
 from server.client import environment
 from server.client.bench import chart
+from server.client.bench.breakdown import breakdown_table, parts_of
 from server.client.bench.dialects import ROUTES, Measured, measure
 from server.client.bench.lengths import FORMS, make_prompt, parse_lengths
 from server.client.bench.load import Job, MonotonicClock, Sample, closed_loop, open_loop, poisson_arrivals
-from server.client.bench.summary import PERCENTILES, Level, percentile, table
+from server.client.bench.summary import PERCENTILES, Level, percentile, spreads, table
 from server.client.connection import Connection, ServerAddress
 from server.client.errors import CommandError, RequestFailed
 from server.client.interrupts import interruptible
@@ -31,7 +32,8 @@ EXAMPLES = """\
   triptych bench http://127.0.0.1:8000 --model llm --concurrency 1,4,16
   triptych bench http://127.0.0.1:8000 --model llm --rate 2,4,8 --duration 60 --plot load.svg
   triptych bench http://127.0.0.1:8000 --prompt-words lognormal:200,0.8 --output-tokens uniform:16,256
-  triptych bench http://127.0.0.1:8000 --dialect native --task embed --rate 50 --json results.json"""
+  triptych bench http://127.0.0.1:8000 --dialect native --task embed --rate 50 --json results.json
+  triptych bench http://127.0.0.1:8000 --dialect native --task embed --prompt-words 12 --requests 1000 --breakdown"""
 
 HELP_END = f"""
 examples:
@@ -98,6 +100,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N", help="seed of the random prompts and times (default: 0)"
     )
     output = parser.add_argument_group("output")
+    output.add_argument(
+        "--breakdown",
+        action="store_true",
+        help="print where the time of a request goes: arrival, tokenizer, hand-over, step, hand-back, write; the "
+        "answers are then no streams",
+    )
     output.add_argument("--json", type=Path, metavar="FILE", help="write the results as JSON; - is standard output")
     output.add_argument("--plot", type=Path, metavar="FILE", help="write a chart as SVG")
     output.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
@@ -149,6 +157,8 @@ def run(arguments: argparse.Namespace) -> None:
     levels, snapshot_bytes = asyncio.run(interruptible(_measure_levels(arguments, route, loads, prompts)))
     if arguments.json is None or str(arguments.json) != "-":
         print(table(levels))
+        if arguments.breakdown:
+            print(f"\n{breakdown_table(levels)}")
         if snapshot_bytes is not None:
             print(f"snapshots of states in the prefix cache: {snapshot_bytes / 2**20:,.1f} MiB")
     if arguments.json is not None:
@@ -161,7 +171,10 @@ def run(arguments: argparse.Namespace) -> None:
             "snapshot_bytes": snapshot_bytes,
             "output_tokens": arguments.output_tokens.text,
             "seed": arguments.seed,
-            "levels": [level.as_json() for level in levels],
+            "levels": [
+                level.as_json() | ({"parts": spreads(parts_of(level))} if arguments.breakdown else {})
+                for level in levels
+            ],
         }
         _write(arguments.json, json.dumps(results, indent=1) + "\n")
     if arguments.plot is not None:
@@ -241,7 +254,7 @@ async def _measure_levels(
             )
 
             async def send(job: Job, due: float) -> Sample:
-                sample = await measure(connection, route, job, due, more, clock)
+                sample = await measure(connection, route, job, due, more, clock, arguments.breakdown)
                 bar.update()  # noqa: B023, the level has ended before the next one begins
                 return sample
 

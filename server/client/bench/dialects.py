@@ -52,21 +52,32 @@ ROUTES: dict[tuple[str, str], Measured] = {
 
 
 async def measure(
-    connection: Connection, route: Measured, job: Job, due: float, more: dict[str, Any], clock: Clock
+    connection: Connection,
+    route: Measured,
+    job: Job,
+    due: float,
+    more: dict[str, Any],
+    clock: Clock,
+    breakdown: bool = False,
 ) -> Sample:
     """Send one request, and record when the parts of its answer arrive. Errors are recorded, not raised.
 
     due: time at which the request should be sent. more: fields to add to the request.
+    breakdown: ask for the parts of its time; the answer is then no stream.
     """
+    streams, body = route.streams and not breakdown, route.body(job) | more
+    if breakdown:
+        body = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
     sample = Sample(due, clock.now())
     received: list[tuple[float, StreamEvent]] = []
     answer: Any = None
     try:
-        if route.streams:
-            async for event in connection.events(route.path, route.body(job) | more):
+        if streams:
+            async for event in connection.events(route.path, body):
                 received.append((clock.now(), event))
         else:
-            answer = (await connection.post(route.path, route.body(job) | more)).value
+            found = await connection.post(route.path, body, breakdown)
+            answer, sample.parts = found.value, found.parts
     except RequestFailed as error:
         sample.error = "broken stream" if error.status == 200 else f"HTTP {error.status}"
         sample.message = str(error)
@@ -75,7 +86,7 @@ async def measure(
     sample.ended = clock.now()
     # Events are parsed after the last one, so that the measured times contain no parsing.
     if sample.error is None:
-        if route.streams:
+        if streams:
             _read_events(sample, received)
         else:
             _read_usage(sample, answer.get("usage") if isinstance(answer, dict) else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,6 +32,7 @@ class Sample:
     ended: time at which the answer was complete, or failed.
     prompt_tokens, completion_tokens: numbers of tokens that the server reported; None if it did not.
     cached_tokens: prompt tokens that the server took from its prefix cache; None if it did not report them.
+    parts: seconds of each part of the request's time in the server, if they were asked for.
     error: class of the failure, such as `timeout`; None for success. message: the server's error message, or empty.
     """
 
@@ -42,6 +43,7 @@ class Sample:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     message: str = ""
 

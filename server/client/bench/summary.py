@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,11 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
         return None
     named = {f"p{percent}": percentile(values, percent) for percent in PERCENTILES}
     return {"mean": sum(values) / len(values), **named, "max": max(values)}
+
+
+def spreads(values: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
+    """`spread` of each entry."""
+    return {name: spread(seconds) for name, seconds in values.items()}
 
 
 def table(levels: Sequence[Level]) -> str:

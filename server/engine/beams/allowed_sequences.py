@@ -7,6 +7,7 @@ depend on the number of sequences in the list. Imports no torch. See docs/decisi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +17,28 @@ from server.ipc.wire.params import SequenceTrie
 Ids = NDArray[np.int64]
 
 
+class TrieArrays(NamedTuple):
+    """The arrays of a `SequenceTrie`, which says what they mean.
+
+    tokens: [nodes], int32. first_children: [nodes + 1], int32. ends: [nodes], uint8.
+    """
+
+    tokens: NDArray[np.int32]
+    first_children: NDArray[np.int32]
+    ends: NDArray[np.uint8]
+
+
 class AllowedSequences:
     """The token sequences that one request allows as answers.
 
-    trie: the sequences.
+    arrays: the sequences, as a trie.
     end_ids: tokens that end a text. They are allowed only after a complete sequence.
     Methods name a text by its trie node, an index. Node -1 stands for a text with which no sequence begins: no token
     may follow it.
     """
 
-    def __init__(self, trie: SequenceTrie, end_ids: Sequence[int]) -> None:
-        self._tokens, self._first_children, self._ends = _arrays(trie)
+    def __init__(self, arrays: TrieArrays, end_ids: Sequence[int]) -> None:
+        self._tokens, self._first_children, self._ends = arrays
         self._end_ids = np.array(sorted(set(end_ids)), dtype=np.int64)
 
     def may_end(self, node: int) -> bool:
@@ -69,22 +81,30 @@ class AllowedSequences:
         return starts, np.where(nodes >= 0, self._first_children[nodes + 1] - starts, 0)
 
 
-def is_valid(trie: SequenceTrie, vocab_size: int) -> bool:
-    """Whether the arrays of a trie fit together, and all its tokens are ids from 0 to `vocab_size - 1`."""
-    num_nodes = len(trie.ends)
-    if num_nodes < 2 or len(trie.tokens) != 4 * num_nodes or len(trie.first_children) != 4 * (num_nodes + 1):
-        return False
-    tokens, first_children, _ = _arrays(trie)
-    has_all = first_children[0] == 1 and first_children[-1] == num_nodes
-    ascends = bool((np.diff(first_children) >= 0).all())
-    goes_down = bool((first_children[:-1] > np.arange(num_nodes)).all())
-    return bool(has_all) and ascends and goes_down and int(tokens[1:].min()) >= 0 and int(tokens.max()) < vocab_size
-
-
-def _arrays(trie: SequenceTrie) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
-    """Tokens, first children and ends of a trie, as arrays that share its memory."""
-    return (
+def arrays_of(trie: SequenceTrie) -> TrieArrays:
+    """The arrays of a trie, without a copy. Raises ValueError for lengths that are no multiple of an entry."""
+    return TrieArrays(
         np.frombuffer(trie.tokens, dtype="<i4"),
         np.frombuffer(trie.first_children, dtype="<i4"),
         np.frombuffer(trie.ends, dtype=np.uint8),
     )
+
+
+def is_valid(trie: SequenceTrie, vocab_size: int) -> bool:
+    """Whether a trie is well-formed, and its tokens are in the vocabulary. vocab_size: number of token ids."""
+    num_nodes = len(trie.ends)
+    if len(trie.tokens) != 4 * num_nodes or len(trie.first_children) != 4 * (num_nodes + 1):
+        return False
+    return are_valid(arrays_of(trie), vocab_size)
+
+
+def are_valid(arrays: TrieArrays, vocab_size: int) -> bool:
+    """Whether arrays of matching lengths are a trie with tokens of the vocabulary. Arguments as for `is_valid`."""
+    tokens, first_children, ends = arrays
+    num_nodes = len(ends)
+    if num_nodes < 2:
+        return False
+    has_all = first_children[0] == 1 and first_children[-1] == num_nodes
+    ascends = bool((first_children[1:] >= first_children[:-1]).all())
+    goes_down = bool((first_children[:-1] > np.arange(num_nodes, dtype=np.int32)).all())
+    return bool(has_all) and ascends and goes_down and int(tokens[1:].min()) >= 0 and int(tokens.max()) < vocab_size

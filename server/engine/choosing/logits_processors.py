@@ -215,7 +215,10 @@ def _keep_in_sequences(logits: Tensor, active: IndexedRows) -> None:
     kept = np.stack([np.concatenate(rows), np.concatenate(tokens)])
     where, following = to_device(kept[:, kept[1] < logits.shape[1]], logits.device)
     values = logits[where, following]
-    logits[to_device([index for index, _ in limited], logits.device)] = -torch.inf
+    if len(limited) == len(logits):
+        logits.fill_(-torch.inf)
+    else:
+        logits[to_device([index for index, _ in limited], logits.device)] = -torch.inf
     logits[where, following] = values
 
 

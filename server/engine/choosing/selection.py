@@ -25,6 +25,7 @@ from server.engine.choosing.token_reports import beam_reports, describe, describ
 from server.engine.device.device_copies import HostTopK, read_together, to_device
 from server.engine.device.output_rows import logits_request, num_output_rows, parts_of, replaced, rows_at
 from server.engine.device.runner import TransformerProtocol
+from server.engine.device.wide_searches import are_wide, widened
 from server.engine.sequences.grammar_state import GrammarState
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.logprobs import TokenLogprob
@@ -242,9 +243,11 @@ def _find_candidates(
     Returns the selections of groups that cannot go on, and the searches to advance, by shape.
     All rows are processed on the device before the host knows which rows are finite.
     """
-    num_best, reported = top_k.values.shape[1], any(group.params.logprobs for group in groups)
+    reported = any(group.params.logprobs for group in groups)
     raw = logits.clone() if reported and any(group.tables.change_logits for group in groups) else logits
     candidates = _candidates(logits, top_k, groups)
+    further = max((len(own) for group in groups for own in _search(group).further_tokens), default=0)
+    num_best = candidates[0].shape[1] - further
     reports = beam_reports(raw, logits, top_k, candidates[1], groups) if reported else []
     values, tokens, is_finite, *rest = read_together(*candidates, top_k.is_finite, *reports)
     starts = np.cumsum([0, *(len(group.sequences) for group in groups)])[:-1]
@@ -284,8 +287,15 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
     log-sum-exp is first subtracted from the whole row.
     """
     further = _further_tokens(groups, logits.device)
+    is_wide = are_wide(groups)
     if not any(group.tables.change_logits for group in groups):
-        return _continuations(top_k.log_probs_of(_with_further(top_k.values, logits, further)), top_k.ids, further)
+        found = _continuations(top_k.log_probs_of(_with_further(top_k.values, logits, further)), top_k.ids, further)
+
+        def best_raw(rows: list[int], k: int) -> tuple[Tensor, Tensor]:
+            best = backend(logits).logits_top_k(rows_at(logits, rows), k)
+            return top_k.rows(rows).log_probs_of(best.values), best.ids
+
+        return widened(*found, groups, best_raw) if is_wide else found
     owners = [group for group in groups for _ in group.sequences]
     processed = [index for index, group in enumerate(owners) if group.tables.change_logits]
     rows = [row for group in groups if group.tables.change_logits for row in _processor_rows(group)]
@@ -302,20 +312,46 @@ def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGrou
     renormalized = [index for indices, row in runs if row.params.renormalize_logits for index in indices]
     after = backend(scores).logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
     own_further = None if further is None else rows_at(further, processed)
-    picked = changed = _with_further(after.values, scores, own_further)
-    if len(renormalized) < len(rows):
-        changed = before.log_probs_of(picked)
-        changed = replaced(changed, absolute, rows_at(picked, absolute)) if absolute else changed
-    if renormalized:
-        # log-softmax of a row of -inf is NaN; such a row has no candidates.
-        own = after.rows(renormalized).log_probs_of(rows_at(picked, renormalized))
-        changed = replaced(changed, renormalized, own.masked_fill(own.isnan(), -torch.inf))
+    convert = _Conversion(before, after, frozenset(absolute), frozenset(renormalized))
+    changed = convert(_with_further(after.values, scores, own_further), range(len(processed)))
     values, ids = _continuations(changed, after.ids, own_further)
     if len(processed) == len(logits):
-        return values, ids
+
+        def best_processed(rows: list[int], k: int) -> tuple[Tensor, Tensor]:
+            best = backend(scores).logits_top_k(rows_at(scores, rows), k)
+            return convert(best.values, rows), best.ids
+
+        return widened(values, ids, groups, best_processed) if is_wide else (values, ids)
     raw = top_k.log_probs_of(_with_further(top_k.values, logits, further))
     raw_values, raw_ids = _continuations(raw, top_k.ids, further)
     return replaced(raw_values, processed, values), replaced(raw_ids, processed, ids)
+
+
+class _Conversion(NamedTuple):
+    """Converts processed logits to log-probabilities.
+
+    before, after: top-k of the rows before and after the processors, `after` with log-sum-exp if any is renormalized.
+    absolute: rows whose processed logits are log-probabilities. renormalized: rows that get another log-softmax.
+    """
+
+    before: LogitsTopK
+    after: LogitsTopK
+    absolute: frozenset[int]
+    renormalized: frozenset[int]
+
+    def __call__(self, picked: Tensor, rows: Sequence[int]) -> Tensor:
+        """Log-probabilities of some logits of rows. picked: [rows, n], float32. Returns the same shape."""
+        absolute = [place for place, row in enumerate(rows) if row in self.absolute]
+        renormalized = [place for place, row in enumerate(rows) if row in self.renormalized]
+        changed = picked
+        if len(renormalized) < len(rows):
+            changed = self.before.rows(rows).log_probs_of(picked)
+            changed = replaced(changed, absolute, rows_at(picked, absolute)) if absolute else changed
+        if renormalized:
+            # log-softmax of a row of -inf is NaN; such a row has no candidates.
+            own = self.after.rows([rows[place] for place in renormalized]).log_probs_of(rows_at(picked, renormalized))
+            changed = replaced(changed, renormalized, own.masked_fill(own.isnan(), -torch.inf))
+        return changed
 
 
 def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:

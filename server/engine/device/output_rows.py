@@ -13,6 +13,7 @@ from torch import Tensor
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.device.device_copies import to_device
 from server.engine.device.runner import TransformerProtocol
+from server.engine.device.wide_searches import FIRST_CANDIDATES, are_wide
 from server.engine.sequences.sequence import SequenceGroup
 
 
@@ -22,9 +23,13 @@ def num_output_rows(group: SequenceGroup) -> int:
 
 
 def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
-    """One `LogitsRequest` for all rows of a step: the largest k of any group, with log-sum-exp if a group needs it."""
+    """One `LogitsRequest` for all rows of a step: the largest k of any group, with log-sum-exp if a group needs it.
+
+    Of wide searches only the first candidates are asked for, see `server.engine.device.wide_searches`.
+    """
     counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
-    counts += [group.beams.num_candidates for group in groups if group.beams is not None]
+    searches = [group.beams.num_candidates for group in groups if group.beams is not None]
+    counts += [min(FIRST_CANDIDATES, count) for count in searches] if are_wide(groups) else searches
     return LogitsRequest(max(1, *counts) if counts else 1, bool(counts))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import platform
 import time
 from collections.abc import Callable, Mapping
 
@@ -29,6 +30,7 @@ from server.engine.process.packed_cache import packed_cache
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
 from server.engine.process.step_beats import StepBeats
+from server.engine.process.thread_choice import request_work, threads_for
 from server.engine.process.warm_up import warm_up
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.engine.stepping.engine import Engine, ModelEngine
@@ -37,16 +39,18 @@ from server.ipc.wire.messages import (
     Abort,
     Configure,
     Encode,
+    ForgetSequences,
     Generate,
     LoadFailed,
     ModelMessage,
     Progress,
     Ready,
+    SequencePart,
     Shutdown,
     ToWorker,
     Vocabulary,
 )
-from server.system.cores import usable_cores
+from server.system.cores import cores_of_this_process
 
 log = logging.getLogger("triptych.worker")
 
@@ -102,7 +106,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     device = _device(configure.device, options.worker_index)
     if device.type != "cpu":
         use_all_processors()
-    torch.set_num_threads(options.threads or usable_cores())
+    torch.set_num_threads(options.threads or cores_of_this_process().threads)
     torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cpu" and not choice.kernels_are_built:
         reason = why_kernels_are_missing()
@@ -114,6 +118,12 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
             "permits arch_prctl"
         )
 
+    if device.type == "cpu" and choice.kernels_are_generic():
+        log.warning(
+            "the compiled kernels for this processor (%s) are generic: correct, but neither tuned nor timed",
+            platform.machine(),
+        )
+
     if options.on_demand and device.type != "cpu":
         raise LoadError("models on demand (--memory, --models-dir, --idle-seconds, --preload) need --device cpu")
     if options.packed_cache and device.type != "cpu":
@@ -122,6 +132,8 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     if not options.kv_cache_bytes:
         options = replace(options, kv_cache_bytes=_kv_cache_bytes(loaded, drafts, options, device))
     built = _build(loaded, drafts, options)
+    if device.type == "cpu" and not options.threads and loaded:
+        torch.set_num_threads(_threads(loaded, [info for _, info in built]))
     if device.type == "cpu":
         warn_of_too_much(loaded, drafts, [info for _, info in built], options)
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
@@ -139,6 +151,24 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         _log_notes(loaded, infos, captured)
     adapters = [info for model, base in zip(loaded, infos, strict=True) for info in adapter_infos(model, base)]
     return engine, infos + adapters
+
+
+def _threads(loaded: list[LoadedCheckpoint], infos: list[ModelInfo]) -> int:
+    """Threads of the only worker, whose operator has set none. Logs a number below the number of cores."""
+    cores = torch.get_num_threads()
+    works = [
+        request_work(model.model.config, info.parameters, info.weight_bytes, model.generates)
+        for model, info in zip(loaded, infos, strict=True)
+    ]
+    threads = threads_for(works, cores)
+    if threads < cores:
+        log.warning(
+            "computing with %d threads on %d cores: more would wait for one another longer than they save with models "
+            "of this size; --threads sets another number, and --workers uses the other cores",
+            threads,
+            cores,
+        )
+    return threads
 
 
 def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured: Mapping[str, str]) -> None:
@@ -314,6 +344,8 @@ def _serve(
                 engine.abort(message.sequence_id)
             elif isinstance(message, Vocabulary):
                 engine.set_vocabulary(message)
+            elif isinstance(message, SequencePart | ForgetSequences):
+                engine.take_sequences(message)
             elif isinstance(message, ModelMessage):
                 loader.add(message)
             elif isinstance(message, Shutdown):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from models.config import AttentionConfig
 from server.engine.beams.allowed_sequences import is_valid
 from server.engine.scheduling.model_limits import ModelLimits
+from server.engine.sequences.stored_sequences import StoredSequences
 from server.ipc.wire.messages import Generate, GenerateRow
 from server.ipc.wire.params import GenerationParams, SpeechAlignment
 
@@ -19,6 +20,7 @@ class MessageChecks:
 
     limits: limits of the model.
     cross_attention_layers: returns the cross-attention configuration of each decoder layer.
+    stored_sequences: the stored sets of allowed sequences that settings may name.
     """
 
     def __init__(
@@ -26,8 +28,10 @@ class MessageChecks:
         limits: ModelLimits,
         is_encoder_decoder: bool,
         cross_attention_layers: Callable[[], Sequence[AttentionConfig]],
+        stored_sequences: StoredSequences,
     ) -> None:
         self._limits, self._is_encoder_decoder = limits, is_encoder_decoder
+        self._stored_sequences = stored_sequences
         self._cross_attention_layers = cross_attention_layers
 
     def invalid_reason(self, message: Generate, has_vocabulary: bool) -> str | None:
@@ -102,12 +106,14 @@ class MessageChecks:
             return "a grammar or stop string was sent before the vocabulary"
         if params.stop_texts and params.num_beams == 1:
             return "stop strings are for beam search"
-        if params.allowed_sequences is not None:
+        if params.has_sequences:
             if params.sections or params.stop_texts or params.stop_token_ids or message.terms:
                 return "allowed sequences cannot be combined with a grammar, stop texts, stop tokens or terms"
             if not params.end_token_ids:
                 return "allowed sequences need an end token"
-            if not is_valid(params.allowed_sequences, self._limits.vocab_size):
+            if params.allowed_sequences is None and self._stored_sequences.get(params.sequence_set) is None:
+                return "the worker has no such set of allowed sequences"
+            if params.allowed_sequences is not None and not is_valid(params.allowed_sequences, self._limits.vocab_size):
                 return "the trie of allowed sequences is malformed, or has a token outside the vocabulary"
         if not all(params.bad_words_ids):
             return "a bad word is empty"

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from server.engine.beams.allowed_sequences import TrieArrays
 from server.engine.beams.beam_groups import make_search
 from server.engine.sequences.ahead_fields import may_run_ahead
 from server.engine.sequences.grammar_state import GrammarState
@@ -112,12 +113,14 @@ class SequenceGroup:
         num_source_tokens: int | None = None,
         adapter: str = "",
         key_variant: Callable[[int], str] = lambda length: "",
+        stored_sequences: TrieArrays | None = None,
     ) -> None:
         """Make a waiting group from one row of a message.
 
         arrival: seconds of time.monotonic().
         num_source_tokens: length of an audio source; None for the length of the source text.
         key_variant: maps the length of a prompt to a text. Prompts share cached keys only if these texts are equal.
+        stored_sequences: the set that the settings of the row name, or None.
         """
         params = message.params_of(row)
         self.sequence_id = row.sequence_id
@@ -150,9 +153,9 @@ class SequenceGroup:
         self._salt, self._key_variant = f"{adapter} {message.cache_salt}", key_variant
         self.root_key = self._root_key()
         self.cached_tokens: int | None = None
-        self.accepts_drafts = params.num_beams == 1 and not params.sections and params.allowed_sequences is None
+        self.accepts_drafts = params.num_beams == 1 and not params.sections and not params.has_sequences
         self.runs_ahead = may_run_ahead(params, row)
-        self.tables = TokenTables.of(params, text)
+        self.tables = TokenTables.of(params, text, stored_sequences)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams = make_search(params, row.max_new_tokens, self.end_ids)
         self.grammar_states: list[GrammarState] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from server.engine.beams.allowed_sequences import AllowedSequences
+from server.engine.beams.allowed_sequences import AllowedSequences, TrieArrays, arrays_of
 from server.ipc.wire.params import GenerationParams
 
 Ids = NDArray[np.int64]
@@ -39,7 +39,7 @@ def _changes_otherwise(params: GenerationParams) -> bool:
         or params.allowed_token_ids
         or params.logit_bias
         or params.sections
-        or params.allowed_sequences is not None
+        or params.has_sequences
     )
 
 
@@ -69,10 +69,11 @@ class TokenTables:
     sequences: AllowedSequences | None
 
     @classmethod
-    def of(cls, params: GenerationParams, source: Sequence[int]) -> TokenTables:
+    def of(cls, params: GenerationParams, source: Sequence[int], stored: TrieArrays | None = None) -> TokenTables:
+        """stored: the set that `params.sequence_set` names; None without one."""
         words = [word[0] for word in params.bad_words_ids if len(word) == 1]
         phrases = [word for word in params.bad_words_ids if len(word) > 1]
-        trie = params.allowed_sequences
+        arrays = stored if params.allowed_sequences is None else arrays_of(params.allowed_sequences)
         return cls(
             biased=np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias)),
             biases=np.fromiter(params.logit_bias.values(), np.float32, len(params.logit_bias)),
@@ -82,5 +83,5 @@ class TokenTables:
             banned=[*(word for word in words if word not in params.end_token_ids), *params.suppress_token_ids],
             bad_phrases=phrases,
             only_ban=not (phrases or _changes_otherwise(params)),
-            sequences=None if trie is None else AllowedSequences(trie, params.end_token_ids),
+            sequences=None if arrays is None else AllowedSequences(arrays, params.end_token_ids),
         )

@@ -31,6 +31,7 @@ from server.ipc.wire.messages import (
     Failed,
     Generate,
     GenerateRow,
+    SequenceMessage,
     Stats,
     StepOutput,
     StepTiming,
@@ -196,6 +197,12 @@ class Engine:
         if model is not None and model.generation is not None:
             model.generation.set_vocabulary(vocabulary.tokens)
 
+    def take_sequences(self, message: SequenceMessage) -> None:
+        """Add a part to a stored set of allowed sequences, or drop a set. A message about another model is ignored."""
+        model = self.models.get(message.model)
+        if model is not None and model.generation is not None:
+            model.generation.stored_sequences.take(message)
+
     def abort(self, sequence_id: int) -> None:
         """Drop a row of a `Generate`, or an `Encode`, and free its blocks. No event is recorded.
 
@@ -224,11 +231,11 @@ class Engine:
                 self._recover(error)
             self._round_robin.charge(name, time.monotonic() - started)
             if timing is not None or self._events:
-                return self._output()
+                return self._output(started)
             busy.remove(name)
             self._has_encoded = False
         self._wait_for_grammars()
-        return self._output()
+        return self._output(time.monotonic())
 
     def _after_encoding(self, busy: set[str]) -> set[str]:
         """Names of the models that may run the next step.
@@ -316,7 +323,8 @@ class Engine:
         elif isinstance(request, EncodeRequest) and model.encoding is not None:
             model.encoding.finish(request, reason, self._events)
 
-    def _output(self) -> StepOutput | None:
+    def _output(self, began: float) -> StepOutput | None:
+        """The events since the last call, or None without any. began: when the step began that made them."""
         if not self._events:
             return None
         events, self._events = self._events, EngineEvents(self._report)
@@ -334,12 +342,15 @@ class Engine:
             events.failed,
             events.prompts,
             events.computing,
+            began,
+            time.monotonic(),
         )
 
     def _report(self, sequence_ids: list[int]) -> None:
         """Tell the HTTP process at once, before the step, that the step will compute these requests."""
         if self.send is not None:
-            self.send(StepOutput(self.epoch, computing=sequence_ids))
+            now = time.monotonic()
+            self.send(StepOutput(self.epoch, computing=sequence_ids, began=now, sent=now))
 
     def stats(self) -> Stats:
         """The heartbeat message: present numbers of requests and blocks, and counts of events since the last call."""

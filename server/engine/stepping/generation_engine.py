@@ -40,6 +40,7 @@ from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.events import NOT_FINITE, REPORT_SECONDS, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.sequences.grammar_state import fork
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
+from server.engine.sequences.stored_sequences import StoredSequences
 from server.engine.stepping.steps_ahead import LaunchedStep, StepsAhead
 from server.ipc.wire.logprobs import TokenLogprob, pack
 from server.ipc.wire.messages import (
@@ -73,7 +74,10 @@ class GenerationEngine:
         self.num_drafted_tokens = 0
         self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
-        self._checks = MessageChecks(limits, self.is_encoder_decoder, lambda: runner.model.cross_attention_layers())
+        self.stored_sequences = StoredSequences(limits.vocab_size)
+        self._checks = MessageChecks(
+            limits, self.is_encoder_decoder, lambda: runner.model.cross_attention_layers(), self.stored_sequences
+        )
         self._ahead = StepsAhead(scheduler, runner)
         self.grammar_waits: GrammarWaits | None = None
         self.token_bytes: list[bytes] = []
@@ -142,7 +146,8 @@ class GenerationEngine:
         num_source_tokens = None if frames is None else self.limits.recording_tokens(len(frames))
         adapter = message.model if message.model != self.name else ""
         variant = self.limits.key_variant
-        group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter, variant)
+        stored = self.stored_sequences.get(message.params_of(row).sequence_set)
+        group = SequenceGroup(message, row, self.is_encoder_decoder, now, num_source_tokens, adapter, variant, stored)
         too_large = self._over_limit(group) or self.scheduler.refusal(group)
         if too_large is not None:
             events.failed.append(Failed(group.sequence_id, "request_too_large", too_large))

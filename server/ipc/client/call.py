@@ -86,6 +86,8 @@ class Call:
     submitted: time of `time.monotonic()` of the last `submit`.
     model, prompt_tokens, completion_tokens: model and token counts of all messages so far, for the log.
     ended_at: time of `time.monotonic()` at which the last sequence ended; 0 before any has ended.
+    first_step, last_sent: times of `time.monotonic()` at which the worker began the first step with a sequence, and
+        sent the result of the last one; 0 before that.
     stage_seconds: seconds that the last ended sequence spent in the queue, in prefill and in decoding; None unless it
         ended with `Finished`.
     encoded: whether the last ended sequence ended with `Encoded`.
@@ -113,6 +115,7 @@ class Call:
         self.truncated_inputs: Sequence[int] = ()
         self.ignored: list[str] = []
         self.ended_at = 0.0
+        self.first_step = self.last_sent = 0.0
         self.stage_seconds: tuple[float, float, float] | None = None
         self.encoded = False
         self.finish_reasons: list[str] = []
@@ -244,6 +247,10 @@ class Call:
         self.limits.progressed = now
         if not self._timer.is_running and self._open:
             self._timer.start()
+
+    def stepped(self, began: float, sent: float) -> None:
+        """A step has computed some of the request. began, sent: see `StepOutput`."""
+        self.first_step, self.last_sent = self.first_step or began, sent
 
     def computing(self, sequence_id: int) -> None:
         """Record that the engine has started a sequence. The caller calls `progressed` after it."""

@@ -38,6 +38,7 @@ from server.ipc.wire.messages import (
     StepOutput,
     Vocabulary,
 )
+from server.ipc.wire.params import SequenceTrie
 from server.ipc.wire.stats_sum import with_others, without_increments
 
 ROWS_PER_TURN = 512
@@ -96,6 +97,14 @@ class EngineClient:
     def add_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Send the bytes of a model's tokens to every worker that has the model, or gets it later, once each."""
         self._dispatcher.add_vocabulary(vocabulary)
+
+    async def store_sequences(self, model: str, trie: SequenceTrie) -> int:
+        """Send a set of allowed sequences to every worker that has a model. Returns the id of the set."""
+        return await self._dispatcher.sequences.add(model, trie)
+
+    def forget_sequences(self, set_id: int) -> None:
+        """Drop a stored set of allowed sequences, which no request in progress names."""
+        self._dispatcher.sequences.forget(set_id)
 
     def preparing(self) -> AbstractContextManager[None]:
         """Context manager around the tokenization of a request. Requests to an idle worker wait until it exits."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from server.ipc.client.coalescing import MessageCoalescer, Send
 from server.ipc.client.open_sequence import OpenSequence, Sequences
 from server.ipc.client.placement import Placement
+from server.ipc.client.sequence_delivery import SequenceDelivery
 from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.messages import Abort, Encode, Generate, Vocabulary
 
@@ -25,6 +26,7 @@ class Dispatcher:
         self._coalesce_seconds = coalesce_seconds
         self._placement = Placement(stale_seconds)
         self._vocabularies: dict[str, Vocabulary] = {}
+        self.sequences = SequenceDelivery(self.workers)
 
     @property
     def accepting(self) -> list[WorkerState]:
@@ -43,14 +45,15 @@ class Dispatcher:
         """
         worker = self.workers[epoch] = WorkerState(epoch, MessageCoalescer(send, self._coalesce_seconds))
         worker.models.update(models)
-        self.send_vocabularies(worker, models)
+        self.send_kept(worker, models)
         return worker
 
-    def send_vocabularies(self, worker: WorkerState, models: Iterable[str]) -> None:
-        """Send the known `Vocabulary` messages of some models to a worker that has loaded the models."""
+    def send_kept(self, worker: WorkerState, models: Iterable[str]) -> None:
+        """Send what is kept for some models to a worker that has loaded them: their vocabularies and stored sets."""
         for model in models:
             if model in self._vocabularies:
                 worker.outbox.post(self._vocabularies[model], idle=False)
+            self.sequences.send_to(worker, model)
 
     def forget_vocabulary(self, model: str) -> None:
         """Forget the `Vocabulary` message of a model that is unloaded."""

@@ -139,7 +139,7 @@ class ModelLoads:
             names = [info.name for info in answer.models]
             self._names[answer.model] = names
             worker.models.update(names)
-            self._dispatcher.send_vocabularies(worker, names)
+            self._dispatcher.send_kept(worker, names)
             self._loaded(answer.models)
         if pending is not None:
             del self._answers[answer.epoch, answer.model]

@@ -65,6 +65,7 @@ class SequenceTable:
             sequence = self._of(worker, sequence_id)
             if sequence is not None:
                 sequence.call.computing(sequence_id)
+                sequence.call.stepped(output.began, output.sent)
                 sequence.call.progressed(now)
         for scored in output.prompts:
             sequence = self._of(worker, scored.sequence_id)
@@ -104,6 +105,7 @@ class SequenceTable:
         for (model, count, earlier), sequences in token_counts.items():
             self._observer.on_tokens(model, count, None if earlier is None else now - earlier, sequences)
         for call in calls:
+            call.stepped(output.began, output.sent)
             call.progressed(now)
         self._deliveries.add(calls, urgent)
 

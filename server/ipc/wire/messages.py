@@ -1,7 +1,7 @@
 """Messages between the HTTP process and a worker, encoded with msgpack (no pickle).
 
-To the worker:    Configure, Vocabulary, Generate, Encode, Abort, MeasureModel, LoadModel, GiveBackCache, UnloadModel,
-                  Shutdown
+To the worker:    Configure, Vocabulary, SequencePart, ForgetSequences, Generate, Encode, Abort,
+                  MeasureModel, LoadModel, GiveBackCache, UnloadModel, Shutdown
 From the worker:  Loading, Computing, Progress, Ready, LoadFailed, StepOutput, Stats,
                   ModelMeasured, ModelLoaded, ModelFailed, CacheGivenBack, ModelUnloaded
 
@@ -86,6 +86,30 @@ class Vocabulary(Message, frozen=True):
 
     model: str
     tokens: list[bytes]
+
+
+class SequencePart(Message, frozen=True):
+    """A part of a stored set of allowed sequences, which requests name by its id (`GenerationParams.sequence_set`).
+
+    The parts of a set arrive in order, and all of them before the first `Generate` that names the set.
+
+    set_id: unique in the life of the HTTP process, and above 0.
+    model: name of the model. Requests to its adapters may name the set too.
+    num_nodes: number of nodes of the trie.
+    content: the next bytes of the trie: the three arrays of `SequenceTrie`, one after the other.
+    """
+
+    set_id: int
+    model: str
+    num_nodes: int
+    content: bytes
+
+
+class ForgetSequences(Message, frozen=True):
+    """Drop a stored set of allowed sequences. No request in progress names it. An unknown id is ignored."""
+
+    set_id: int
+    model: str
 
 
 class MeasureModel(Message, frozen=True):
@@ -290,7 +314,9 @@ class Shutdown(Message, frozen=True):
 
 ModelMessage = MeasureModel | LoadModel | GiveBackCache | UnloadModel
 """Messages about a model that is loaded on demand. A worker answers each one with a `ModelAnswer`."""
-ToWorker = Configure | Vocabulary | Generate | Encode | Abort | ModelMessage | Shutdown
+SequenceMessage = SequencePart | ForgetSequences
+"""Messages about stored sets of allowed sequences."""
+ToWorker = Configure | Vocabulary | SequenceMessage | Generate | Encode | Abort | ModelMessage | Shutdown
 
 # -------------------------------------------------------------------------------------------- from the worker
 
@@ -483,6 +509,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True):
 class StepOutput(Message, frozen=True):
     """All results of one step. The order of events of a row is: prompts, tokens, finished.
 
+    began, sent: when the step began and when this message was made, for the parts of a request's time.
     computing: ids of rows and `Encode`s that the step computes, even without results. An id is reported when its
         request starts, and again every 10 seconds (`REPORT_SECONDS` in `server.engine.sequences.events`). A reported
         request makes progress.
@@ -495,6 +522,8 @@ class StepOutput(Message, frozen=True):
     failed: list[Failed] = []
     prompts: list[PromptScored] = []
     computing: list[int] = []
+    began: float = 0.0
+    sent: float = 0.0
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):

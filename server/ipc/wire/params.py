@@ -100,6 +100,7 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     probe: report the log-probability of a token after a part of the decoder's prompt.
     allowed_sequences: the new tokens, after a forced first token, must be a sequence of this trie and an end token;
         None for any tokens.
+    sequence_set: id of a stored set in place of `allowed_sequences`, see `SequencePart`; 0 for none.
     alignment: return the normalised cross-attention of these heads of a speech model in `Hypothesis.attention`.
     """
 
@@ -142,3 +143,9 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     probe: PromptProbe | None = None
     alignment: SpeechAlignment | None = None
     allowed_sequences: SequenceTrie | None = None
+    sequence_set: int = 0
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether the answer must be one of many sequences, sent with the request or stored."""
+        return self.allowed_sequences is not None or self.sequence_set != 0

@@ -47,7 +47,7 @@ class GenerationOptions:
     max_new_tokens: 0 for an answer without tokens, which is useful for log-probabilities of the prompt.
     fill_context: without `max_new_tokens`, the answer may fill the context or the KV pool.
     logit_bias: token id to the number that is added to its logit.
-    allowed_sequences: texts or lists of token ids; the answer is one of them.
+    allowed_sequences: texts or lists of token ids, of which the answer is one; or the name of a stored set of them.
     n, best_of: number of answers to return, and to generate, per prompt. Without `best_of`, `n` are generated. With
         beam search, `with_beam_answers` converts them to `num_return_sequences`.
     stop: strings that end an answer. stop_token_ids: tokens that end an answer. include_stop: keep them in the text.
@@ -79,7 +79,7 @@ class GenerationOptions:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: Sequence[str] = ()
     allowed_token_ids: Sequence[int] = ()
-    allowed_sequences: Sequence[str | Sequence[int]] = ()
+    allowed_sequences: str | Sequence[str | Sequence[int]] = ()
     suppress_tokens: Sequence[int] = ()
     seed: int | None = None
     n: int = 1

@@ -58,14 +58,14 @@ def resolve(
     language_prompt: TranslationPrompt,
     min_beams: int = 1,
     sections: Sequence[AnswerSection] = (),
-    sequences: SequenceTrie | None = None,
+    sequences: SequenceTrie | int | None = None,
 ) -> ResolvedOptions:
     """Check the options, and compute the parameters of all sequences of a request.
 
     language_prompt: the checkpoint's prompt for the target language.
     min_beams: minimum number of beams for the requested alternatives, if the request does not set `num_beams`.
     sections: sections of the answer; empty if no section has a grammar.
-    sequences: the trie of `allowed_sequences`, or None.
+    sequences: the trie of `allowed_sequences`, the id of a stored set, or None.
     Raises InvalidRequest, which names the option, for a contradiction or an id outside the vocabulary.
     """
     info, defaults = model.info, model.info.generation
@@ -108,7 +108,8 @@ def resolve(
         stream=options.stream,
         sections=list(sections),
         attention=options.return_attention,
-        allowed_sequences=sequences,
+        allowed_sequences=sequences if isinstance(sequences, SequenceTrie) else None,
+        sequence_set=sequences if isinstance(sequences, int) else 0,
     )
     max_new_tokens = max_tokens_of(options, info)
     _check_minimum(options, max_new_tokens)

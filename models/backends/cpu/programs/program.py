@@ -145,6 +145,11 @@ class Measurement:
         self._rows[program].append((output_rows, rows))
         return self._seconds.setdefault(program, np.zeros(len(program.names)))
 
+    @property
+    def num_operations(self) -> int:
+        """Number of operations in all runs."""
+        return sum(len(program.names) * len(runs) for program, runs in self._rows.items())
+
     def by_name(self, bytes_per_second: float, operations_per_second: float) -> dict[str, tuple[float, float]]:
         """Measured seconds, and the shortest possible seconds on a machine with these rates, by operation name.
 
