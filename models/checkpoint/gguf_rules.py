@@ -6,6 +6,7 @@ https://github.com/ggml-org/llama.cpp.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -18,7 +19,9 @@ from models.config import (
     StackConfig,
 )
 from models.families.shared.gguf import GgufFamily, fused_gate_rules, unstack
-from weights.rules import Drop, Rename, Rule, Split, split
+from weights.rules import Drop, LayoutChange, Rename, Rule, first_match, split
+
+_FUSED = re.compile(r"blk\.(\d+)\.attn_qkv\.(weight|bias)")
 
 
 def gguf_rules(model: ModelConfig, family: GgufFamily, stored: Collection[str]) -> Sequence[Rule]:
@@ -50,7 +53,7 @@ def gguf_rules(model: ModelConfig, family: GgufFamily, stored: Collection[str]) 
         "layer_output_norm": "feed_forward_norms.residual",
         **family.norms,
     }
-    return (
+    rules = (
         *family.rules(model),
         *(fused_gate_rules(model) if family.fused_gate and "blk.0.ffn_gate.weight" not in stored else ()),
         Rename(r"token_embd\.weight", tokens),
@@ -73,6 +76,7 @@ def gguf_rules(model: ModelConfig, family: GgufFamily, stored: Collection[str]) 
         *_expert_rules(model, layer),
         Drop(r"rope_freqs\.weight|rope_factors_(?:long|short)\.weight|blk\.\d+\.attn_rot_embd\..*"),
     )
+    return (*_fused_projection_rules(rules, stack, stored), *rules)
 
 
 def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
@@ -80,8 +84,48 @@ def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
     return [tensor - 1 for tensor in tensors]
 
 
+def _fused_projection_rules(rules: Sequence[Rule], stack: StackConfig, stored: Collection[str]) -> Sequence[Rule]:
+    """Rules for the tensors with the rows of the queries, then those of the keys and values of a layer.
+
+    Each part is changed as the tensor of its own would be that other files have instead: for example, its heads are
+    reordered. The converter writes such tensors for some families always, and for others with `--fuse-qkv`.
+
+    rules: rules for the other tensors of the file.
+    """
+    found: list[Rule] = []
+    for name in stored:
+        match = _FUSED.fullmatch(name)
+        number = len(stack.layers) if match is None else int(match[1])
+        attention = stack.layers[number].attention if number < len(stack.layers) else None
+        if match is None or attention is None:
+            continue
+        parts = [first_match(rules, f"blk.{number}.attn_{part}.{match[2]}") for part in ("q", "k", "v")]
+        names = [name for part in parts if part is not None for name in part[1]]
+        changes = [part[0].changes for part in parts if part is not None]
+        width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
+        # Queries may have the rows of a gate among theirs, which is one more tensor of the model.
+        sizes = ((len(names) - 2) * width, kv_width, kv_width)
+        found.append(Rule(re.escape(name), tuple(names), (_change_parts(sizes, changes),)))
+    return found
+
+
+def _change_parts(sizes: Sequence[int], changes: Sequence[Sequence[LayoutChange]]) -> LayoutChange:
+    """Split rows into parts of these sizes, and apply the layout changes of each part."""
+
+    def change(tensors: Sequence[Any]) -> Sequence[Any]:
+        results: list[Any] = []
+        for part, steps in zip(split(sizes)(tensors), changes, strict=True):
+            changed: Sequence[Any] = [part]
+            for step in steps:
+                changed = step(changed)
+            results += changed
+        return results
+
+    return change
+
+
 def _rules_of_heads(stack: StackConfig, layer: str, norm: Callable[[str, str], Rule]) -> Sequence[Rule]:
-    """Rules for norms and fused projections, which depend on the number of attention heads.
+    """Rules for the norms of queries and keys, which depend on the number of attention heads.
 
     Returns no rules for a stack in which no layer has attention.
     """
@@ -90,15 +134,9 @@ def _rules_of_heads(stack: StackConfig, layer: str, norm: Callable[[str, str], R
     )
     if attention is None:
         return ()
-    width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
-    parts, sizes = [rf"{layer}attention.{part}" for part in ("query", "key", "value")], (width, kv_width, kv_width)
     return (
         *_head_norms(layer, "attn_q_norm", "query_norm", attention.num_heads, attention.query_key_norm, norm),
         *_head_norms(layer, "attn_k_norm", "key_norm", attention.num_kv_heads, attention.query_key_norm, norm),
-        *(
-            Split(rf"blk\.(\d+)\.attn_qkv\.{part}", [f"{name}.{part}" for name in parts], 0, sizes)
-            for part in ("weight", "bias")
-        ),
     )
 
 

@@ -39,7 +39,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    bias = has_bias(of, "attn_q") or has_bias(of, "attn_qkv")
+    bias = has_bias(of, "attn_q")
     return partly_rotary_settings(of, model_type="glm", attention_bias=bias, **rms_eps(of))
 
 

@@ -8,8 +8,14 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.granite_windows import SINK_RULE, windowed_granite_decoder
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, num_experts, paired_neighbours, rotary_settings
+from models.families.shared.granite_windows import (
+    SINK_RULE,
+    windowed_granite_decoder,
+    windowed_granite_gguf_settings,
+)
 from models.families.shared.rotary_decoder import gated_feed_forward, rotary_rules
+from weights.gguf.metadata import Metadata
 from weights.rules import Rule
 
 _DEFAULTS = {
@@ -41,6 +47,11 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (SINK_RULE, *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    bias = has_bias(of, "ffn_up")
+    return rotary_settings(of, model_type="granite_swa", mlp_bias=bias, **windowed_granite_gguf_settings(of))
+
+
 FAMILY = decoder_family(
     "granite_swa",
     "GraniteSWA",
@@ -49,4 +60,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"granite_swa": gguf_settings}, lambda of: not num_experts(of), paired_neighbours),
 )

@@ -8,10 +8,17 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import GgufFamily, Settings, num_experts, paired_neighbours, rotary_settings
+from models.families.shared.granite import shared_width
 from models.families.shared.granite_experts import granite_expert_rules, granite_experts
-from models.families.shared.granite_windows import SINK_RULE, windowed_granite_decoder
+from models.families.shared.granite_windows import (
+    SINK_RULE,
+    windowed_granite_decoder,
+    windowed_granite_gguf_settings,
+)
 from models.families.shared.rotary_decoder import rotary_rules
-from weights.rules import Rule
+from weights.gguf.metadata import Metadata
+from weights.rules import Rule, Split
 
 _DEFAULTS = {
     "vocab_size": 32000,
@@ -44,6 +51,23 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     return (SINK_RULE, *granite_expert_rules(model), *rotary_rules(model, hf, architecture))
 
 
+def gguf_settings(of: Metadata) -> Settings:
+    return rotary_settings(
+        of,
+        model_type="granitemoe_swa",
+        num_local_experts=num_experts(of),
+        num_experts_per_tok=of.integer("expert_used_count"),
+        shared_intermediate_size=shared_width(of),
+        **windowed_granite_gguf_settings(of),
+    )
+
+
+def gguf_rules(model: ModelConfig) -> Sequence[Rule]:
+    """One tensor has the gate and up matrices of the expert for every token, unlike in files of `granitemoe`."""
+    names = [rf"decoder.layers.\1.feed_forward.shared.{part}.weight" for part in ("gate", "up")]
+    return (*paired_neighbours(model), Split(r"blk\.(\d+)\.ffn_up_shexp\.weight", names))
+
+
 FAMILY = decoder_family(
     "granitemoe_swa",
     "GraniteMoeSWA",
@@ -52,4 +76,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    gguf=GgufFamily({"granite_swa": gguf_settings}, lambda of: num_experts(of) > 0, gguf_rules),
 )

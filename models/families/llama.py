@@ -14,6 +14,7 @@ from models.families.shared.fields import Fields
 from models.families.shared.gguf import (
     GgufFamily,
     Settings,
+    has_bias,
     num_experts,
     paired_neighbours,
     rms_eps,
@@ -49,7 +50,7 @@ def gguf_settings(of: Metadata) -> Settings:
     for key in ("expert_count", "attention.sliding_window"):  # only a file of `llama-embed` gets here with one
         if of.integer(key, 0):
             raise of.error(key, "is not supported in this architecture")
-    biases = {"attention_bias": of.has("blk.0.attn_q.bias"), "mlp_bias": of.has("blk.0.ffn_up.bias")}
+    biases = {"attention_bias": has_bias(of, "attn_q"), "mlp_bias": has_bias(of, "ffn_up")}
     return rotary_settings(of, model_type="llama", **biases, **rms_eps(of))
 
 

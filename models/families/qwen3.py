@@ -8,7 +8,7 @@ from typing import Any
 from models.config import ModelConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gguf import GgufFamily, Settings, rms_eps, rotary_settings
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, rms_eps, rotary_settings
 from models.families.shared.qwen3_layers import DEFAULTS, qwen3_decoder
 from models.families.shared.rotary_decoder import rotary_rules
 from weights.gguf.metadata import Metadata
@@ -19,7 +19,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    bias = of.has("blk.0.attn_q.bias")
+    bias = has_bias(of, "attn_q")
     return rotary_settings(of, model_type="qwen3", use_sliding_window=False, attention_bias=bias, **rms_eps(of))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from models.config import ModelConfig, NormConfig, QueryKeyNorm
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gguf import GgufFamily, Settings, layer_eps, partly_rotary_settings
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, partly_rotary_settings
 from models.families.shared.rope import rope_config
 from models.families.shared.rotary_decoder import gated_feed_forward, head_dim_of, rotary_rules, uniform_decoder
 from weights.gguf.metadata import Metadata
@@ -61,7 +61,7 @@ def gguf_settings(of: Metadata) -> Settings:
         of,
         model_type="stablelm",
         layer_norm_eps=layer_eps(of),
-        use_qkv_bias=of.has("blk.0.attn_q.bias"),
+        use_qkv_bias=has_bias(of, "attn_q"),
         qk_layernorm=of.has("blk.0.attn_q_norm.weight"),
         use_parallel_residual=not of.has("blk.0.ffn_norm.weight"),
     )

@@ -11,7 +11,7 @@ from typing import Any
 from models.config import FeedForwardConfig, ModelConfig, NormConfig
 from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
-from models.families.shared.gguf import GgufFamily, Settings, layer_eps, rotary_settings, sliding_window
+from models.families.shared.gguf import GgufFamily, Settings, has_bias, layer_eps, rotary_settings, sliding_window
 from models.families.shared.rotary_decoder import rotary_rules, uniform_decoder
 from weights.gguf.metadata import Metadata
 from weights.rules import Rename, Rule
@@ -58,7 +58,7 @@ def gguf_settings(of: Metadata) -> Settings:
         of,
         model_type="starcoder2",
         norm_epsilon=layer_eps(of),
-        use_bias=of.has("blk.0.attn_q.bias"),
+        use_bias=has_bias(of, "attn_q"),
         sliding_window=sliding_window(of),
     )
 

@@ -21,7 +21,9 @@ The table names the main files. They are in the folders `chats`, `documents`, `l
 | `clip`                | the tokenizer of CLIP                                                                 |
 | `byte_pairs`          | byte-pair merges of one word, for the tokenizers that are written in Python           |
 | `moses`               | splits texts into the words of Moses, and joins them                                  |
+| `moses_pieces`        | base class of `fsmt` and `biogpt`: words of Moses, then byte-pair merges              |
 | `fsmt`                | words of Moses, byte-pair merges, and a vocabulary for each of two languages          |
+| `biogpt`              | English words of Moses, and byte-pair merges                                          |
 | `added_tokens`        | adds special and added tokens to a tokenizer; finds them in a text                    |
 | `tokenizer_files`     | the JSON files of a tokenizer: special tokens, added tokens, settings                 |
 | `fairseq`             | language tokens of mBART, NLLB and M2M100                                             |

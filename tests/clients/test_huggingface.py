@@ -222,6 +222,12 @@ def test_tasks_of_a_t5_have_their_prefixes_and_settings(t5_server: RunningServer
     assert t5.translation(text, src_lang="en", tgt_lang="de").translation_text == german
     shorter = t5.summarization(text, generate_parameters={"max_new_tokens": 6}).summary_text
     assert shorter and shorter != summary
+    # Lengths count the start token, as in transformers.
+    assert t5.summarization(text, generate_parameters={"max_length": 7}).summary_text == shorter
+    both = {"max_length": 30, "max_new_tokens": 6, "min_length": 2}
+    assert t5.summarization(text, generate_parameters=both).summary_text == shorter
+    with pytest.raises(HfHubHTTPError, match="`min_length` 9 is more than `max_length` 8"):
+        t5.summarization(text, generate_parameters={"max_length": 8, "min_length": 9})
     assert t5.summarization(text, generate_parameters={"do_sample": True}).summary_text
     for task, expected in (("summarization", summary), ("translation", german)):
         if task == "summarization":

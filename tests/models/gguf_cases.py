@@ -98,6 +98,8 @@ _SAME = (
     "hunyuan-moe",
     "hy-v3",
     "cohere2-moe-sigmoid-plain-shares",
+    "granite-swa-other-layers-biases-untied",
+    "granitemoe-swa-shared-expert-biases-tied",
 )
 FURTHER = {
     **{case: _KNOWN[case] for case in _SAME},
@@ -135,6 +137,8 @@ FURTHER = {
     ),
     "bloom": _with("bloom", seq_length=64),
     "minicpm3": _with("minicpm3", scale_emb=12.0, scale_depth=1.4, dim_model_base=256),
+    "granite-swa": _with("granite-swa", layer_rope_theta=[0, 10000.0, 10000.0]),
+    "granitemoe-swa": _with("granitemoe-swa", layer_rope_theta=[10000.0, 10000.0, 0]),
     "hy-v3-other-layers-biases": _with("hy-v3-other-layers-biases-tied", tie_word_embeddings=False),
     "mellum": _with("mellum", norm_topk_prob=True),
     "mellum-scaled": _with(

@@ -23,6 +23,7 @@ from tests.parity.paged import Rows, encoder_batch
 from tests.parity.published_code import LLAMAS, write_exaone, write_jina, write_nomic
 from tests.weights.gguf_files import add_value, q4_k, q6_k, write_gguf
 from weights.errors import WeightsError
+from weights.gguf.container import read_gguf
 from weights.gguf.metadata import Metadata
 
 _WIDE = {
@@ -152,6 +153,22 @@ def test_a_gguf_file_is_the_checkpoint_it_was_converted_from(tmp_path, case):
         assert torch.allclose(found[name], tensor, rtol=0, atol=tolerance), name
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_one_tensor_may_have_the_queries_keys_and_values(tmp_path, case):
+    """Files of `--fuse-qkv`, and those of families whose files always have such a tensor."""
+    architecture, config = CASES[case]
+    write_model(tmp_path, config, architecture)
+    apart = load_model(write_gguf(tmp_path / "apart.gguf", tmp_path), torch.float32, torch.device("cpu"))
+    file = write_gguf(tmp_path / "fused.gguf", tmp_path, fuse_qkv=True)
+    if not any(".attn_qkv." in name for name in read_gguf(file).tensors):
+        pytest.skip("its layers have no separate queries, keys and values")
+    fused = load_model(file, torch.float32, torch.device("cpu"))
+    assert fused.config == apart.config
+    expected, found = weights_of(apart.transformer), weights_of(fused.transformer)
+    assert found.keys() == expected.keys()
+    assert [name for name, tensor in expected.items() if not torch.equal(found[name], tensor)] == []
+
+
 def _without_bias(directory):
     """Make the bias of the experts zero, which files of llama.cpp do not have."""
     tensors = load_file(directory / "model.safetensors")
@@ -254,14 +271,23 @@ def test_a_missing_tensor_is_named_as_in_the_file(tmp_path):
 
 
 def weights_of(transformer):
-    """All tensors that a model computes with, packed or not."""
+    """All tensors that a model computes with, packed or not. Packed matrices of several parts are in `merged`."""
     found = dict(transformer.named_parameters())
     for name, module in transformer.named_modules():
-        packed = getattr(module, "packed", None)
-        for attribute, value in vars(packed).items() if packed is not None else ():
-            if isinstance(value, torch.Tensor):
-                found[f"{name}.packed.{attribute}"] = value
+        for kind in ("packed", "merged"):
+            for attribute, value in _tensors_in(getattr(module, kind, None)):
+                found[f"{name}.{kind}{attribute}"] = value
     return found
+
+
+def _tensors_in(value):
+    """The tensors of an object, of its attributes and of the elements of lists, with their places."""
+    if isinstance(value, torch.Tensor):
+        yield "", value
+    parts = enumerate(value) if isinstance(value, list | tuple) else getattr(value, "__dict__", {}).items()
+    for name, part in parts if not isinstance(value, torch.Tensor) else ():
+        for place, tensor in _tensors_in(part):
+            yield f".{name}{place}", tensor
 
 
 def _quantized(name, matrix):

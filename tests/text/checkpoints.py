@@ -146,10 +146,26 @@ def write_marian(directory: Path, clean_up: bool = False) -> Path:
 
 
 def write_fsmt(directory: Path, languages: Sequence[str] = ("en", "ru"), **settings: object) -> Path:
-    """`vocab-src.json`, `vocab-tgt.json` with other ids, and `merges.txt` with a frequency in each line, as fairseq
-    writes it."""
+    """`vocab-src.json`, `vocab-tgt.json` with other ids, and `merges.txt`."""
     config = {"model_type": "fsmt", "langs": list(languages)}
     _write(directory, tokenizer_config={"langs": list(languages), **settings}, config=config)
+    special, pieces = ("<s>", "<pad>", "</s>", "<unk>"), _moses_pieces(directory)
+    for side, ordered in (("src", pieces), ("tgt", pieces[::-1])):
+        _write(directory, **{f"vocab-{side}": {token: index for index, token in enumerate((*special, *ordered))}})
+    return directory
+
+
+def write_biogpt(directory: Path, **settings: object) -> Path:
+    """`vocab.json` and `merges.txt`. Without settings, `config.json` alone tells the tokenizer's class."""
+    _write(directory, config={"model_type": "biogpt"})
+    if settings:
+        _write(directory, tokenizer_config={"tokenizer_class": "BioGptTokenizer", **settings})
+    tokens = ("<s>", "<pad>", "</s>", "<unk>", *_moses_pieces(directory))
+    return _write(directory, vocab={token: index for index, token in enumerate(tokens)})
+
+
+def _moses_pieces(directory: Path) -> list[str]:
+    """Write `merges.txt` with a frequency in each line, as fairseq does. Returns the pieces of words."""
     backend = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.BpeTrainer(vocab_size=400, end_of_word_suffix="</w>", show_progress=False)
@@ -157,10 +173,7 @@ def write_fsmt(directory: Path, languages: Sequence[str] = ("en", "ru"), **setti
     state = json.loads(backend.to_str())["model"]
     lines = [f"{left} {right} {9 * len(left)}" for left, right in state["merges"]]
     (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    special, pieces = ("<s>", "<pad>", "</s>", "<unk>"), list(state["vocab"])
-    for side, ordered in (("src", pieces), ("tgt", pieces[::-1])):
-        _write(directory, **{f"vocab-{side}": {token: index for index, token in enumerate((*special, *ordered))}})
-    return directory
+    return list(state["vocab"])
 
 
 def write_clip(directory: Path) -> Path:

@@ -151,6 +151,18 @@ def _load(change: Change, directory: Path) -> Tokenizer:
     return load_tokenizer(directory)
 
 
+@pytest.mark.parametrize("expression", [r"[^\r\n]*\n", r"(?:\r\n)+x", r"[à-ü]+\?", r"[.?!]+\*", r"\t+\|"])
+def test_escaped_characters_are_tried_too(expression: str, tmp_path: Path) -> None:
+    """A line without its end took 0.4 s for 16,384 characters, and 16 times as long for 65,536."""
+    with pytest.raises(TokenizerError, match="takes too long for a text of"):
+        _load(_split(expression), tmp_path)
+
+
+@pytest.mark.parametrize("expression", [r"[\r\n]+", r"[^\r\n]+", r"\t| {2}", r"[?!.]+", r"\[[^\[\]]\]"])
+def test_fast_expressions_with_escapes_are_accepted(expression: str, tmp_path: Path) -> None:
+    _load(_split(expression), tmp_path)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_component_without_bounds_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"^tokenizer\.json") as caught:

@@ -133,6 +133,63 @@ def test_reserved_pieces_get_the_names_of_the_configuration(tmp_path: Path):
     assert encoding.ids.count(3) == 1 and tokenizer.id_to_token(3) == "<|turn|>" and 3 in tokenizer.special_ids
 
 
+_AFTER_THREE = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+_BERT_PIECES = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+_T5 = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+_ALBERT = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}
+KINDS = {
+    "T5": ("spiece", _T5, lambda index: index),
+    "Pegasus": ("spiece", _T5, lambda index: index + 103),
+    "XLMRoberta": ("sentencepiece.bpe", _AFTER_THREE, lambda index: index + 1 if index else 3),
+    "Camembert": ("sentencepiece.bpe", _AFTER_THREE, lambda index: index + 4 if index else 3),
+    "MBart": ("sentencepiece.bpe", _AFTER_THREE, lambda index: index + 1 if index else 3),
+    "MBart50": ("sentencepiece.bpe", _AFTER_THREE, lambda index: index + 1 if index else 3),
+    "DebertaV2": ("spm", {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, **_BERT_PIECES}, lambda index: index),
+    "Albert": ("spiece", _ALBERT, lambda index: index),
+    "BigBird": ("spiece", {**_ALBERT, "bos_id": 2, "eos_id": 3}, lambda index: index),
+}
+"""Name of the file, ids of the training, and the id of a piece in the vocabulary of the family, by class."""
+
+
+def write_kind(directory: Path, kind: str, **settings: object) -> sentencepiece.SentencePieceProcessor:
+    """Write the file of a class other than LLaMA's."""
+    stem, ids, _ = KINDS[kind]
+    train_sentencepiece(directory / stem, CORPUS, **{"vocab_size": 400, **ids, **settings})
+    stated = {"tokenizer_class": f"{kind}Tokenizer"}
+    stated |= {"do_lower_case": False, "keep_accents": True} if kind == "Albert" else {}
+    (directory / "tokenizer_config.json").write_text(json.dumps(stated))
+    return sentencepiece.SentencePieceProcessor(model_file=str(directory / f"{stem}.model"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"add_dummy_prefix": False},
+        {"remove_extra_whitespaces": False},
+        {"byte_fallback": True, "vocab_size": 520},
+        {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "normalization_rule_name": "identity"},
+    ],
+    ids=["no-prefix", "keep", "bytes", "as-is"],
+)
+def test_other_classes_follow_the_settings_of_the_file(tmp_path: Path, kind: str, settings: dict):
+    oracle, to = write_kind(tmp_path, kind, **settings), KINDS[kind][2]
+    ours = load_tokenizer(tmp_path)
+    for text in (text for text in texts() if "<extra_id_" not in text):
+        (encoding,) = ours.encode([text], add_special_tokens=False)
+        assert list(encoding.ids) == [to(index) for index in oracle.encode(text)], text
+        known = [index for index in encoding.ids if index not in (to(oracle.unk_id()), to(0), 3)]
+        if len(known) == len(encoding.ids):
+            assert ours.decode(known) == oracle.decode(oracle.encode(text)), text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_classes_refuse_models_that_are_not_unigram(tmp_path: Path, kind: str):
+    write_kind(tmp_path, kind, model_type="bpe")
+    with pytest.raises(TokenizerError, match="is not a Unigram model"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"), ({"model_type": "word"}, "whole words")],

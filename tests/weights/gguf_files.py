@@ -6,6 +6,7 @@ The layouts follow `convert_hf_to_gguf.py` of https://github.com/ggml-org/llama.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,13 @@ _ARCHITECTURES = {
     "nomic_bert/moe": "nomic-bert-moe",
     "llama/both-ways": "llama-embed",
     "cohere2_moe": "cohere2moe",
+    "granitemoe_swa": "granite_swa",
 }
-_NAMED_LIKE = {"mellum": "qwen3moe", "hy_v3": "dots1", "cohere2moe": "afmoe"}
+_NAMED_LIKE = {"mellum": "qwen3moe", "hy_v3": "dots1", "cohere2moe": "afmoe", "granite_swa": "granite"}
 """Architectures that are newer than the package `gguf`, and older ones with the same names of tensors."""
 _PAIRED = (
     *("llama", "mistral", "mixtral", "smollm3", "granite", "granitemoe", "granitemoehybrid", "olmo", "arcee"),
-    *("ministral3", "granitemoeshared", "llama/both-ways"),
+    *("ministral3", "granitemoeshared", "llama/both-ways", "granite_swa", "granitemoe_swa"),
 )
 _UNTRANSPOSED = ("gpt_oss", "llama4_text")
 
@@ -82,8 +84,13 @@ def write_gguf(
     directory: Path,
     quantize: Quantize = lambda name, matrix: None,
     change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    fuse_qkv: bool = False,
 ) -> Path:
-    """Write the model of a directory. change: adds metadata, for example a tokenizer."""
+    """Write the model of a directory.
+
+    change: adds metadata, for example a tokenizer.
+    fuse_qkv: whether one tensor has the queries, keys and values of a layer (`--fuse-qkv`).
+    """
     hf = json.loads((directory / "config.json").read_text())
     kind = hf["model_type"]
     if hf.get("feed_forward_type") == "geglu":
@@ -105,6 +112,7 @@ def write_gguf(
     enum = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == known)
     names = gguf.get_tensor_name_map(enum, _MAX_LAYERS)
     alpha: dict[str, list[float]] = {}
+    tensors: dict[str, tuple[np.ndarray, gguf.GGMLQuantizationType | None]] = {}
     for name, tensor in _changed(hf, _stacked(kind, load_file(directory / "model.safetensors"))):
         if "act_fn" in name:  # numbers of an activation, which are metadata
             alpha.setdefault(f"xielu.{name.rpartition('.')[2]}", []).append(tensor.item())
@@ -113,11 +121,14 @@ def write_gguf(
         if mapped is None or (mapped == "output.weight" and hf.get("tie_word_embeddings", kind == "gpt2")):
             assert mapped is not None or name.startswith("pooler."), f"no name for {name}"
             continue
+        assert mapped not in tensors, f"two tensors are {mapped}"
         stored = None if tensor.ndim < 2 else quantize(mapped, tensor)
         if stored is None:
-            writer.add_tensor(mapped, np.ascontiguousarray(_layout(hf, name, tensor.astype(np.float32))))
+            tensors[mapped] = np.ascontiguousarray(_layout(hf, name, tensor.astype(np.float32))), None
         else:
-            writer.add_tensor(mapped, _layout(hf, name, stored[0]), raw_dtype=stored[1])
+            tensors[mapped] = _layout(hf, name, stored[0]), stored[1]
+    for name, (tensor, dtype) in (_fused(tensors) if fuse_qkv else tensors).items():
+        writer.add_tensor(name, tensor, raw_dtype=dtype)
     for name, factors in _rope_tensors(hf).items():
         writer.add_tensor(name, factors)
     for key, numbers in alpha.items():
@@ -127,6 +138,23 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+Stored = Mapping[str, tuple[np.ndarray, gguf.GGMLQuantizationType | None]]
+"""The tensors of a file with their types; None for numpy's."""
+
+
+def _fused(tensors: Stored) -> Stored:
+    """One tensor with the rows of queries, keys and values, in each layer that has all three in one type."""
+    out = dict(tensors)
+    for name in tensors:
+        if not re.match(r"blk\.\d+\.attn_q\.", name):
+            continue
+        parts = [name.replace(".attn_q.", f".attn_{part}.") for part in ("q", "k", "v")]
+        if all(part in out for part in parts) and len({out[part][1] for part in parts}) == 1:
+            rows, dtypes = zip(*(out.pop(part) for part in parts), strict=True)
+            out[name.replace(".attn_q.", ".attn_qkv.")] = np.concatenate(rows), dtypes[0]
+    return out
 
 
 def _add_settings(writer: gguf.GGUFWriter, hf: Mapping[str, Any]) -> None:

@@ -51,6 +51,15 @@ def _granite(hf: Settings) -> dict[str, Any]:
     }
 
 
+def _granite_windows(hf: Settings) -> dict[str, Any]:
+    return {
+        **_granite(hf),
+        **_sliding(hf),
+        "attention.rope_pattern": [int(theta > 0) for theta in hf["layer_rope_theta"]],
+        "expert_shared_feed_forward_length": hf.get("shared_intermediate_size") or None,
+    }
+
+
 def _granite_hybrid(hf: Settings) -> dict[str, Any]:
     attending = [hf["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds(hf)]
     return {
@@ -264,6 +273,8 @@ METADATA: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
     "granite": _granite,
     "granitemoe": _granite,
     "granitemoehybrid": _granite_hybrid,
+    "granite_swa": _granite_windows,
+    "granitemoe_swa": _granite_windows,
     "deepseek_v2": _latent,
     "deepseek_v3": _latent,
     "glm": lambda hf: _rope(hf, hf["hidden_size"] // hf["num_attention_heads"]),
@@ -431,6 +442,19 @@ def _granite_experts(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
     return _state_space(hf, name, tensor) if "mamba" in name else [(name, tensor)]
 
 
+def _granite_sinks(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
+    """Gate and up matrix of the expert for every token stay in one tensor."""
+    own = {
+        "self_attn.sinks": "attn_sinks",
+        "shared_mlp.input_linear.weight": "ffn_up_shexp",
+        "shared_mlp.output_linear.weight": "ffn_down_shexp",
+        "block_sparse_moe.router.weight": "ffn_gate_inp",
+        **{f"experts.{part}_proj.weight": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
+    }
+    to = next((to for end, to in own.items() if name.endswith(end)), None)
+    return [(name if to is None else f"blk.{name.split('.')[2]}.{to}.weight", tensor)]
+
+
 def _latent_layout(hf: Settings, name: str, tensor: np.ndarray) -> Tensors:
     if not name.endswith("kv_b_proj.weight"):
         return [(name, tensor)]
@@ -498,6 +522,8 @@ CHANGES: Mapping[str, Callable[[Settings, str, np.ndarray], Tensors]] = {
     "lfm2_moe": _lfm2_experts,
     "granitemoe": _granite_experts,
     "granitemoehybrid": _granite_experts,
+    "granite_swa": _granite_sinks,
+    "granitemoe_swa": _granite_sinks,
     "deepseek_v2": _latent_layout,
     "deepseek_v3": _latent_layout,
     "youtu": _latent_layout,

@@ -364,7 +364,7 @@ def gemma4_gguf_settings(of: Metadata) -> Settings:
         "global_head_dim": of.head_dim,
         "num_key_value_heads": (sliding or [heads[-1]])[0],
         "num_global_key_value_heads": heads[full[0]] if full else None,
-        "attention_k_eq_v": any(not of.has(f"blk.{layer}.attn_v.weight") for layer in own),
+        "attention_k_eq_v": not {*of.layers_with("attn_v.weight"), *of.layers_with("attn_qkv.weight")}.issuperset(own),
         "use_double_wide_mlp": len(set(widths)) > 1,
         **(experts if num_experts(of) else {}),
         "rope_parameters": {

@@ -152,8 +152,12 @@ def qwen_experts(of: Metadata) -> Settings:
 
 
 def has_bias(of: Metadata, matrix: str) -> bool:
-    """Whether a matrix has a bias in any layer. matrix: its name without the layer's prefix, such as `attn_q`."""
-    return bool(of.layers_with(f"{matrix}.bias"))
+    """Whether a matrix has a bias in any layer, of its own or as a part of the bias of `attn_qkv`.
+
+    matrix: its name without the prefix of the layer, such as `attn_q`.
+    """
+    names = (matrix, "attn_qkv") if matrix == "attn_q" else (matrix,)
+    return any(of.layers_with(f"{name}.bias") for name in names)
 
 
 def prediction_layers(model: ModelConfig) -> Rule:

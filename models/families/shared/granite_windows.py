@@ -10,9 +10,12 @@ from dataclasses import replace
 
 from models.config import ConfigError, FeedForwardConfig, MixtureOfExpertsConfig, ModelConfig, RopeConfig
 from models.families.shared.fields import Fields
+from models.families.shared.gguf import Settings, layer_types, sliding_window
+from models.families.shared.granite import granite_gguf_settings
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import head_dim_of, rms_norm, rotary_decoder, rotary_layer
 from models.families.shared.windows import typed_windows
+from weights.gguf.metadata import Metadata
 from weights.rules import Rename
 
 SINK_RULE = Rename(r"model\.layers\.(\d+)\.self_attn\.sinks", r"decoder.layers.\1.attention.sinks")
@@ -85,3 +88,21 @@ def _ropes(fields: Fields, rope: RopeConfig) -> list[RopeConfig | None]:
     if len(listed) != layers or not good:
         raise ConfigError(f"'layer_rope_theta' must be a list of {layers} numbers of at least 0")
     return [replace(rope, theta=float(base)) if base else None for base in listed]
+
+
+def windowed_granite_gguf_settings(of: Metadata) -> Settings:
+    """The settings that GGUF files of Granite with windows have.
+
+    A file has one rotary base, and in `attention.rope_pattern` a flag for each layer: 0 for a layer without positions.
+    A file without the flags rotates in all layers.
+    Raises GgufError for a flag that is neither 0 nor 1.
+    """
+    base, pattern = of.number("rope.freq_base", 10000.0), of.by_layer("attention.rope_pattern")
+    if any(rotates not in (None, 0, 1) for rotates in pattern):
+        raise of.error("attention.rope_pattern", "has flags other than 0 and 1")
+    return {
+        "sliding_window": sliding_window(of),
+        "layer_types": layer_types(of),
+        "layer_rope_theta": [base if rotates is None or rotates else 0 for rotates in pattern],
+        **granite_gguf_settings(of),
+    }

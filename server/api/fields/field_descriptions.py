@@ -67,6 +67,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "max_completion_tokens": "the same as `max_tokens`",
     "max_output_tokens": "maximum number of new tokens; by default as many as the context leaves",
     "min_new_tokens": "no end of text before this many new tokens",
+    "max_length": "maximum number of new tokens and the start token of the decoder; `max_new_tokens` precedes it",
+    "min_length": "no end of text before this many new tokens and the start token; `min_new_tokens` precedes it",
     "do_sample": "draw tokens at random; default: true if a sampling field is set",
     "temperature": "divides the logits; 0 always takes the likeliest token",
     "top_k": "draw from this many of the likeliest tokens; 0 for all",

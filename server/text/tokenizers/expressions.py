@@ -57,6 +57,8 @@ MAX_LITERALS = 128
 _LAST_SAMPLE = 0x1F000
 _PROPERTY = re.compile(r"\\[pP]|\[:")
 _ESCAPES = re.compile(r"\\x\{([0-9a-fA-F]{1,6})\}|\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})")
+_CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "a": "\a", "e": "\x1b"}
+"""Control characters by the letters of their escapes."""
 _KINDS = ("a", "A", "1", " ", "\n", ".", "'", "_", "中", "\u0301", "\N{GRINNING FACE}")
 _QUADRATIC = frozenset(("superbpe",))
 """Published pre-tokenizers that are timed anyway. They look ahead from each digit to the end of the number."""
@@ -197,15 +199,12 @@ def _texts(expression: str) -> Iterator[tuple[str, str]]:
 
     The end is another character, or a character that stops a match, followed by all characters of the expression:
     the library does not try to match a text without a character that every match needs.
+    Each of the first characters of the expression also stands for the one that stops a match.
     """
-    escaped = (int("".join(code), 16) for code in _ESCAPES.findall(expression))
-    literal = [
-        character
-        for character in dict.fromkeys((*expression, *(chr(code) for code in escaped if code <= sys.maxunicode)))
-        if character.isprintable() and character not in "\\()[]{}|?*+^$"
-    ]
-    characters = list(dict.fromkeys((*literal[: MAX_CHARACTERS - len(_KINDS)], *_KINDS)))
-    ends = ["", *("".join((stop, *characters)) for stop in ("\n", "中", "a"))]
+    literal = _literals(expression)
+    first = literal[: MAX_CHARACTERS - len(_KINDS)]
+    characters = list(dict.fromkeys((*first, *_KINDS)))
+    ends = ["", *("".join((stop, *characters)) for stop in dict.fromkeys(("\n", "中", "a", *first)))]
     for character in characters:
         yield from ((character, end) for end in (*characters, *ends))
         yield from ((character + other, end) for other in characters if character != other for end in ends[:2])
@@ -213,6 +212,27 @@ def _texts(expression: str) -> Iterator[tuple[str, str]]:
     for character in dict.fromkeys((*literal[:MAX_LITERALS], *samples)):
         if character not in characters:
             yield from ((character, end) for end in ends[:2])
+
+
+def _literals(expression: str) -> list[str]:
+    """The characters that an expression names, as they are or escaped, without repetitions."""
+    found, class_depth, place = list[str](), 0, 0
+    while place < len(expression):
+        character = expression[place]
+        if character == "\\":
+            escaped = expression[place + 1 : place + 2]
+            found.append(_CONTROLS.get(escaped, "" if escaped.isalnum() else escaped))
+            place += 2
+            continue
+        place += 1
+        if character in "[]":
+            class_depth = max(class_depth + (1 if character == "[" else -1), 0)
+        elif class_depth or character not in "(){}|?*+^$.":
+            found.append(character)
+    codes = (int("".join(code), 16) for code in _ESCAPES.findall(expression))
+    found += (chr(code) for code in codes if code <= sys.maxunicode)
+    known = _CONTROLS.values()
+    return [text for text in dict.fromkeys(found) if text and (text.isprintable() or text in known)]
 
 
 @cache

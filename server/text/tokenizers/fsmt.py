@@ -1,41 +1,23 @@
 """The tokenizer of FSMT: texts are split into words by the rules of Moses, and words into pieces by byte-pair merges.
 
 Source texts have token ids of `vocab-src.json`, and completions have ids of `vocab-tgt.json`; both use `merges.txt`.
-The last piece of a word ends in `</w>`. Every source text ends with `</s>`.
+Every source text ends with `</s>`.
 Source: Ng et al. 2019, arXiv:1907.06616; `FSMTTokenizer` of transformers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from server.text.tokenizers.added_tokens import AddedTokenSplitter, added_tokens_by_id
-from server.text.tokenizers.bounds import (
-    MAX_ENTRIES,
-    MAX_IDS,
-    MAX_MERGES,
-    check,
-    check_entries,
-    check_lines,
-    read_bounded,
-)
-from server.text.tokenizers.byte_pairs import BytePairs
 from server.text.tokenizers.moses.join import WordJoiner
 from server.text.tokenizers.moses.tables import WordTables
 from server.text.tokenizers.moses.words import WordSplitter
-from server.text.tokenizers.python_tokenizer import PythonTokenizer, TokenSpan
+from server.text.tokenizers.moses_pieces import MosesPieces, read_vocabulary
 from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
-from server.text.tokens.streams import DecoderChain, MapTokens, StripWhitespace, VocabularyStream, clean_up_steps
-from server.text.tokens.token_bound import MosesBound
-from server.text.tokens.token_bytes import NoTokenBytes, TokenBytes
-from server.text.tokens.tokenizer import SpecialIds, TokenizerError
-from weights.resolve import file_in
-
-_WORD_END = "</w>"
+from server.text.tokens.tokenizer import TokenizerError
 
 
-class FsmtTokenizer(PythonTokenizer):
+class FsmtTokenizer(MosesPieces):
     """Tokenizer that reads `vocab-src.json`, `vocab-tgt.json`, `merges.txt`, and the language pair (`langs`).
 
     Raises TokenizerError for missing, damaged or too large files, for a missing language pair or special token, and if
@@ -46,64 +28,16 @@ class FsmtTokenizer(PythonTokenizer):
         languages = language_pair(directory)
         if languages is None:
             raise TokenizerError('tokenizer_config.json: \'langs\' is not a pair of languages such as ["en", "ru"]')
-        self._vocabulary = _vocabulary(directory, "vocab-src.json")
-        targets = {index: token for token, index in _vocabulary(directory, "vocab-tgt.json").items()}
-        self._pairs = _merges(directory)
-        tables = [WordTables.of(language) for language in languages]
-        self._splitter = WordSplitter(tables[0], lower_case=files.config.get("do_lower_case") is True)
-        self._joiner = WordJoiner(tables[1])
-        added = added_tokens_by_id(files, self._vocabulary)
-        special = {token.content for token in (*files.roles.values(), *files.extra_special)}
-        special |= {token.content for token in added.values() if token.special}
-        ids = self._vocabulary | {token.content: index for index, token in added.items()}
-        self._added_ids = {token: ids[token] for token in special | {token.content for token in added.values()}}
-        self._parts = AddedTokenSplitter(self._added_ids, {token.content: token for token in added.values()})
-        self._tokens = targets | {index: token for token, index in self._added_ids.items()}
-        self.special_ids = frozenset(ids[token] for token in special)
-        self.special = SpecialIds(**{role: ids[token.content] for role, token in files.roles.items()})
-        if self.special.unk is None or self.special.sep is None:
-            raise TokenizerError("vocab-src.json has no unknown token (unk_token) or no end token (sep_token)")
-        self._unk, self._end = self.special.unk, self.special.sep
-        self.vocab_size = max(*ids.values(), *self._tokens) + 1
-        self.token_bound = MosesBound()
-        self.max_length = files.max_length
-        self._clean_up = files.clean_up
-
-    def spans(self, group: tuple[str, ...], add_special_tokens: bool, offsets: bool) -> Iterator[TokenSpan]:
-        """Yield the tokens of each text. All pieces of a word have the range of the whole word."""
-        for text in group:
-            for part, at, is_added in self._parts.split(text):
-                if is_added:
-                    yield TokenSpan(self._added_ids[part], at, at + len(part))
-                    continue
-                for word, start, end in self._splitter.words(part, offsets):
-                    for piece in self._pairs.merge([*word[:-1], word[-1] + _WORD_END]):
-                        yield TokenSpan(self._vocabulary.get(piece, self._unk), at + start, at + end)
-            if add_special_tokens:
-                yield TokenSpan(self._end, special=True)
-
-    def stream(self, skip_special_tokens: bool = True) -> VocabularyStream:
-        words = MapTokens(lambda token: token.replace(" ", "").replace(_WORD_END, " "))
-        steps = [self._joiner.step(), StripWhitespace(), *(clean_up_steps() if self._clean_up else ())]
-        skipped = self.special_ids if skip_special_tokens else frozenset[int]()
-        return VocabularyStream(self._tokens.get, DecoderChain([words], steps), skipped)
-
-    def join(self, tokens: Sequence[str]) -> str:
-        step = self._joiner.step()
-        text = "".join(token.replace(" ", "").replace(_WORD_END, " ") for token in tokens)
-        return (step.push(text) + step.finish()).strip()
-
-    @property
-    def token_bytes(self) -> TokenBytes:
-        raise NoTokenBytes("its words are separated by spaces that belong to no token")
-
-    def id_to_token(self, token_id: int) -> str | None:
-        """Return the token with this id in the vocabulary of completions; None for an unused id."""
-        return self._tokens.get(token_id)
-
-    def token_to_id(self, token: str) -> int | None:
-        """Return the id of a token in the vocabulary of source texts; None for an unknown token."""
-        return self._added_ids.get(token, self._vocabulary.get(token))
+        source, target = map(WordTables.of, languages)
+        super().__init__(
+            directory,
+            files,
+            vocabulary=read_vocabulary(directory, "vocab-src.json"),
+            completions=read_vocabulary(directory, "vocab-tgt.json"),
+            splitter=WordSplitter(source, lower_case=files.config.get("do_lower_case") is True),
+            joiner=WordJoiner(target),
+            separator_first=False,
+        )
 
 
 def language_pair(directory: Path) -> tuple[str, str] | None:
@@ -113,32 +47,3 @@ def language_pair(directory: Path) -> tuple[str, str] | None:
         if isinstance(codes, list) and len(codes) == 2 and all(isinstance(code, str) for code in codes):
             return codes[0], codes[1]
     return None
-
-
-def _vocabulary(directory: Path, name: str) -> dict[str, int]:
-    content = read_json(directory, name)
-    if not content:
-        raise TokenizerError(f"{name} is missing or empty")
-    if not all(type(index) is int and index >= 0 for index in content.values()):
-        raise TokenizerError(f"{name} is damaged: not a table of tokens and their ids")
-    check(len(content), MAX_ENTRIES, "entries", name)
-    check(max(content.values()), MAX_IDS, "as an id", name)
-    check_entries(content, name)
-    return content
-
-
-def _merges(directory: Path) -> BytePairs:
-    path = file_in(directory, "merges.txt")
-    if path is None:
-        raise TokenizerError("merges.txt is missing")
-    content = read_bounded(path)
-    check_lines(content, "merges.txt", MAX_MERGES)
-    try:
-        lines = content.decode().split("\n")[:-1]
-    except ValueError:
-        raise TokenizerError("merges.txt is damaged: not UTF-8 text") from None
-    # A line of fairseq's file has the frequency of the pair after it.
-    pairs = [tuple(line.split()[:2]) for line in lines]
-    if any(len(pair) != 2 for pair in pairs):
-        raise TokenizerError("merges.txt is damaged: a line does not hold two pieces")
-    return BytePairs((pair[0], pair[1]) for pair in pairs)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from server.text.tokenizers.biogpt import BioGptTokenizer
 from server.text.tokenizers.blenderbot_small import BlenderbotSmallTokenizer
 from server.text.tokenizers.bounds import read_bounded
 from server.text.tokenizers.byt5 import ByT5Tokenizer
@@ -43,6 +44,9 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             return FastTokenizer(build_tokenizer(read_gguf(directory), files), files)
         if file_in(directory, "source.spm") is not None:
             return MarianTokenizer(directory, files)
+        if files.kind == "biogpt":
+            # transformers never reads a `tokenizer.json` for this class.
+            return BioGptTokenizer(directory, files)
         if file_in(directory, "tokenizer.json") is None:
             match files.kind:
                 case "m2m100":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
@@ -58,23 +59,36 @@ def _llama(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
     symbols = [text for text in model.symbols if text not in described]
     backend = LibraryTokenizer(_library_model(model, has_symbols=bool(symbols)))
     prefix = model.add_dummy_prefix and files.config.get("add_prefix_space") is not False
-    backend.normalizer = normalizers.Sequence([*_character_map(model), *_white_space(model, prefix)])
-    splitters: list[pre_tokenizers.PreTokenizer] = []
-    if prefix:
-        scheme = "always" if files.config.get("legacy") else "first"
-        splitters.append(pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False))
-    splitters.append(pre_tokenizers.Metaspace(_SPACE, prepend_scheme="never", split=False))
+    _treat_spaces(backend, model, prefix, scheme="always" if files.config.get("legacy") else "first")
     if symbols:
         longest_first = sorted(symbols, key=len, reverse=True)
-        splitters.append(pre_tokenizers.Split(Regex("|".join(map(_literal, longest_first))), "isolated"))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(splitters)
+        symbol = pre_tokenizers.Split(Regex("|".join(map(_literal, longest_first))), "isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, symbol])
+    _add_tokens(backend, model, files, symbols=False)
+    set_configured_template(backend, files)
+    return backend
+
+
+def _treat_spaces(
+    backend: LibraryTokenizer,
+    model: SentencePieceModel,
+    prefix: bool,
+    scheme: Literal["always", "first"],
+    before: Iterable[normalizers.Normalizer] = (),
+) -> None:
+    """Make a tokenizer normalize texts, mark spaces and decode as the SentencePiece library does.
+
+    prefix: whether a space is added before a text. scheme: whether also after each special token ("always").
+    before: normalizers that precede those of the file.
+    """
+    backend.normalizer = normalizers.Sequence([*before, *_character_map(model), *_white_space(model, prefix)])
+    marks = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="never", split=False)
+    spaces = [pre_tokenizers.Metaspace(" ", prepend_scheme=scheme, split=False)] if prefix else []
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*spaces, marks])
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if prefix or model.remove_extra_whitespaces:
         steps.append(decoders.Strip(" ", _ALL if model.remove_extra_whitespaces else 1, 0))
     backend.decoder = decoders.Sequence(steps)
-    _add_tokens(backend, model, files, symbols=False)
-    set_configured_template(backend, files)
-    return backend
 
 
 def _gemma(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
@@ -143,7 +157,8 @@ def _t5(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
     Source: Kudo 2018, arXiv:1804.10959.
     """
     sentinels = [f"<extra_id_{index}>" for index in range(int(files.config.get("extra_ids", 100)))]
-    backend = unigram([*model.pieces, *_scored(reversed(sentinels))], 2, model.normalizers(), split_first=True)
+    unknown = next((index for index, kind in enumerate(model.kinds) if kind == UNKNOWN), 2)
+    backend = _unigram(model, [*model.pieces, *_scored(reversed(sentinels))], unknown, split_first=True)
     backend.add_special_tokens(sentinels)
     end = files.roles["eos"].content
     set_template(backend, ["$A", end], ["$A", end, "$B", end], (end,))
@@ -161,8 +176,8 @@ def _pegasus(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokeniz
     first = [files.roles["pad"].content, end, *(token for token in masks if token)]
     pieces = [*_scored(first), *_scored(unused, -100.0), *model.pieces[2:]]
     unk = next(index for index, (token, _) in enumerate(pieces) if token == files.roles["unk"].content)
-    cleaned = model.normalizers() or [normalizers.Replace("\n", " ")]
-    backend = unigram(pieces, unk, [*cleaned, _ONE_SPACE])
+    line_ends = [] if model.charsmap else [normalizers.Replace("\n", " ")]
+    backend = _unigram(model, pieces, unk, after=[*line_ends, _ONE_SPACE])
     backend.add_special_tokens([*first, *unused])
     set_template(backend, ["$A", end], ["$A", "$B", end], (end,))
     return backend
@@ -188,7 +203,7 @@ def _camembert(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToken
 
 
 def _roberta_unigram(pieces: Pieces, model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer:
-    backend = unigram([*pieces, ("<mask>", 0.0)], 3, model.normalizers(), split_first=True)
+    backend = _unigram(model, [*pieces, ("<mask>", 0.0)], 3, split_first=True)
     _add_tokens(backend, model, files)
     begin, end = files.roles["bos"].content, files.roles["eos"].content
     set_template(backend, [begin, "$A", end], [begin, "$A", end, end, "$B", end], (begin, end))
@@ -205,9 +220,9 @@ def _mbart(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokenizer
     mask, codes = files.roles["mask"].content, LANGUAGES[files.kind]
     pieces = [*_scored(first), *model.pieces[3:], *_scored((*codes, mask))]
     if files.kind == "mbart":
-        backend = unigram(pieces, 3, model.normalizers(), split_first=True)
+        backend = _unigram(model, pieces, 3, split_first=True)
     else:
-        backend = unigram(pieces, 3, [*model.normalizers(), _ONE_SPACE])
+        backend = _unigram(model, pieces, 3, after=[_ONE_SPACE])
     backend.add_special_tokens([*first, *codes, AddedToken(mask, lstrip=True)])
     return backend
 
@@ -220,8 +235,8 @@ def _deberta_v2(model: SentencePieceModel, files: TokenizerFiles) -> LibraryToke
     unk, mask = files.roles["unk"].content, files.roles["mask"].content
     require_tokens(model.texts, (files.roles[role].content for role in ("unk", "cls", "sep")), model.file)
     lower = [normalizers.Lowercase()] if files.config.get("do_lower_case") is True else []
-    steps = [*lower, normalizers.Strip(), *model.normalizers(), _ONE_SPACE]
-    backend = unigram(model.pieces, model.texts.index(unk), steps)
+    strip = [normalizers.Strip()] if model.remove_extra_whitespaces else []
+    backend = _unigram(model, model.pieces, model.texts.index(unk), [*lower, *strip], [_ONE_SPACE])
     if files.config.get("split_by_punct") is True:
         punctuation = pre_tokenizers.Punctuation("isolated")
         backend.pre_tokenizer = pre_tokenizers.Sequence([punctuation, backend.pre_tokenizer])
@@ -259,12 +274,10 @@ def _big_bird(model: SentencePieceModel, files: TokenizerFiles) -> LibraryTokeni
 def _bert_unigram(
     pieces: Pieces, steps: list[normalizers.Normalizer], model: SentencePieceModel, files: TokenizerFiles
 ) -> LibraryTokenizer:
-    if model.is_bpe:
-        raise TokenizerError(f"{model.file} is not a Unigram model")
     unk = files.roles["unk"].content
     require_tokens(model.texts, (files.roles[role].content for role in ("unk", "cls", "sep")), model.file)
     spaces = [normalizers.Replace(Regex(r"\A +| +\z"), ""), _ONE_SPACE]
-    backend = unigram(pieces, model.texts.index(unk), [*steps, *model.normalizers(), *spaces])
+    backend = _unigram(model, pieces, model.texts.index(unk), steps, spaces)
     _add_tokens(backend, model, files)
     set_bert_template(backend, files)
     return backend
@@ -283,6 +296,30 @@ _BUILDERS: Mapping[tuple[str, str], Callable[[SentencePieceModel, TokenizerFiles
     ("sentencepiece.bpe.model", "mbart"): _mbart,
     ("sentencepiece.bpe.model", "mbart50"): _mbart,
 }
+
+
+def _unigram(
+    model: SentencePieceModel,
+    pieces: Pieces,
+    unk_id: int,
+    before: Iterable[normalizers.Normalizer] = (),
+    after: Iterable[normalizers.Normalizer] = (),
+    split_first: bool = False,
+) -> LibraryTokenizer:
+    """A Unigram model with the pieces of a family, which treats texts as the file states.
+
+    before, after: normalizers around the character map of the file. `after` and `split_first` stand for the usual
+        settings of white space; a file with other settings is run as the SentencePiece library runs it.
+    split_first: see `unigram`.
+    Raises TokenizerError for a file that is not a Unigram model.
+    """
+    if model.model_type != UNIGRAM:
+        raise TokenizerError(f"{model.file} is not a Unigram model")
+    if model.has_usual_settings:
+        return unigram(pieces, unk_id, [*before, *model.normalizers(), *after], split_first)
+    backend = LibraryTokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=model.byte_fallback))
+    _treat_spaces(backend, model, model.add_dummy_prefix, "always", before)
+    return backend
 
 
 def unigram(

@@ -117,8 +117,9 @@ class SentencePieceModel:
         return [text for text, _ in self.pieces]
 
     @property
-    def is_bpe(self) -> bool:
-        return self.model_type == BPE
+    def has_usual_settings(self) -> bool:
+        """Whether a text gets a space before it, extra spaces are removed, and unknown characters are one token."""
+        return self.add_dummy_prefix and self.remove_extra_whitespaces and not self.byte_fallback
 
     @property
     def symbols(self) -> list[str]:

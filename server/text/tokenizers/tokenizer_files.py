@@ -91,6 +91,7 @@ _KINDS = {
     "hubert": "ctc",
     "unispeech": "ctc",
     "unispeech-sat": "ctc",
+    "biogpt": "biogpt",
     "fsmt": "fsmt",
     "clip": "clip",
     "clip_text_model": "clip",
@@ -101,7 +102,6 @@ The short name is in lower case, without `Tokenizer` and `Fast`.
 """
 _WORD_SPLITTERS = {
     "roformer": "jieba",
-    "biogpt": "the Moses tokenizer",
     "bertjapanese": "MeCab, Sudachi or Juman++",
 }
 """Tokenizers that are refused, because they first split a text into words with the named program.
@@ -143,6 +143,7 @@ _DEFAULT_ROLES: Mapping[str, Mapping[str, Any]] = {
     "gemma": {"unk": "<unk>", "bos": "<bos>", "eos": "<eos>", "pad": "<pad>"},
     "clip": {"unk": "<|endoftext|>", "bos": "<|startoftext|>", "eos": "<|endoftext|>", "pad": "<|endoftext|>"},
     "fsmt": {"unk": "<unk>", "bos": "<s>", "sep": "</s>", "pad": "<pad>"},
+    "biogpt": {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>"},
     "ctc": {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "pad": "<pad>"},
 }
 

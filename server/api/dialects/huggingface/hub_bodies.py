@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, model_validator
 
 from server.api.dialects.huggingface.tgi_bodies import TgiBody
 from server.api.fields.field_kinds import Hint, Unsupported, only
@@ -201,6 +201,8 @@ class HubQuestionBody(HubBody):
 class HubDecoding(HubFields):
     """Options of text generation, with the names that transformers gives them."""
 
+    max_length: Annotated[int | None, Field(ge=2, le=1 << 20)] = None
+    min_length: Count | None = None
     max_new_tokens: Annotated[int | None, Field(ge=1, le=1 << 20)] = None
     min_new_tokens: Count | None = None
     do_sample: bool | None = None
@@ -218,6 +220,20 @@ class HubDecoding(HubFields):
     length_penalty: Annotated[Finite | None, Field(ge=-100, le=100)] = None
     early_stopping: bool | Literal["never"] | None = None
 
+    @model_validator(mode="after")
+    def _check_lengths(self) -> HubDecoding:
+        if self.max_length is not None and (self.min_length or 0) > self.max_length:
+            raise ValueError(f"`min_length` {self.min_length} is more than `max_length` {self.max_length}")
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """The fields for `GenerationOptions`. Lengths count the start token; numbers of new tokens precede them."""
+        given = self.model_dump(exclude_none=True)
+        for length, new_tokens in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
+            if (tokens := given.pop(length, None)) is not None:
+                given.setdefault(new_tokens, max(tokens - 1, 0))
+        return given
+
 
 class HubSummarizeParameters(HubFields):
     clean_up_tokenization_spaces: Annotated[Any, only(False)] = None
@@ -225,7 +241,7 @@ class HubSummarizeParameters(HubFields):
     truncation: Annotated[Any, only("do_not_truncate")] = None
 
     def options(self, **more: Any) -> GenerationOptions:
-        given = self.generate_parameters.model_dump(exclude_none=True) if self.generate_parameters else {}
+        given = self.generate_parameters.options() if self.generate_parameters else {}
         return GenerationOptions(**given, **more)
 
 

@@ -29,10 +29,16 @@ _NEXT_CHARACTER = re.compile(r"\s+(\S)")
 
 
 class WordSplitter:
-    """Splits texts of one language into words. lower_case: whether texts are lower-cased first."""
+    """Splits texts of one language into words.
 
-    def __init__(self, tables: WordTables, lower_case: bool) -> None:
+    lower_case: whether texts are lower-cased first.
+    normalize_punctuation: whether quotation marks, dashes and wide characters are first replaced by those of ASCII, and
+        control characters removed.
+    """
+
+    def __init__(self, tables: WordTables, *, lower_case: bool = False, normalize_punctuation: bool = True) -> None:
         self._tables, self._lower_case = tables, lower_case
+        self._normalize_punctuation = normalize_punctuation
         self._punctuation = punctuation_rules(tables.language)
         self._first = (_SPACES, Substitution(r"[\x00-\x1f]"))
         self._rules = (
@@ -51,10 +57,8 @@ class WordSplitter:
         rewritten = LocatedText(text, located)
         if self._lower_case:
             rewritten.lower()
-        rewritten.apply(WIDE)
-        rewritten.apply(self._punctuation)
-        rewritten.strip()
-        rewritten.keep(lambda character: category(character)[0] != "C")
+        if self._normalize_punctuation:
+            self._normalize(rewritten)
         rewritten.apply(self._first)
         rewritten.strip()
         rewritten.apply(self._rules)
@@ -62,6 +66,12 @@ class WordSplitter:
         rewritten.strip()
         rewritten.apply(self._last)
         return rewritten.words()
+
+    def _normalize(self, rewritten: LocatedText) -> None:
+        rewritten.apply(WIDE)
+        rewritten.apply(self._punctuation)
+        rewritten.strip()
+        rewritten.keep(lambda character: category(character)[0] != "C")
 
     def _dot(self, match: re.Match[str]) -> Parts:
         """Separate a dot from the end of a word, unless the word is an abbreviation or a small letter follows."""
