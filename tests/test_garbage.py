@@ -54,6 +54,14 @@ def test_cycles_are_freed_between_requests() -> None:
     assert collect_if_due() and _Cycle.freed == 1
 
 
+def test_objects_are_not_counted_while_requests_hold_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[bool] = []
+    monkeypatch.setattr(garbage, "_is_cheap", lambda: counted.append(True) or True)
+    _old_cycle(garbage.MIN_ROUNDS)
+    assert not collect_if_due(garbage.MAX_BLOCKS + 1) and not counted and not _Cycle.freed
+    assert collect_if_due(garbage.MAX_BLOCKS) and counted and _Cycle.freed == 1
+
+
 def test_a_collection_waits_while_requests_hold_many_objects_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "MAX_OBJECTS", 1000)
     monkeypatch.setattr(garbage, "MAX_ROUNDS", 30)

@@ -79,9 +79,17 @@ def checkpoint_of(view: Path) -> Path | None:
 
     A view is recognised by its location in the folder for temporary files, which a checkpoint cannot imitate.
     """
-    if view.parent.parent != Path(gettempdir()).resolve() or not view.parent.name.startswith(_PREFIX):
+    if not view.parent.name.startswith(_PREFIX) or view.parent.parent != _temporary_folder():
         return None
     return Path(parse_json(view / _FILE)["checkpoint"])
+
+
+def _temporary_folder() -> Path | None:
+    """The folder for temporary files; None if no such folder can be written, as on a read-only file system."""
+    try:
+        return Path(gettempdir()).resolve()
+    except FileNotFoundError:
+        return None
 
 
 def _view(directory: Path, view: Path, modules: list[Module], route: EncoderRoute) -> Path:

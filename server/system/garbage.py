@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+from collections import deque
 
 CHECK_SECONDS = 1.0
 MAX_OBJECTS = 50_000
@@ -22,27 +24,37 @@ MIN_ROUNDS, MAX_ROUNDS = 10, 250
 With Python's default thresholds, such a collection runs after 7,000 more allocations than deallocations of objects that
 can be part of a cycle.
 """
+MAX_BLOCKS = 8 * MAX_OBJECTS
+"""Blocks of memory, above the fewest of late, with which a collection is not cheap. The objects are not even counted
+then: a list of a million objects takes up to 50 ms."""
+REMEMBERED_CHECKS = 600
+"""Checks whose numbers of blocks are compared. What the process keeps for longer is no work in progress."""
 _NEVER = 1 << 30
 
 
 async def collect_when_cheap() -> None:
     """Decide when full collections of this process run, until the task is cancelled. Python then decides again."""
     thresholds = gc.get_threshold()
+    blocks: deque[int] = deque(maxlen=REMEMBERED_CHECKS)
     gc.set_threshold(*thresholds[:2], _NEVER)
     try:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            collect_if_due()
+            blocks.append(sys.getallocatedblocks())
+            collect_if_due(blocks[-1] - min(blocks))
     finally:
         gc.set_threshold(*thresholds)
 
 
-def collect_if_due() -> bool:
-    """Run a full collection if it is useful and cheap, or overdue. Returns whether it ran."""
+def collect_if_due(added_blocks: int = 0) -> bool:
+    """Run a full collection if it is useful and cheap, or overdue. Returns whether it ran.
+
+    added_blocks: blocks of memory that the work in progress holds.
+    """
     rounds = gc.get_count()[2]
     if rounds < MIN_ROUNDS:
         return False
-    if rounds < MAX_ROUNDS and not _is_cheap():
+    if rounds < MAX_ROUNDS and (added_blocks > MAX_BLOCKS or not _is_cheap()):
         return False
     gc.collect()
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.checks import cost, fairness, hostile, on_demand, overload, processes, security
+from tests.chaos.checks import cost, fairness, hostile, on_demand, overload, processes, security, stored
 from tests.chaos.promise import Promise
 
 LATER_PROMISES: tuple[Promise, ...] = (
@@ -158,13 +158,31 @@ LATER_PROMISES: tuple[Promise, ...] = (
     Promise(
         41,
         "Documents leave nothing",
-        "documents of hours or gigabytes are refused within bounds, and their texts count as they are in memory",
+        "documents of hours or gigabytes are refused within bounds; nothing on disk; 300 pages beside 16 streams: p99 "
+        "gap ≤ 1.5 times alone",
         (
             "tests/text/documents/test_reader.py::test_a_document_that_takes_too_much_is_refused",
             "tests/api/test_document_jobs.py::test_texts_that_are_larger_than_their_file_are_counted",
         ),
-        hostile.documents,
+        stored.documents,
         "texts-of-archives-are-not-counted",
+        {"runs": 3},
+        {"runs": 0},
+    ),
+    Promise(
+        42,
+        "Stored responses are bounded and private",
+        "by bytes, time and key; nothing crosses keys",
+        (
+            "tests/api/test_stored_responses.py::test_a_record_is_found_by_its_owner_only",
+            "tests/api/test_stored_responses.py::test_any_sequence_of_actions_stays_within_the_bounds",
+            "tests/chaos/test_controls.py::test_stored_responses",
+        ),
+        stored.responses,
+        "stored-responses-know-no-keys",
+        {"records": 400},
+        {"records": 0},
+        more_bugs=("stored-responses-have-no-bounds",),
         conditions="any",
     ),
 )

@@ -13,11 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from server.text.documents.formats import format_of
 from tests.chaos.dearest import fake
+from tests.chaos.dearest.files import DOCUMENT_FORMATS
 from tests.chaos.dearest.measure import MeasuredServer, measured_server
-from tests.chaos.dearest.recipe import AUDIO, MULTIPART, address, body_bytes, content_type, expand, shrink
+from tests.chaos.dearest.recipe import (
+    AUDIO,
+    MULTIPART,
+    WEBSOCKET,
+    address,
+    body_bytes,
+    content_type,
+    expand,
+    pattern,
+    shrink,
+)
 from tests.chaos.dearest.schema import Mutator
-from tests.chaos.dearest.search import corpus, post_routes
+from tests.chaos.dearest.search import body_limit, corpus, live_route, post_routes
 from tests.wire.checkpoints import write_all
 
 SCORED = {
@@ -94,10 +106,30 @@ def test_recipes_of_audio_with_a_query() -> None:
     assert address("/live", {"$audio/wav": {"file": {"$wav": [0.5, 8000, 1, 16]}}}) == "/live"
 
 
+@pytest.mark.parametrize("suffix", DOCUMENT_FORMATS)
+def test_recipes_of_documents(suffix: str) -> None:
+    pytest.importorskip("lxml")
+    pytest.importorskip("translate")
+    file = expand({"$document": [suffix, "one two. ", 20]})
+    assert len(list(format_of(file.name).read(bytes(file)).units)) == 20
+    form = {"$multipart/form-data": {"file": {"$document": [suffix, "one two. ", 2000]}, "target_lang": "FR"}}
+    assert f'filename="file.{suffix}"'.encode() in body_bytes(form)
+    assert len(body_bytes(shrink(form, 900))) <= 900
+
+
+def test_events_of_a_live_transcription(server: MeasuredServer) -> None:
+    def status(recipe: object) -> int:
+        body, kind = body_bytes({"$websocket": recipe}), content_type({"$websocket": recipe})
+        return server.measure("/v1/realtime", [body], content_type=kind).answers[0].status
+
+    append = {"type": "input_audio_buffer.append", "audio": {"$text": ["aaaR", 4000]}}
+    assert status({"events": {"$list": [append, 3]}}) == 200
+    assert status({"events": [append, append | {"audio": "no base64"}]}) == 422
+
+
 @pytest.mark.parametrize("path, recipe", corpus())
 def test_the_corpus_is_within_the_body_limit(path: str, recipe: object) -> None:
-    limit = (25 if "/audio/" in path else 2) << 20
-    assert path.startswith("/") and len(body_bytes(recipe)) <= limit
+    assert path.startswith("/") and len(body_bytes(recipe)) <= body_limit(path)
 
 
 def test_the_generator_reaches_every_route_and_field(server: MeasuredServer) -> None:
@@ -107,6 +139,7 @@ def test_the_generator_reaches_every_route_and_field(server: MeasuredServer) -> 
     assert {route.path for route in routes} == with_body
     forms = {route.path for route in routes if route.media_type == MULTIPART}
     assert {"/v1/audio/transcriptions", "/v1/audio/translations", "/v2/translate", "/translate"} <= forms
+    assert {route.path for route in routes if route.takes_documents} == {"/translate_file", "/v2/document"}
     (live,) = (route for route in routes if route.media_type == AUDIO)
     assert {"file", "model", "prompt", "interval_ms"} <= set(live.schema["properties"])
     recipe = live.body({"interval_ms": 10_001, **live.examples[0]})
@@ -117,6 +150,20 @@ def test_the_generator_reaches_every_route_and_field(server: MeasuredServer) -> 
     changed = [mutator.mutate(route.schema, dict(route.examples[0])) for _ in range(2000)]
     found = {name for body in changed if isinstance(body, dict) for name in body}
     assert {"query", "texts", "raw_scores", "return_text", "truncate", "truncation_direction"} <= found
+
+
+def test_the_generator_makes_documents_and_every_live_event(server: MeasuredServer) -> None:
+    document = json.loads(server.page("/openapi.json"))
+    (route,) = (route for route in post_routes(document) if route.path == "/translate_file")
+    mutator = Mutator(document["components"]["schemas"], random.Random(0), takes_documents=True)
+    files = [pattern(mutator.mutate(route.schema, dict(route.examples[0]))["file"]) for _ in range(500)]
+    assert {found[1][0] for found in files if found is not None} == {*DOCUMENT_FORMATS}
+    live, components = live_route()
+    mutator = Mutator(components, random.Random(0))
+    bodies = [mutator.mutate(live.schema, dict(live.examples[0])) for _ in range(500)]
+    assert live.media_type == WEBSOCKET and all(expand(body)["events"] for body in bodies)
+    kinds = {event["type"] for body in bodies for event in expand(body)["events"][:4]}
+    assert {"session.update", "transcription_session.update"} < kinds and len(kinds) == 5
 
 
 def test_the_generator_multiplies_inputs_answers_and_beams(server: MeasuredServer) -> None:

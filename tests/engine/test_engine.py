@@ -191,6 +191,23 @@ def test_a_deadline_while_waiting_fails_and_while_running_finishes(pairs, monkey
     assert not one.has_work and one.stats().kv_blocks_used == {"self": 0}
 
 
+def test_deadlines_that_pass_together_end_in_several_steps(pairs, monkeypatch):
+    """All requests of sixteen large calls in one message stood the event loop of the HTTP process for 0.15 s."""
+    monkeypatch.setattr(engine_module, "MAX_EXPIRED", 4)
+    now = 100.0
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))
+    one = pairs("gpt2").engine(max_batch_rows=2)
+    for i in range(10):
+        one.add(one_row(i, "gpt2", PROMPTS[1], max_new_tokens=40, deadline=now - 1))
+    ended = []
+    while one.has_work:
+        output = one.step()
+        ends = [end.sequence_id for end in (*output.failed, *output.finished)]
+        assert len(ends) <= 4
+        ended += ends
+    assert sorted(ended) == list(range(10)) and one.stats().kv_blocks_used == {"self": 0}
+
+
 def test_deadlines_of_ended_requests_are_removed(pairs, monkeypatch):
     now = 100.0
     monkeypatch.setattr(engine_module, "time", SimpleNamespace(monotonic=lambda: now))

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
-from tests.chaos.dearest.recipe import wav
+from tests.chaos.dearest.files import wav
 from tests.waiting import HANG_SECONDS
 
 RECORDINGS = st.builds(

@@ -6,10 +6,15 @@ import asyncio
 
 import pytest
 
+from server.ipc.client import call as call_module
+from server.ipc.client import submission
 from server.ipc.client.call import Call
 from server.ipc.client.client import ROWS_PER_TURN, EngineClient
-from server.ipc.wire.messages import Abort, Failed, Generate, GenerateRow, Message, StepOutput
+from server.ipc.client.submission import pick_rows
+from server.ipc.wire import fit
+from server.ipc.wire.messages import Abort, Failed, Generate, GenerateRow, Message, StepOutput, Tokens
 from server.ipc.wire.params import GenerationParams
+from server.ipc.wire.time_limits import TimeLimit
 from server.ipc.workers.worker_protocol import WorkerProtocol
 from server.operations.generating.generation_run import TextRun
 from tests.ipc.test_client import DECODER, Recorder
@@ -81,6 +86,67 @@ async def test_rows_are_sent_over_several_turns(client: EngineClient, sent: Sent
     await turns(client, sent)
     assert sorted(sent.aborts) == sorted(sent.rows) and sent.most_in_turn <= 2 * ROWS_PER_TURN
     assert client.queue.requests == client.queue.tokens == client.num_open_sequences == 0
+
+
+async def test_calls_beyond_their_share_of_the_queue_are_sent_over_several_turns(sent: Sent) -> None:
+    client = EngineClient(Recorder(), 4 * ROWS, 4 * ROWS)
+    client.on_ready([DECODER], "cpu", sent)
+    calls = [Call(client) for _ in range(4)]
+    for call in calls:
+        call.submit(message(call))
+        await turns(client, sent)
+    assert ROWS < len(sent.rows) < 4 * ROWS and sent.most_in_turn <= 2 * ROWS_PER_TURN
+    # All rows start at once, which makes room for the others.
+    client.on_output(StepOutput(1, tokens=[Tokens(sequence_id, [5]) for sequence_id in sent.rows]))
+    await turns(client, sent)
+    assert len(sent.rows) == 4 * ROWS and sent.most_in_turn <= 2 * ROWS_PER_TURN
+    for call in calls:
+        call.close()
+    await turns(client, sent)
+    assert client.queue.requests == client.queue.tokens == client.num_open_sequences == 0
+
+
+async def test_rows_of_a_large_call_are_copied_when_they_are_sent(
+    client: EngineClient, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+
+    def pick(whole: Generate, rows: list[GenerateRow]) -> Generate:
+        copied.append(len(rows))
+        return pick_rows(whole, rows)
+
+    monkeypatch.setattr(submission, "pick_rows", pick)
+    checked: list[int] = []
+    monkeypatch.setattr(fit, "check_fit", lambda info, whole, row: checked.append(row.sequence_id))
+    with Call(client) as call:
+        call.submit(message(call))
+        assert copied == [ROWS_PER_TURN] and len(checked) == 1
+        await turns(client, sent)
+        assert sum(copied) == ROWS
+
+
+async def test_time_limits_of_many_large_calls_take_turns(
+    client: EngineClient, sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = asyncio.Event()
+    waiting: list[int] = []
+
+    async def next_iteration() -> None:
+        waiting.append(1)
+        await turn.wait()
+
+    monkeypatch.setattr(call_module, "next_iteration", next_iteration)
+    large, small = Call(client), Call(client)
+    large.submit(message(large))
+    small.submit(Generate(DECODER.name, GenerationParams(), [[1, 2]], [GenerateRow(small.next_id(), 1)]))
+    limit = TimeLimit(0.0, "timeout", "the deadline passed")
+    for each in (large, small):
+        each._expire(limit)
+    await asyncio.sleep(0)
+    assert waiting == [1] and large._open and not small._open
+    turn.set()
+    await turns(client, sent)
+    assert len(await large.events()) == ROWS and client.num_open_sequences == client.queue.requests == 0
 
 
 async def test_many_calls_that_end_together_share_the_turns(client: EngineClient, sent: Sent) -> None:

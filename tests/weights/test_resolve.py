@@ -10,6 +10,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from weights import router_views
 from weights.errors import ResolveError
 from weights.resolve import file_in, has_weights, resolve
 
@@ -118,3 +119,16 @@ def test_weights_are_complete_only_with_all_shards(tmp_path: Path):
 def test_resolve_imports_no_torch():
     code = "import sys, weights.resolve; sys.exit('torch' in sys.modules or 'huggingface_hub' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_files_are_found_where_no_temporary_file_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_folder() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr(router_views, "gettempdir", no_folder)
+    for directory in (tmp_path / "model", tmp_path / "triptych-routes-1" / "query"):
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text("{}")
+        assert file_in(directory, "config.json") == directory / "config.json"

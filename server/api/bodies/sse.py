@@ -23,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from server.api.bodies.json_pieces import dump
 from server.errors import ClientGone
+from server.system.loop_iterations import next_iteration
 
 PING_SECONDS = 15.0
 """Time without any event after which a comment is sent, so that proxies do not close the connection."""
@@ -215,9 +216,13 @@ async def _send_body(send: Send, body: bytes) -> None:
 
 
 async def watch_disconnect(receive: Receive, leave: Callable[[], None]) -> None:
-    """Wait until the client disconnects, and call `leave`. The request's body must have been read before."""
+    """Wait until the client disconnects, and call `leave`. The request's body must have been read before.
+
+    Dropping thousands of sequences takes milliseconds, and clients may disconnect together. They take turns.
+    """
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
+            await next_iteration()
             leave()
             return

@@ -120,8 +120,6 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
             suffix = name.rpartition(".")[2].lower()
             texts = await state.runtime.pools.document.run(lambda: _read(state, suffix, data), call)
             state.documents.count_texts(job, texts.num_bytes)
-            if not texts.has_text:
-                raise InvalidRequest("`file` has no text to translate", "file")
             spec = DocumentSpec(
                 texts.units,
                 options.source_lang,
@@ -143,9 +141,17 @@ class DocumentRoute(Route[BodyT, DocumentSpec, str]):
 
 def _read(state: State, suffix: str, data: bytes) -> DocumentTexts:
     try:
-        return state.runtime.document_reader.read(suffix, data)
+        texts = state.runtime.document_reader.read(suffix, data)
     except DocumentError as error:
         raise InvalidRequest(f"`file`: {error}", "file") from None
+    if not texts.has_text:
+        # In this thread and in pieces: freeing 200,000 texts at once would stop the event loop.
+        units = list(texts.units)
+        del texts
+        while units:
+            del units[-1000:]
+        raise InvalidRequest("`file` has no text to translate", "file")
+    return texts
 
 
 async def _translation(

@@ -41,6 +41,8 @@ from server.ipc.wire.time_limits import NO_PROGRESS_SECONDS
 
 log = logging.getLogger("triptych.engine")
 
+MAX_EXPIRED = 256
+"""Requests that end by their deadline before one step. Thousands at once would delay the step and the event loop."""
 MAX_STALE_DEADLINES = 64
 """The heap of deadlines is cleaned when it has more than this many entries beyond two per open request. Until then it
 keeps entries of ended requests."""
@@ -310,7 +312,10 @@ class Engine:
             heapq.heapify(self._deadlines)
 
     def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
+        """End requests whose deadline has passed, at most `MAX_EXPIRED` of them. The next step ends further ones."""
+        for _ in range(MAX_EXPIRED):
+            if not self._deadlines or self._deadlines[0][0] > now:
+                break
             self._end(heapq.heappop(self._deadlines)[1], "timeout")
 
     def _end(self, sequence_id: int, reason: Literal["abort", "timeout"]) -> None:

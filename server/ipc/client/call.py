@@ -36,11 +36,15 @@ from server.ipc.wire.messages import (
 )
 from server.ipc.wire.time_limits import LimitTimer, TimeLimit, TimeLimits
 from server.limits.key_limits import KeyLimits
+from server.system.loop_iterations import next_iteration
 
 log = logging.getLogger("triptych.client")
 
 DEADLINE_SLACK_SECONDS = 1.0
 """Seconds after a deadline at which the call ends its sequences with a failure, if the worker has not ended them."""
+
+MAX_ENDED_AT_ONCE = 128
+"""Sequences that a time limit ends immediately. Calls with more take turns, because their limits may pass together."""
 
 SequenceEvent = PromptScored | Tokens | Finished | Encoded | Failed
 EventSink = Callable[[list[tuple[int, SequenceEvent]]], bool]
@@ -128,6 +132,7 @@ class Call:
         self._sink: EventSink | None = None
         self._wake: asyncio.Future[bool] | None = None
         self._gone = False
+        self._expiring: asyncio.Task[None] | None = None
         self._timer = LimitTimer(self.limits, self._expire, DEADLINE_SLACK_SECONDS)
         self._close_callbacks: dict[Callable[[], None], None] = {}
 
@@ -339,6 +344,17 @@ class Call:
         return self._client.last_computed(self._open) if is_waiting else None
 
     def _expire(self, limit: TimeLimit) -> None:
+        if len(self._open) <= MAX_ENDED_AT_ONCE:
+            self._end_by(limit)
+        else:
+            self._expiring = asyncio.create_task(self._end_in_turn(limit), name="time limit")
+
+    async def _end_in_turn(self, limit: TimeLimit) -> None:
+        """End thousands of sequences in an iteration of the event loop that is short so far."""
+        await next_iteration()
+        self._end_by(limit)
+
+    def _end_by(self, limit: TimeLimit) -> None:
         if self._open and limit.code == "engine_error":
             log.error("a request to %s failed: %s", self.model, limit.message)
         self.fail(limit.code, limit.message)

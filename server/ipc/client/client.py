@@ -27,7 +27,7 @@ from server.ipc.client.queue import Queue
 from server.ipc.client.sequence_table import SequenceTable
 from server.ipc.client.submission import Submission, fits, split
 from server.ipc.wire.descriptions import Device, ModelInfo
-from server.ipc.wire.fit import check_fit, sequence_sizes
+from server.ipc.wire.fit import check_rows, sequence_sizes
 from server.ipc.wire.messages import (
     Encode,
     FailureCode,
@@ -41,8 +41,8 @@ from server.ipc.wire.messages import (
 from server.ipc.wire.params import SequenceTrie
 from server.ipc.wire.stats_sum import with_others, without_increments
 
-ROWS_PER_TURN = 512
-"""Number of rows that are sent or dropped in one iteration of the event loop. This takes about 5 ms."""
+ROWS_PER_TURN = 128
+"""Number of rows that are sent or dropped in one iteration of the event loop. This takes about 2 ms."""
 
 
 class EngineClient:
@@ -77,6 +77,7 @@ class EngineClient:
         self._unsent: dict[Call, Submission] = {}
         self._entered: dict[Call, Submission] = {}
         """Requests that are counted in the queue as a whole, and are sent over several iterations of the event loop."""
+        self._sends_parts_soon = False
         self._dropped: deque[tuple[int, OpenSequence]] = deque()
         self._ids = itertools.count(1)
 
@@ -131,24 +132,23 @@ class EngineClient:
                 f"a text of {max(sizes):,} tokens; the limit is {self.queue.max_tokens:,} (--max-queue-tokens)"
             )
         if isinstance(message, Generate):
-            for row in message.rows:
-                check_fit(info, message, row)
+            check_rows(info, message, sizes)
         if not sizes:
             return []
         share = self.queue.request_share
         is_within_share = fits(sizes, share)
-        has_many_rows = is_within_share and isinstance(message, Generate) and len(sizes) > 2 * ROWS_PER_TURN
+        has_many_rows = isinstance(message, Generate) and len(sizes) > 2 * ROWS_PER_TURN
         if has_many_rows:
-            parts = split(message, sizes, (2 * ROWS_PER_TURN, share[1]), self.next_id)
-        else:
-            parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
+            # Half of this is one part.
+            share = min(share[0], 2 * ROWS_PER_TURN), share[1]
+        parts = split(message, sizes, share, self.next_id, num_pieces(len(workers), message, sizes))
         submission = Submission(call, parts)
         # A request within its share enters the queue as a whole, even if several workers share it.
         entering = sizes if is_within_share else parts[0].sizes
         self.queue.enter(len(entering), sum(entering))
         for _ in range(len(parts) if is_within_share and not has_many_rows else 1):
             self._send(submission)
-        if parts and has_many_rows:
+        if parts and is_within_share:
             if not self._entered:
                 asyncio.get_running_loop().call_soon(self._send_entered)
             self._entered[call] = submission
@@ -179,7 +179,7 @@ class EngineClient:
         part = submission.parts.popleft()
         limits = submission.call.limits
         message = msgspec.structs.replace(
-            part.message,
+            part.message(),
             call_id=submission.sequence_ids[0],
             key=submission.call.cache_salt,
             deadline=limits.deadline,
@@ -187,19 +187,26 @@ class EngineClient:
         )
         sequences = open_sequences(submission, part, message)
         self._sequences.by_id |= sequences
-        for sequence in sequences.values():
-            self._observer.on_admitted(message.model, sequence.waiting_tokens)
+        self._observer.on_admitted(message.model, sum(part.sizes))
         submission.waiting_sequences += len(part.sizes)
         submission.waiting_tokens += sum(part.sizes)
         self._dispatcher.post(message, sequences, self.models[message.model].block_size)
 
     def _send_parts(self) -> None:
-        """Send further parts of large requests, as far as the queue and the limit for one request have room."""
+        """Send further parts of large requests, as far as the queue and the limit for one request have room.
+
+        After `ROWS_PER_TURN` sequences, the next iteration of the event loop continues.
+        """
         if not (self._unsent and self.connected):
             return
+        left = ROWS_PER_TURN
         for call, submission in list(self._unsent.items()):
             while submission.parts and self._serves(submission) and self._has_room(submission):
+                if left <= 0:
+                    self._send_parts_soon()
+                    return
                 part = submission.parts[0]
+                left -= len(part.sizes)
                 self.queue.enter(len(part.sizes), sum(part.sizes))
                 self._send(submission)
                 # The other submissions come first when the queue has room again.
@@ -207,6 +214,17 @@ class EngineClient:
                 self._unsent[call] = submission
             if not submission.parts:
                 del self._unsent[call]
+
+    def _send_parts_soon(self) -> None:
+        """Send further parts of large requests in the next iteration of the event loop."""
+
+        def send() -> None:
+            self._sends_parts_soon = False
+            self._send_parts()
+
+        if not self._sends_parts_soon:
+            self._sends_parts_soon = True
+            asyncio.get_running_loop().call_soon(send)
 
     def _has_room(self, submission: Submission) -> bool:
         sequences, tokens = len(submission.parts[0].sizes), sum(submission.parts[0].sizes)

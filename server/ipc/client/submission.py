@@ -17,21 +17,33 @@ from server.ipc.wire.messages import Encode, Generate, GenerateRow
 
 @dataclass(frozen=True)
 class Part:
-    """Some sequences of a message, as a separate message.
+    """Some sequences of a message, which are sent as a separate message.
 
-    first: index of the first sequence in the whole message.
-    sizes: number of tokens of each sequence.
+    whole: the whole message.
+    first: index of the part's first sequence in the whole message.
+    sizes: number of tokens of each sequence of the part.
+    encode_id: id of the part of an `Encode`. None for a part of a `Generate`, whose rows have ids.
     """
 
-    message: Generate | Encode
+    whole: Generate | Encode
     first: int
     sizes: list[int]
+    encode_id: int | None = None
 
     @property
     def sequence_ids(self) -> list[int]:
-        if isinstance(self.message, Generate):
-            return [row.sequence_id for row in self.message.rows]
-        return [self.message.sequence_id]
+        """The id of each row, or the one id of the part of an `Encode`."""
+        if isinstance(self.whole, Generate):
+            return [row.sequence_id for row in self.whole.rows[self.first : self.first + len(self.sizes)]]
+        return [self.whole.sequence_id if self.encode_id is None else self.encode_id]
+
+    def message(self) -> Generate | Encode:
+        """The part as a message. It is built when it is sent, because thousands of rows take milliseconds."""
+        whole, end = self.whole, self.first + len(self.sizes)
+        if isinstance(whole, Encode):
+            sequence_id = whole.sequence_id if self.encode_id is None else self.encode_id
+            return msgspec.structs.replace(whole, sequence_id=sequence_id, items=whole.items[self.first : end])
+        return whole if len(self.sizes) == len(whole.rows) else pick_rows(whole, whole.rows[self.first : end])
 
 
 @dataclass(eq=False)
@@ -53,7 +65,7 @@ class Submission:
     model: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model = self.parts[0].message.model
+        self.model = self.parts[0].whole.model
         self.sequence_ids = [sequence_id for part in self.parts for sequence_id in part.sequence_ids]
 
 
@@ -92,7 +104,8 @@ def split(
         limits = len(sizes), -(-sum(sizes) // num_pieces)
     parts: deque[Part] = deque()
     for start, end in _ranges(sizes, max(limits[0], 1), max(limits[1], 1)):
-        parts.append(Part(_cut(message, start, end, next_id), start, sizes[start:end]))
+        encode_id = next_id() if isinstance(message, Encode) and start else None
+        parts.append(Part(message, start, sizes[start:end], encode_id))
     return parts
 
 
@@ -104,13 +117,6 @@ def _ranges(sizes: list[int], max_sequences: int, max_tokens: int) -> Iterator[t
             start, tokens = index, 0
         tokens += size
     yield start, len(sizes)
-
-
-def _cut(message: Generate | Encode, start: int, end: int, next_id: Callable[[], int]) -> Generate | Encode:
-    if isinstance(message, Encode):
-        sequence_id = message.sequence_id if start == 0 else next_id()
-        return msgspec.structs.replace(message, sequence_id=sequence_id, items=message.items[start:end])
-    return pick_rows(message, message.rows[start:end])
 
 
 def pick_rows(message: Generate, rows: list[GenerateRow]) -> Generate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from server.errors import RequestTooLarge
 from server.ipc.wire.descriptions import ModelInfo
 from server.ipc.wire.messages import FLOAT_BYTES, Encode, Generate, GenerateRow
@@ -22,6 +24,19 @@ def _source_size(message: Generate, row: GenerateRow, info: ModelInfo) -> int:
         return info.source_tokens
     samples = len(message.frames[row.prompt]) // FLOAT_BYTES
     return (samples - info.min_samples) // info.samples_per_token + 1
+
+
+def check_rows(info: ModelInfo, message: Generate, sizes: Sequence[int]) -> None:
+    """Raise RequestTooLarge if a row exceeds the KV pools. Of rows with the same needs, one is checked.
+
+    sizes: number of input tokens of each row, from `sequence_sizes`.
+    """
+    checked: set[tuple[int, int, int, bool]] = set()
+    for row, size in zip(message.rows, sizes, strict=True):
+        needs = size, row.max_new_tokens, len(row.decoder_token_ids), bool(row.terms)
+        if needs not in checked:
+            checked.add(needs)
+            check_fit(info, message, row)
 
 
 def check_fit(info: ModelInfo, message: Generate, row: GenerateRow) -> None:

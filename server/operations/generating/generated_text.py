@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 from server.ipc.wire.logprobs import Logprobs, PackedLogprobs, TokenLogprob
@@ -182,7 +182,11 @@ class GeneratedText:
             token_bytes=options.token_bytes,
             show_names=not params.stop_texts,
         )
-        self._detokenizer = self._new_detokenizer()
+
+    @cached_property
+    def _detokenizer(self) -> IncrementalDetokenizer:
+        """The decoder of the tokens. It exists from the first token to the end, because thousands take 0.3 s."""
+        return self._new_detokenizer()
 
     def fail(self, reason: str) -> None:
         """End the answer with the text so far, after a failure. reason: value for `finish_reason`."""
@@ -240,6 +244,7 @@ class GeneratedText:
                 self.finish_reason, self.stop_reason = "stop", self._detokenizer.stopped
             elif hypothesis.stop_token_id in self._stop_ids:
                 self.stop_reason = hypothesis.stop_token_id
+        self.__dict__.pop("_detokenizer", None)
         return delta
 
     @property

@@ -13,7 +13,7 @@ from statistics import quantiles
 
 from tests.chaos.dearest.measure import MeasuredServer
 from tests.chaos.dearest.recipe import body_bytes, content_type
-from tests.chaos.dearest.search import Dear, corpus, measure_corpus, search
+from tests.chaos.dearest.search import FORGET_DOCUMENTS, Dear, corpus, measure_corpus, search
 from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import monitored_server
@@ -113,7 +113,7 @@ def dearest(tries: int, together: int = 16, known: int = 100, with_corpus: int =
 
     with tempfile.TemporaryDirectory() as directory:
         models = write_models(Path(directory))
-        with monitored_server(*models) as server:
+        with monitored_server(*models, *FORGET_DOCUMENTS) as server:
             for name, path, body in known_bodies()[:known]:
                 content = json.dumps(body).encode()
                 for count in (1, together):

@@ -11,7 +11,6 @@ from pathlib import Path
 from server.errors import CheckpointError
 from server.text import checkpoint_text
 from server.text.tokens.tokenizer import TokenizerError
-from tests.chaos.pytest_run import run_tests
 from tests.chaos.record import Record
 from tests.chaos.server import command, monitored_server
 from tests.e2e.conftest import REPOSITORY
@@ -114,8 +113,3 @@ def _serve(record: Record, directory: Path) -> None:
         is_engine_error = answer.status == 500 and '"engine_error"' in answer.text
         record.must(is_engine_error, f"a panic: status {answer.status}, {answer.text[:80]}")
         record.must(server.request("/health").status == 200, "the server does not answer after a panic")
-
-
-def documents() -> Record:
-    """Promise 41: documents that would take hours or gigabytes, and the memory that their texts count as."""
-    return run_tests(Record("test"), "tests/text/documents/test_reader.py", "tests/api/test_document_jobs.py")

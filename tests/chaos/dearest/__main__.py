@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.chaos.dearest.measure import measured_server
-from tests.chaos.dearest.search import measure_corpus, search
+from tests.chaos.dearest.search import FORGET_DOCUMENTS, measure_corpus, search
 from tests.clients.models import write_models
 
 
@@ -24,7 +24,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         models = write_models(Path(name) / "models")
         (Path(name) / "server").mkdir()
-        with measured_server(Path(name) / "server", *models, with_stacks=arguments.stacks is not None) as server:
+        with measured_server(
+            Path(name) / "server", *models, *FORGET_DOCUMENTS, with_stacks=arguments.stacks is not None
+        ) as server:
             report = partial(print, flush=True)
             if arguments.corpus:
                 measure_corpus(server, only=arguments.only, timeout=arguments.timeout, report=report)

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import http.client
+import json
 import math
 import re
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
 
 from tests.chaos import facts
 from tests.chaos.dearest.monitor import Stalls
-from tests.chaos.dearest.recipe import JSON
+from tests.chaos.dearest.recipe import JSON, WEBSOCKET
 from tests.waiting import HANG_SECONDS, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LAUNCHER = "tests.chaos.dearest.monitor"
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1000
+_LAST = {"type": "input_audio_buffer.clear"}, {"type": "input_audio_buffer.commit", "event_id": "last"}
+"""Events that follow those of a recipe. The error of the last one tells that the server has handled all of them."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,12 @@ class MeasuredServer:
     def request(
         self, path: str, body: bytes | None = None, timeout: float = HANG_SECONDS, content_type: str = JSON
     ) -> Answer:
-        """Send one request (`GET` without a body) and read the whole answer, of which only the beginning is kept."""
+        """Send one request (`GET` without a body) and read the whole answer, of which only the beginning is kept.
+
+        With the content type `WEBSOCKET`, each line of the body is one event of a WebSocket connection.
+        """
+        if content_type == WEBSOCKET:
+            return self._converse(path, (body or b"").splitlines(), timeout)
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
         started = time.monotonic()
@@ -103,6 +115,37 @@ class MeasuredServer:
         finally:
             connection.close()
         return Answer(status, size, text.decode("utf-8", "replace"), time.monotonic() - started)
+
+    def _converse(self, path: str, events: Sequence[bytes], timeout: float) -> Answer:
+        """Send events of a live transcription until the server has handled all of them. Status 422 if one is refused.
+
+        The connection is closed before the recordings that the events have committed are transcribed.
+        """
+        started = time.monotonic()
+        size, text, status = 0, "", 0
+        url = self.url.replace("http", "ws", 1) + path
+        with (
+            suppress(OSError, WebSocketException, TimeoutError),
+            connect(url, open_timeout=timeout, max_queue=None, compression=None, proxy=None) as live,
+        ):
+            closing = threading.Timer(timeout, lambda: live.socket.shutdown(socket.SHUT_RDWR))
+            closing.start()
+            try:
+                for event in (*events, *(json.dumps(last).encode() for last in _LAST)):
+                    live.send(event, text=True)
+                is_refused = False
+                for message in live:
+                    size += len(message)
+                    answer = json.loads(message)
+                    if answer["type"] != "error":
+                        continue
+                    if answer["error"]["event_id"] == "last":
+                        status = 422 if is_refused else 200
+                        break
+                    is_refused, text = True, text or str(message)[:_KEPT_BYTES]
+            finally:
+                closing.cancel()
+        return Answer(status, size, text, time.monotonic() - started)
 
     def measure(
         self,

@@ -7,25 +7,26 @@
 {"$keys": [1.0, 500]}        an object with the keys "0" to "499" and equal values
 {"$deep": 30}                30 lists inside each other
 {"$wav": [3, 16000, 1, 16]}  a WAV file: 3 seconds of noise at 16,000 Hz, one channel of 16 bits
+{"$document": ["docx", "ab ", 30]}  a document with the text "ab " in 30 paragraphs
 
 A whole body may be a form: {"$multipart/form-data": fields} or {"$application/x-www-form-urlencoded": fields}.
 {"$audio/wav": fields} is a request whose body is the field `file` alone; its other fields are in the query.
+{"$websocket": {"events": [event]}} is a WebSocket connection to which the client sends events, one per message.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import orjson
 
+from tests.chaos.dearest.files import AUDIO_RATE_BYTES, NamedFile, document, wav
+
 JSON, MULTIPART, URL_ENCODED = "application/json", "multipart/form-data", "application/x-www-form-urlencoded"
-AUDIO = "audio/wav"
+AUDIO, WEBSOCKET = "audio/wav", "websocket"
 _BOUNDARY = "boundary"
-_WAV_COUNT = 1 << 20
-"""One second of audio counts as much as this many repetitions, so that `shrink` shortens audio first."""
 Recipe = Any
 """JSON value in which objects with one key that begins with `$` are patterns."""
 
@@ -54,6 +55,8 @@ def expand(recipe: Recipe) -> Any:
             return value
         case "$wav", (seconds, rate, channels, bits):
             return wav(seconds, rate, channels, bits)
+        case "$document", (suffix, text, count):
+            return document(suffix, text, count)
     return {key: expand(part) for key, part in recipe.items()}
 
 
@@ -74,6 +77,8 @@ def body_bytes(recipe: Recipe) -> bytes:
         return orjson.dumps(expanded)
     if media_type == AUDIO:
         return bytes(expanded["file"])
+    if media_type == WEBSOCKET:
+        return b"\n".join(map(orjson.dumps, expanded["events"]))
     pairs = _pairs(expanded)
     if media_type == URL_ENCODED:
         return urlencode(pairs).encode()
@@ -83,7 +88,7 @@ def body_bytes(recipe: Recipe) -> bytes:
 def body_parts(recipe: Recipe) -> tuple[str, Recipe]:
     """Media type and fields of a body."""
     found = pattern(recipe)
-    if found is not None and found[0][1:] in (MULTIPART, URL_ENCODED, AUDIO):
+    if found is not None and found[0][1:] in (MULTIPART, URL_ENCODED, AUDIO, WEBSOCKET):
         return found[0][1:], found[1]
     return JSON, recipe
 
@@ -118,20 +123,11 @@ def _form_values(value: Any) -> Iterator[str | bytes]:
 
 
 def _form_part(name: str, value: str | bytes) -> bytes:
-    file = '; filename="file"' if isinstance(value, bytes) else ""
+    file = ""
+    if isinstance(value, bytes):
+        file = f'; filename="{value.name if isinstance(value, NamedFile) else "file"}"'
     head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'
     return head.encode() + (value.encode() if isinstance(value, str) else value) + b"\r\n"
-
-
-def wav(seconds: float, rate: int, channels: int, bits: int) -> bytes:
-    """A WAV file of noise."""
-    frame = channels * bits // 8
-    size = int(seconds * rate) * frame
-    noise = bytes(range(7, 247, 3)) * (size // 80 + 1)
-    head = struct.pack(
-        "<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, channels, rate, rate * frame, frame, bits
-    )
-    return head + struct.pack("<4sI", b"data", size) + noise[:size]
 
 
 def shrink(recipe: Recipe, max_bytes: int) -> Recipe:
@@ -150,7 +146,9 @@ def _counts(recipe: Recipe) -> list[int]:
         case "$each" | "$lines", (_, count):
             return [count]
         case "$wav", (seconds, *_):
-            return [_WAV_COUNT * seconds]
+            return [AUDIO_RATE_BYTES * seconds]
+        case "$document", (_, _, count):
+            return [count]
         case str(), Mapping() as fields:
             return _counts(fields)
     inner = recipe.values() if isinstance(recipe, Mapping) else recipe if isinstance(recipe, list) else ()
@@ -163,7 +161,9 @@ def _halved(recipe: Recipe, count: int) -> Recipe:
             kept = item if name in ("$text", "$each", "$lines") else _halved(item, count)
             return {name: [kept, number // 2 if number == count else number]}
         case "$wav", [seconds, *rest]:
-            return {"$wav": [seconds / 2 if _WAV_COUNT * seconds == count else seconds, *rest]}
+            return {"$wav": [seconds / 2 if AUDIO_RATE_BYTES * seconds == count else seconds, *rest]}
+        case "$document", [suffix, text, number]:
+            return {"$document": [suffix, text, number // 2 if number == count else number]}
         case str(name), Mapping() as fields:
             return {name: _halved(fields, count)}
     if isinstance(recipe, Mapping):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.chaos.dearest.files import DOCUMENT_FORMATS
 from tests.chaos.dearest.recipe import Recipe, pattern
 
 UNITS = ("a ", "a", " ", "\n", "one two. ", "<b>x</b> ", "\ufdfa", "\u4e2d", "7", ".", "\U0001f600", "{{", "[MASK] ")
@@ -27,6 +28,8 @@ SOUNDS = (
     (11_025, 1, 8),
 )
 """(rate, channels, bits) of WAV files."""
+PARAGRAPHS = (1, 64, 1024, 20_000, 200_000)
+"""Numbers of paragraphs of documents."""
 LINES = ("term {}\tx", "{}\t{}", "term {},x")
 """Texts of different lines, as glossaries have them."""
 MAX_FACTOR = 1024
@@ -43,11 +46,13 @@ class Mutator:
 
     components: schemas of the OpenAPI document, by name.
     hints: numbers that error messages have named.
+    takes_documents: whether files are documents; otherwise they are recordings.
     """
 
     components: Mapping[str, Any]
     random: random.Random
     hints: list[int] = field(default_factory=list)
+    takes_documents: bool = False
 
     def mutate(self, schema: Mapping[str, Any], recipe: Recipe, depth: int = 0) -> Recipe:
         """A recipe with one change."""
@@ -76,6 +81,9 @@ class Mutator:
         if "enum" in schema:
             return self.random.choice(schema["enum"])
         kind = schema.get("type")
+        if schema.get("format") == "binary" and self.takes_documents:
+            suffix, unit = self.random.choice(DOCUMENT_FORMATS), self.random.choice(UNITS)
+            return {"$document": [suffix, unit, self.random.choice(PARAGRAPHS)]}
         if schema.get("format") == "binary":
             rate, channels, bits = self.random.choice(SOUNDS)
             return {"$wav": [self.random.choice(SECONDS), rate, channels, bits]}
@@ -209,7 +217,7 @@ class Mutator:
         """Whether a value looks like one of this schema; used to choose an alternative of a schema, not to validate."""
         kinds = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
         patterns = {"$text": "string", "$list": "array", "$each": "array", "$keys": "object", "$deep": "array"}
-        patterns |= {"$wav": "string", "$lines": "string"}
+        patterns |= {"$wav": "string", "$document": "string", "$lines": "string"}
         found = pattern(recipe)
         kind = patterns[found[0]] if found else kinds.get(type(recipe))
         return schema.get("type") == kind or (schema.get("type") == "number" and kind == "integer")

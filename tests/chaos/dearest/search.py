@@ -1,4 +1,7 @@
-"""Search for the most expensive bodies of every `POST` route, by changes that its schema allows (hill climbing)."""
+"""Search for the most expensive bodies of every `POST` route, by changes that its schema allows (hill climbing).
+
+The events of live transcriptions, which arrive over a WebSocket connection, are searched for in the same way.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from server.api.dialects.openai.audio import realtime, realtime_body
 from tests.chaos.dearest.measure import MeasuredServer, Measurement
 from tests.chaos.dearest.recipe import (
     AUDIO,
     JSON,
     MULTIPART,
     URL_ENCODED,
+    WEBSOCKET,
     Recipe,
     address,
     body_bytes,
@@ -35,6 +42,21 @@ _MULTIPLIED = 0.25
 _KEPT = 3
 """Bodies of a route that are changed further."""
 _FILE = {"$wav": [1, 16_000, 1, 16]}
+_DOCUMENT = {"$document": ["txt", "one two. ", 1]}
+_LIVE_EVENTS = (
+    {"type": "session.update", "session": {"type": "transcription", "audio": {"input": {"turn_detection": None}}}},
+    {"type": "input_audio_buffer.append", "audio": {"$text": ["aaaR", 64_000]}},
+    {"type": "input_audio_buffer.commit"},
+)
+_SPECIAL_LIMITS = (
+    (re.compile("/audio/|/inference|/realtime"), 25 << 20),
+    (re.compile("/document|/translate_file"), 30 << 20),
+    (re.compile("/chat|/responses|/messages"), 32 << 20),
+)
+"""Default body limits of the routes that take recordings, documents or conversations."""
+_USUAL_LIMIT = 2 << 20
+FORGET_DOCUMENTS = ("--documents-ttl-seconds", "5")
+"""Arguments of the server: documents that are translated in the background do not disturb later measurements."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +82,15 @@ class PostRoute:
     """A route of the OpenAPI document.
 
     schema: schema of its body; of a body that is audio, of the query too.
-    media_type: JSON, a form, or audio.
+    media_type: JSON, a form, audio, or `WEBSOCKET`.
+    takes_documents: whether the file in its form is a document; otherwise it is a recording.
     """
 
     path: str
     schema: Mapping[str, Any]
     examples: Sequence[Mapping[str, Any]]
     media_type: str = JSON
+    takes_documents: bool = False
 
     def body(self, fields: Recipe) -> Recipe:
         """The recipe of a body with these fields."""
@@ -82,11 +106,16 @@ def post_routes(document: Mapping[str, Any], models: Sequence[str] = ()) -> list
             if media_type in content:
                 media = content[media_type]
                 found = media["examples"].values() if "examples" in media else [{"value": media.get("example", {})}]
-                examples = [
-                    _with_files(example["value"]) if media_type == MULTIPART else example["value"] for example in found
-                ]
+                examples = [example["value"] for example in found]
+                takes_documents = media_type == MULTIPART and "document" in str(examples[0].get("file"))
+                if media_type == MULTIPART:
+                    file = _DOCUMENT if takes_documents else _FILE
+                    examples = [{**example, "file": file} if "file" in example else example for example in examples]
                 paths = [path.replace("{model}", name) for name in models] if "{model}" in path and models else [path]
-                routes += [PostRoute(route_path, media["schema"], examples, media_type) for route_path in paths]
+                routes += [
+                    PostRoute(route_path, media["schema"], examples, media_type, takes_documents)
+                    for route_path in paths
+                ]
         if AUDIO in content:
             fields = {"file": content[AUDIO]["schema"]}
             fields |= {
@@ -97,8 +126,22 @@ def post_routes(document: Mapping[str, Any], models: Sequence[str] = ()) -> list
     return routes
 
 
-def _with_files(example: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: _FILE if name == "file" else value for name, value in example.items()}
+def live_route() -> tuple[PostRoute, dict[str, Any]]:
+    """The WebSocket route of live transcriptions, which the OpenAPI document lacks, and the schemas of its events."""
+    prefix = "live."
+    events = TypeAdapter(realtime_body.ClientEvent).json_schema(ref_template=f"#/components/schemas/{prefix}{{model}}")
+    components = {f"{prefix}{name}": schema for name, schema in events.pop("$defs").items()}
+    schema = {
+        "type": "object",
+        "properties": {"events": {"type": "array", "items": events, "minItems": 1}},
+        "required": ["events"],
+    }
+    return PostRoute(realtime.PATH, schema, [{"events": [*_LIVE_EVENTS]}], WEBSOCKET), components
+
+
+def body_limit(path: str) -> int:
+    """The largest body of a route, in bytes, unless the operator has changed it."""
+    return next((limit for pattern, limit in _SPECIAL_LIMITS if pattern.search(path)), _USUAL_LIMIT)
 
 
 def search(
@@ -107,8 +150,6 @@ def search(
     seed: int = 0,
     only: str = "",
     timeout: float = 20.0,
-    max_bytes: int = 2 << 20,
-    max_audio_bytes: int = 25 << 20,
     report: Callable[[str], None] = print,
     end: float = math.inf,
     first: int = 0,
@@ -118,14 +159,15 @@ def search(
     tries: bodies to send to each route.
     only: regular expression; other paths are left out.
     timeout: seconds after which the client leaves.
-    max_bytes, max_audio_bytes: the body limits of the server.
     end: time of `time.monotonic()` after which no other route is searched.
     first: index of the first route, modulo the number of routes.
     """
     document = json.loads(server.page("/openapi.json"))
     models = [model["name"] for model in json.loads(server.page("/info"))["models"]]
     found: list[Dear] = []
-    routes = post_routes(document, models)
+    live, live_components = live_route()
+    components = document["components"]["schemas"] | live_components
+    routes = [*post_routes(document, models), live]
     first %= len(routes)
     for number, route in enumerate([*routes[first:], *routes[:first]]):
         if not re.search(only, route.path):
@@ -133,9 +175,8 @@ def search(
         if time.monotonic() > end:
             report(f"{len(routes) - number} of {len(routes)} routes are not searched: the time is over")
             break
-        mutator = Mutator(document["components"]["schemas"], random.Random(f"{seed}{route.path}"))
-        limit = max_audio_bytes if "/audio/" in route.path else max_bytes
-        dearest = _climb(server, route, mutator, models, tries, timeout, limit)
+        mutator = Mutator(components, random.Random(f"{seed}{route.path}"), takes_documents=route.takes_documents)
+        dearest = _climb(server, route, mutator, models, tries, timeout, body_limit(route.path))
         for worst in dearest[:1]:
             report(line(worst, 1))
             together = _dear(server, worst.path, worst.recipe, AT_ONCE, timeout)

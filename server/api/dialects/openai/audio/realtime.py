@@ -42,6 +42,7 @@ from server.log_format import fault_place
 from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.transcribe import transcribe
 from server.operations.speech.transcribe_spec import TranscribeSpec
+from server.system.loop_iterations import next_iteration
 
 log = logging.getLogger("triptych.live")
 
@@ -143,6 +144,7 @@ class LiveSession:
                 message = await self._socket.receive()
                 if message["type"] == "websocket.disconnect":
                     return
+                await next_iteration()  # thousands of small messages may be waiting
                 await self._receive(message.get("text"))
                 if self._events.qsize() > MAX_WAITING_EVENTS:
                     await self._events.join()
