@@ -18,6 +18,7 @@ SHOWN = {
     "server/client/connection.py": "`Retry-After` of another server, as a date",
     "server/commands/hub.py": "day on which a model in the cache of the hub was last used",
     "server/operations/glossary_store.py": "`creation_time` of a glossary",
+    "server/operations/sequence_sets.py": "`created` of a set of allowed sequences",
     "server/text/chats/chat_process.py": "the date in a chat template",
 }
 

@@ -22,6 +22,10 @@ RECORDINGS = st.builds(
 )
 """Recordings for the routes whose body is audio, which take any other bytes too."""
 schemathesis.openapi.media_type("audio/wav", RECORDINGS | st.binary(max_size=100_000))
+SEQUENCES = st.text(min_size=1, max_size=40) | st.lists(st.integers(0, 99), min_size=1, max_size=8)
+LINES = st.lists(SEQUENCES, min_size=1, max_size=20).map(lambda found: "\n".join(map(json.dumps, found)).encode())
+"""Sets of allowed sequences as JSON lines, for the route that stores them."""
+schemathesis.openapi.media_type("application/x-ndjson", LINES | st.binary(max_size=1_000))
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 

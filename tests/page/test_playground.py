@@ -76,7 +76,7 @@ def test_stop(playground: Playground) -> None:
     )
     expect(panel.get_by_text("Stopped.", exact=True)).to_be_attached()
     playground.wait(panel)
-    assert 1 <= panel.locator(".token").count() < 100
+    assert 1 <= panel.locator(".token").count() < 400, "the answer ended before its length"
     assert panel.locator(".error").is_hidden()
     expect(panel.locator(".primary")).to_be_visible()
     playground.page.wait_for_timeout(100)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from server.ray_serve.application import ROUTING_SECONDS
+import pytest
+
 from tests.ray.conftest import running_cluster
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.ray
 
 REQUESTS = {
     "story": ("/generate", {"prompt": "Once upon a time", "max_new_tokens": 4}),
@@ -18,6 +21,8 @@ REQUESTS = {
 
 
 def test_requests_go_where_their_model_is_loaded(tmp_path: Path) -> None:
+    from server.ray_serve.application import ROUTING_SECONDS  # which needs Ray
+
     with running_cluster(tmp_path, min_replicas=2, memory="2G") as cluster:
         eventually(lambda: len(cluster.replica_names()) == 2)
         for _ in range(3):

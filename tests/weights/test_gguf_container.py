@@ -124,10 +124,14 @@ def test_an_architecture_that_is_not_served_is_named(tmp_path):
 
 def test_missing_and_unequal_settings_are_named(tmp_path):
     path = write(tmp_path / "model.gguf")
+    with pytest.raises(GgufError, match=r"'llama\.block_count' is missing"):
+        read_settings(path, "config.json")
+    write(path, change=lambda writer: writer.add_block_count(1))
     with pytest.raises(GgufError, match=r"'llama\.attention\.layer_norm_rms_epsilon' is missing"):
         read_settings(path, "config.json")
 
     def change(writer):
+        writer.add_block_count(1)
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_head_count([4, 8])
 

@@ -71,7 +71,7 @@ def is_form(request: Request) -> bool:
 
 
 def _has_query_form(request: Request) -> bool:
-    """Whether a request has its fields in the query, as some clients of LibreTranslate send them."""
+    """Whether a request has its fields in the query, as some clients of translation servers send them."""
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     is_bare = request.method == "POST" and not has_body and not _content_type(request)
     return is_bare and bool(request.scope["query_string"])

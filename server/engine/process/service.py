@@ -30,7 +30,7 @@ from server.engine.process.packed_cache import packed_cache
 from server.engine.process.shared_weights import fingerprint, map_weights
 from server.engine.process.speculation import find_drafts, kv_shares, make_drafter
 from server.engine.process.step_beats import StepBeats
-from server.engine.process.thread_choice import request_work, threads_for
+from server.engine.process.thread_choice import MIN_CORES, request_work, threads_for
 from server.engine.process.warm_up import warm_up
 from server.engine.process.worker_socket import ConnectionClosed, WorkerSocket
 from server.engine.stepping.engine import Engine, ModelEngine
@@ -154,15 +154,17 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
 
 
 def _threads(loaded: list[LoadedCheckpoint], infos: list[ModelInfo]) -> int:
-    """Threads of the only worker, whose operator has set none. Logs a number below the number of cores."""
+    """Number of threads of a worker whose operator has set none. Logs a number below the number of cores."""
     cores = torch.get_num_threads()
+    if cores < MIN_CORES:
+        return cores
     works = [
         request_work(model.model.config, info.parameters, info.weight_bytes, model.generates)
         for model, info in zip(loaded, infos, strict=True)
     ]
     threads = threads_for(works, cores)
     if threads < cores:
-        log.warning(
+        log.info(
             "computing with %d threads on %d cores: more would wait for one another longer than they save with models "
             "of this size; --threads sets another number, and --workers uses the other cores",
             threads,

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from models.config import ModelConfig
 
+MIN_CORES = 8
+"""With fewer cores, a worker uses all of them: the rates below are estimates, and little can be lost."""
 MEETING_SECONDS = 2e-6
 """Time in which two threads meet after an operation."""
 CORE_BYTES_PER_SECOND = 20e9
