@@ -22,6 +22,8 @@ SETTINGS_FILES = (
     "sentence_xlnet_config.json",
 )
 """File names of the transformer module's settings, such as the longest text. The first file that exists is read."""
+_PACKAGES = ("sentence_transformers", "pylate", "")
+"""Packages of the modules that are known. Views of a router (`router_views`) name no package."""
 MAX_MODULES_BYTES = 1 << 16
 """Largest `modules.json`, and largest settings file of a router, in bytes. Published files have up to 2 KB."""
 Module = tuple[str, str]
@@ -78,7 +80,12 @@ def _modules(listed: Any) -> list[Module]:
 
 
 def _class(name: Any) -> str:
-    return str(name).rpartition(".")[2]
+    """Class name of a module. A class of another package keeps its package's name, so that no reader knows it.
+
+    Such code may compute anything. Only `Transformer` is allowed, with which Jina chooses an adapter or a prompt.
+    """
+    package, _, kind = str(name).rpartition(".")
+    return kind if kind == "Transformer" or package.partition(".")[0] in _PACKAGES else str(name)
 
 
 def _route(directory: Path, folder: str, side: Side | None) -> list[Module]:

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer import modules
+from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 
 from server.errors import StartError
 from server.model_sources import find_models
 from server.settings.settings import Settings
 from tests.e2e.conftest import RunningServer, serving
+from tests.e2e.encoder_checkpoints import write_encoder
 from tests.text import checkpoints
 from tests.text.checkpoints import CORPUS
 from weights.errors import ResolveError
@@ -67,8 +69,21 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def server(saved: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    named = [f"{name}={path}" for name, path in saved.items()]
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with one masked language model for queries and one for documents."""
+    directory = tmp_path_factory.mktemp("sparse")
+    routes = []
+    for side, std in (("query", 0.3), ("document", 0.2)):
+        body = write_encoder(directory / side, "bert", "MaskedLM", std=std)
+        routes.append([MLMTransformer(str(body)), SpladePooling("max")])
+    router = Router.for_query_document(*routes, default_route="document")
+    SparseEncoder(modules=[router], device="cpu").save(str(directory / "saved"))
+    return directory / "saved"
+
+
+@pytest.fixture(scope="module")
+def server(saved: dict[str, Path], sparse: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    named = [f"{name}={path}" for name, path in {**saved, "sparse": sparse}.items()]
     options = ("--dtype", "float32", "--device", "cpu", "--threads", "1")
     with serving(tmp_path_factory.mktemp("log") / "log", *named, *options) as running:
         yield running
@@ -85,6 +100,45 @@ def test_vectors(server: RunningServer, saved: dict[str, Path], name: str, side:
     np.testing.assert_allclose(np.array(response.json()), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("side", [None, "query", "document"])
+def test_similarity(server: RunningServer, saved: dict[str, Path], name: str, side: str | None) -> None:
+    oracle = SentenceTransformer(str(saved[name]), device="cpu")
+    vectors = oracle.encode(TEXTS, task=side, prompt_name=side if side in oracle.prompts else None)
+    inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
+    body = {"model": name, "inputs": inputs} | ({} if side is None else {"prompt_name": side})
+    response = server.post("/similarity", json=body)
+    assert response.status_code == 200, response.text
+    np.testing.assert_allclose(response.json(), oracle.similarity(vectors[:1], vectors[1:])[0], atol=1e-5)
+
+
+def test_chunks_go_through_the_route_of_their_prompt(server: RunningServer) -> None:
+    """The encoder of documents pools its first token, so that it has no vectors of chunks."""
+    body = {"inputs": "a house", "chunks": "sentences"}
+    queries = [
+        server.post("/embed", json={"model": name, "prompt_name": "query", **body})
+        for name in ("encoders", "encoders.query")
+    ]
+    assert [response.status_code for response in queries] == [200, 200]
+    assert queries[0].json() == queries[1].json()
+    refused = server.post("/embed", json={"model": "encoders", **body})
+    assert refused.status_code == 422 and "cls" in refused.text
+
+
+@pytest.mark.parametrize("side", [None, "query", "document"])
+def test_sparse_vectors_of_two_encoders(server: RunningServer, sparse: Path, side: str | None) -> None:
+    oracle = SparseEncoder(str(sparse), device="cpu")
+    expected = oracle.encode(TEXTS, task=side, convert_to_sparse_tensor=False).numpy()
+    body = {"model": "sparse", "inputs": TEXTS} | ({} if side is None else {"prompt_name": side})
+    response = server.post("/embed_sparse", json=body)
+    assert response.status_code == 200, response.text
+    found = np.zeros_like(expected)
+    for row, entries in zip(found, response.json(), strict=True):
+        for entry in entries:
+            row[entry["index"]] = entry["value"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_the_routes_differ_and_have_names_of_their_own(server: RunningServer) -> None:
     def vector(**body: object) -> list[float]:
         found: list[list[float]] = server.post("/embed", json={"inputs": "a house", **body}).json()
@@ -95,7 +149,8 @@ def test_the_routes_differ_and_have_names_of_their_own(server: RunningServer) ->
     assert vector(model="encoders.query", prompt_name="query") == queries
     assert vector(model="encoders.query", prompt_name="document") == vector(model="encoders")
     names = {model["name"] for model in server.get("/info").json()["models"]}
-    assert names == {*CASES, *(f"{name}.query" for name in CASES)}
+    served = {*CASES, "sparse"}
+    assert names == served | {f"{name}.query" for name in served}
 
 
 def test_another_prompt_goes_through_the_default_route(server: RunningServer, saved: dict[str, Path]) -> None:

@@ -103,7 +103,10 @@ def test_an_encoder_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_modules_of_sentence_transformers(
     tmp_path: Path, kinds: list[str], settings: dict[str, object], named: str
 ) -> None:
-    modules = [{"type": f"a.{kind}", "path": "" if number == 0 else "1"} for number, kind in enumerate(kinds)]
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": "" if number == 0 else "1"}
+        for number, kind in enumerate(kinds)
+    ]
     write(tmp_path, modules_DOT_json=modules, **{"1__config_DOT_json": settings})
     with pytest.raises(ConfigError, match=named):
         vocabulary_weights(tmp_path)

@@ -195,6 +195,21 @@ def test_pooling_of_sentence_transformers(llama):
     assert (loaded.sentence.config.pooling, loaded.context_tokens) == (("cls",), 20)
 
 
+def test_modules_of_other_packages_are_refused(llama):
+    """Their code may compute anything. `Transformer` of Jina only chooses an adapter or a prompt."""
+    sentence_transformer(llama, MODULES, {"pooling_mode_cls_token": True})
+    file = llama / "modules.json"
+    types = [module["type"] for module in json.loads(file.read_text())]
+    file.write_text(file.read_text().replace(types[0], "custom_st.Transformer"))
+    assert load_model(llama, torch.float32, CPU).sentence.config.pooling == ("cls",)
+    for known in types[1:]:
+        content = file.read_text()
+        file.write_text(content.replace(known, own := f"custom_st.{known.rpartition('.')[2]}"))
+        with pytest.raises(ConfigError, match=rf"modules\.json.*{own}"):
+            load_model(llama, torch.float32, CPU)
+        file.write_text(content)
+
+
 def test_pooling_in_the_hub_cache(llama, tmp_path_factory):
     """In the hub cache, every file is a link to a blob of the repository, also in the pooling folder."""
     sentence_transformer(llama, MODULES, {"pooling_mode_cls_token": True})

@@ -305,6 +305,22 @@ def test_every_wrapper_and_every_language_model_is_compared():
     assert not set(WRAPPERS) & set(FAMILIES)
 
 
+@pytest.mark.parametrize("text", [None, {}, {"num_hidden_layers": 3}], ids=["none", "empty", "one"])
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_settings_that_are_left_out_have_the_defaults_of_transformers(kind, text):
+    """The configuration is the same, whether `text_config` states all its settings, few, or is left out."""
+    config_class = type(transformers.AutoConfig.for_model(kind))
+    model_type = config_class().text_config.model_type
+    stated = {} if text is None else {"text_config": {"model_type": model_type, **text}}
+    whole = json.loads(config_class(**stated).to_json_string(use_diff=False))
+    assert len(whole["text_config"]) > 10
+    found = []
+    for settings in (stated, whole):
+        family, architecture = family_of(hf := {**settings, "model_type": kind, "architectures": None})
+        found.append(family.config(hf, architecture))
+    assert found[0] == found[1]
+
+
 def test_other_language_models_are_refused_by_name():
     """Some scale embeddings or logits, which their wrappers do not."""
     hf = {"model_type": "llava", "text_config": {"model_type": "granite"}}

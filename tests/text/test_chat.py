@@ -134,6 +134,24 @@ def test_files_that_templates_are_read_from(tmp_path):
     assert read(both).special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
+def test_the_template_of_a_processor(tmp_path):
+    """Processors of older releases of transformers wrote `chat_template.json`, which their tokenizers do not read."""
+    file = "chat_template.json"
+    directory = write(tmp_path / "model")
+    (directory / file).write_text('{"chat_template": "of the processor"}')
+    assert read(directory).choose() == "of the processor"
+    assert read(write(directory, chat_template="of the tokenizer")).choose() == "of the processor"
+    (directory / "chat_template.jinja").write_text("new")
+    assert read(directory).choose() == "new"
+    (directory / "chat_template.jinja").unlink()
+    (directory / file).write_text("{}")
+    assert read(directory).choose() == "of the tokenizer"
+    for content in ('{"chat_template": 3}', "[]", "{"):
+        (directory / file).write_text(content)
+        with pytest.raises(TokenizerError, match=r"chat_template\.json"):
+            read(directory)
+
+
 def test_errors_for_missing_templates(tmp_path):
     with pytest.raises(ChatError, match="no chat template"):
         read(write(tmp_path / "none")).choose()

@@ -92,10 +92,12 @@ _NAMES = {
 """Family of a language model by its `model_type` inside a wrapper, where this is not the family's usual one."""
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "qwen2_vl": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80}
-    | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False},
+    | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False}
+    | {"rope_theta": 1000000.0},
     "qwen2_5_vl": {"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80}
-    | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False},
-    "qwen3_vl": {"intermediate_size": 22016, "max_position_embeddings": 128000},
+    | {"num_attention_heads": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "use_sliding_window": False}
+    | {"rope_theta": 1000000.0},
+    "qwen3_vl": {"intermediate_size": 22016, "max_position_embeddings": 128000, "rope_theta": 500000.0},
     "qwen3_vl_moe": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16}
     | {"num_key_value_heads": 16, "max_position_embeddings": 128000, "rope_theta": 500000.0, "num_experts": 60}
     | {"num_experts_per_tok": 4, "moe_intermediate_size": 1408, "norm_topk_prob": True, "use_sliding_window": False},
@@ -103,6 +105,20 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "glm46v": {"rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "partial_rotary_factor": 1.0},
 }
 """Defaults of the language model's settings that differ from those of its family, by the wrapper's `model_type`."""
+_WITHOUT_TEXT: Mapping[str, Mapping[str, Any]] = {
+    "mistral3": {"vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40}
+    | {"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": None},
+    "idefics3": {"rms_norm_eps": 1e-5},
+    "smolvlm": {"rms_norm_eps": 1e-5},
+    "got_ocr2": {"vocab_size": 151860, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 24}
+    | {"num_attention_heads": 16, "num_key_value_heads": 16, "rope_theta": 1000000.0},
+    "idefics2": {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5},
+    "lighton_ocr": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "head_dim": 128}
+    | {"num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 40960, "rope_theta": 1000000.0},
+    "fast_vlm": {"vocab_size": 152128, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28}
+    | {"num_attention_heads": 28, "num_key_value_heads": 4},
+}
+"""Settings of the language model that a `config.json` without `text_config` means, by the wrapper's `model_type`."""
 _OUTSIDE = ("tie_word_embeddings", "tie_embedding")
 
 
@@ -152,7 +168,7 @@ def _text_settings(hf: Mapping[str, Any], wrapper: Wrapper) -> dict[str, Any]:
     Raises ConfigError for a language model that is not supported in a wrapper.
     """
     kind = str(hf["model_type"])
-    given = hf.get("text_config", {} if not kind.startswith("qwen2") else dict(hf))
+    given = hf.get("text_config", dict(hf) if kind.startswith("qwen2") else {**_WITHOUT_TEXT.get(kind, {})})
     if not isinstance(given, dict):
         raise ConfigError("'text_config' must be an object")
     stated = given.get("model_type", wrapper.text)

@@ -17,6 +17,7 @@ from server.ipc.wire.messages import Encode
 from server.operations.cost import Cost
 from server.operations.encode import Numbers, encoded_items
 from server.operations.ranking.embed import MAX_NUMBERS, input_cost, input_items
+from server.operations.ranking.routes import of_role
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.text.tokens.truncation import TruncationSide
@@ -56,7 +57,7 @@ async def embed_sparse(runtime: Runtime, call: Call, spec: EmbedSparseSpec) -> l
     Raises RequestTooLarge if the inputs could have more than `MAX_NUMBERS` weights together, and the errors of
     `input_items`.
     """
-    model = runtime.candidates(spec.model, "embed_sparse")[0]
+    model = of_role(runtime, runtime.candidates(spec.model, "embed_sparse")[0], spec.prompt_name, "embed_sparse")
     numbers = len(spec.inputs) * model.info.vocab_size
     if numbers > MAX_NUMBERS:
         raise RequestTooLarge(

@@ -17,6 +17,7 @@ from server.ipc.wire.messages import Encode, EncodeItem
 from server.operations.cost import Cost, most_tokens
 from server.operations.encode import Numbers, check_tokens, matrices, type_ids_or_none
 from server.operations.ranking.embed import check_dimensions, cut_vectors
+from server.operations.ranking.routes import of_role
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.text.languages.sentences import split_sentences
@@ -72,7 +73,7 @@ async def embed_chunks(runtime: Runtime, call: Call, spec: EmbedChunksSpec) -> l
     Raises ContextLengthExceeded for a text that is too long, and InvalidRequest for a part outside of the text or
     without a token, or if the checkpoint pools otherwise than by the mean.
     """
-    model = runtime.candidates(spec.model, "embed")[0]
+    model = of_role(runtime, runtime.candidates(spec.model, "embed")[0], spec.prompt_name, "embed")
     if spec.pooling is None and model.info.pooling != ["mean"]:
         raise InvalidRequest(
             f"`chunks` are pooled by their mean, but the pooling of `{model.name}` is {', '.join(model.info.pooling)}; "

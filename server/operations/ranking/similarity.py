@@ -13,6 +13,7 @@ from server.ipc.wire.messages import Encode
 from server.operations.cost import Cost
 from server.operations.encode import prompted_items, vectors
 from server.operations.ranking.embed import EmbedSpec, input_cost
+from server.operations.ranking.routes import of_role
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.text.checkpoint_text import SimilarityFunction
@@ -48,7 +49,7 @@ async def similarity(runtime: Runtime, call: Call, spec: SimilaritySpec) -> list
     In `Call.truncated_inputs`, index 0 is the source, and the following indices are the sentences.
     Raises the errors of `prompted_items`.
     """
-    model = runtime.candidates(spec.model, "similarity")[0]
+    model = of_role(runtime, runtime.candidates(spec.model, "similarity")[0], spec.prompt_name, "similarity")
     prompt = model.text.prompt(spec.prompt_name)
     runtime.admission.admit(call, model, spec.cost(model))
     texts = [prompt + text for text in (spec.source, *spec.sentences)]

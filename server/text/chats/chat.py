@@ -20,13 +20,14 @@ import orjson
 
 from server.errors import NotReady
 from server.system.line_process import LineProcess
-from server.text.tokenizers.tokenizer_files import TokenizerFiles
+from server.text.tokenizers.tokenizer_files import TokenizerFiles, read_json
 from server.text.tokens.tokenizer import TokenizerError
 from weights.resolve import file_in
 
 MAX_TEMPLATE_CHARACTERS = 1 << 20
 MAX_TEMPLATES = 64
 """Limit on the number of templates of a checkpoint. Published checkpoints have at most four."""
+_PROCESSOR_FILE = "chat_template.json"
 _PROCESS_FILE = Path(__file__).with_name("chat_process.py")
 _MEMORY_BYTES = 512 << 20
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -133,8 +134,10 @@ class ChatTemplates:
 
 
 def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
-    """Read `chat_template.jinja` and `chat_templates/*.jinja`, else `chat_template` of `tokenizer_config.json`.
+    """Read `chat_template.jinja` and `chat_templates/*.jinja`, else `chat_template` of a JSON file.
 
+    This is `chat_template.json`, which older processors of transformers wrote, else `tokenizer_config.json`.
+    So the template of a processor comes before that of its tokenizer, as in transformers.
     Raises TokenizerError for a template that is not text or is too long and for too many templates, and ResolveError
     for a symbolic link that leaves the directory.
     """
@@ -154,7 +157,9 @@ def read_templates(directory: Path, files: TokenizerFiles) -> ChatTemplates:
             except (OSError, UnicodeDecodeError):
                 raise TokenizerError(f"{file} is damaged: not UTF-8 text") from None
     if not found:
-        found = _templates_of_config(files.config.get("chat_template"))
+        found = _templates_of_json(read_json(directory, _PROCESSOR_FILE).get("chat_template"), _PROCESSOR_FILE)
+    if not found:
+        found = _templates_of_json(files.config.get("chat_template"), "tokenizer_config.json")
     longest = max(map(len, found.values()), default=0)
     if longest > MAX_TEMPLATE_CHARACTERS:
         raise TokenizerError(f"a chat template has {longest:,} characters, longer than {MAX_TEMPLATE_CHARACTERS:,}")
@@ -166,16 +171,17 @@ def _check_number(templates: int, file: str) -> None:
         raise TokenizerError(f"{file} has more than {MAX_TEMPLATES} chat templates")
 
 
-def _templates_of_config(value: Any) -> dict[str, str]:
+def _templates_of_json(value: Any, file: str) -> dict[str, str]:
+    """The templates by name in a value of `chat_template`. file: name of its file, for messages."""
     if value is None:
         return {}
     try:
         found = {"default": value} if isinstance(value, str) else {entry["name"]: entry["template"] for entry in value}
-        _check_number(len(found), "tokenizer_config.json")
+        _check_number(len(found), file)
     except (TypeError, KeyError):
         found = {"": None}
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
-        raise TokenizerError("tokenizer_config.json: chat_template is neither a string nor a list of named strings")
+        raise TokenizerError(f"{file}: chat_template is neither a string nor a list of named strings")
     return found
 
 
