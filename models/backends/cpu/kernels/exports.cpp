@@ -135,6 +135,10 @@ extern const int64_t max_tile_rows = amd_family() == 25 ? 8 : 12;
 // 16 rows they are 0 to 10% slower, and int4 with 12 rows 13%. Other processors were not measured. See decision 101.
 extern const int64_t max_second_level_tiles = amd_family() == 25 ? 2 : 0;
 
+// Processors of AMD read weights faster with such prefetches. On an Intel processor (family 6, model 207), they halve the
+// rate. See decision 150.
+extern const bool few_rows_bypass = amd_family() != 0;
+
 // Family 26: half of the first-level cache. 16 streams of models of 124 and 135 million parameters in int8 are 3 to 7%
 // faster over HTTP. Other processors were not measured. See decision 105.
 extern const int64_t max_first_level_bytes = amd_family() == 26 ? 24 << 10 : 0;

@@ -112,7 +112,7 @@ void multiply_tile(const Type* x, int64_t stride, int64_t units, const T* panel,
                 const T* from = panel + (unit * PANEL + first + v * WIDTH) * group;
                 weights[v] = load_words(from);
             }
-            prefetch.fetch<ROWS>();
+            prefetch.fetch();
             add_unit<T>(sum, weights, numbers);
         }
 #pragma GCC unroll 16

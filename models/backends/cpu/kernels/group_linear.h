@@ -251,7 +251,11 @@ INLINE void multiply_rows([[maybe_unused]] MatrixUnit& matrix_unit, const Rounde
                                                                        tiles * parts, sums + row * PANEL);
             };
             if constexpr (IS_FEW<ROWS>) {
-                multiply(std::integral_constant<int, 0>{});
+                if (few_rows_bypass) {
+                    multiply(std::integral_constant<int, 0>{});
+                } else {
+                    multiply(std::integral_constant<int, 3>{});
+                }
             } else if (max_second_level_tiles == 0) {
                 multiply(std::integral_constant<int, 3>{});
             } else {

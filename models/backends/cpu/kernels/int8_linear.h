@@ -65,7 +65,7 @@ void multiply_tile(const uint8_t* x, int64_t padded, const int8_t* panel, Prefet
             Words weights[VECTORS];
 #pragma GCC unroll 4
             for (int v = 0; v < VECTORS; v++) weights[v] = load_words(panel + k * PANEL + (first + v * WIDTH) * QUAD);
-            prefetch.fetch<ROWS>();
+            prefetch.fetch();
 #pragma GCC unroll 16
             for (int row = 0; row < ROWS; row++) {
                 int32_t quad;

@@ -40,6 +40,10 @@ extern const int64_t max_tile_rows;
 // tiles.h. Defined in exports.cpp.
 extern const int64_t max_second_level_tiles;
 
+// Whether tiles of few rows prefetch their weights into the first-level cache only. See `Prefetch` in tiles.h. Defined in
+// exports.cpp.
+extern const bool few_rows_bypass;
+
 // Largest panel, in bytes, that is prefetched into the first-level cache only. If it is not 0, keys and values are
 // prefetched in the same way. See `Prefetch` in tiles.h. Defined in exports.cpp.
 extern const int64_t max_first_level_bytes;

@@ -46,7 +46,7 @@ enum class Caches { ALL, FIRST_LEVEL, SECOND_LEVEL };
 // Prefetches weights while a tile is computed.
 //
 // Vector instructions use `of` and `fetch`. A tile of few rows is limited by memory: it prefetches its own panel a few
-// KiB ahead into the first-level cache. Other tiles prefetch the next panel into `caches`.
+// KiB ahead, past the second-level cache if `few_rows_bypass` is true. Other tiles prefetch the next panel.
 // The matrix unit uses `of_steps` and `fetch_step`. A tile that is alone on its panel prefetches that panel, others the
 // next one, always into all caches.
 struct Prefetch {
@@ -58,7 +58,9 @@ struct Prefetch {
     static INLINE Prefetch of(const PanelRead& read, int64_t turns, int64_t rows) {
         constexpr int64_t DISTANCE_BYTES = 4096;
         const auto* first = static_cast<const char*>(read.panel);
-        if (rows <= MAX_FEW_ROWS) return {first + DISTANCE_BYTES, read.bytes / turns, Caches::FIRST_LEVEL};
+        if (rows <= MAX_FEW_ROWS) {
+            return {first + DISTANCE_BYTES, read.bytes / turns, few_rows_bypass ? Caches::FIRST_LEVEL : Caches::ALL};
+        }
         return of_next_panel(read, turns);
     }
 
@@ -77,8 +79,8 @@ struct Prefetch {
         return {first, step, caches_of(read)};
     }
 
-    template <int ROWS> INLINE void fetch() {
-        if (ROWS <= MAX_FEW_ROWS || caches == Caches::FIRST_LEVEL) {
+    INLINE void fetch() {
+        if (caches == Caches::FIRST_LEVEL) {
             fetch_lines<0>();
         } else if (caches == Caches::ALL) {
             fetch_lines<3>();
