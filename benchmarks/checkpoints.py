@@ -47,7 +47,9 @@ def _gpt2(width: int, layers: int, heads: int, positions: int, vocab_size: int) 
     return Shape("decoder", "GPT2LMHeadModel", "GPT2Config", {**settings, "vocab_size": vocab_size, **_ENDS})
 
 
-def _llama(hidden: int, layers: int, heads: int, kv_heads: int, middle: int, vocab_size: int) -> Shape:
+def _llama(
+    hidden: int, layers: int, heads: int, kv_heads: int, middle: int, vocab_size: int, positions: int = 8192
+) -> Shape:
     settings = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -56,7 +58,7 @@ def _llama(hidden: int, layers: int, heads: int, kv_heads: int, middle: int, voc
         "intermediate_size": middle,
         "vocab_size": vocab_size,
         "tie_word_embeddings": True,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": positions,
     }
     return Shape("decoder", "LlamaForCausalLM", "LlamaConfig", settings | _ENDS)
 
@@ -93,6 +95,7 @@ def _bert(hidden: int, layers: int, heads: int, middle: int, vocab_size: int = 3
 SHAPES: dict[str, Shape] = {
     "gpt2-124m": _gpt2(768, 12, 12, 1024, 50257),
     "llama-135m": _llama(576, 30, 9, 3, 1536, 49152),
+    "llama-135m-long": _llama(576, 30, 9, 3, 1536, 49152, 33024),
     "llama-1b": replace(_llama(2048, 16, 32, 8, 8192, 49152), dtype="bfloat16"),
     "moe-1b": replace(_qwen3_moe(_llama(1024, 16, 16, 8, 3072, 49152), 32, 4, 512), dtype="bfloat16"),
     "marian-74m": _marian(512, 6, 8, 2048, 58101),

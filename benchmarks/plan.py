@@ -40,7 +40,7 @@ class Contest:
 
 
 _DECODERS = (*OURS, "openvino-genai", "ctranslate2", "transformers")
-_LARGE = (*OURS, "llama.cpp")
+_LARGE = (*OURS, "llama.cpp", "vllm")
 _LARGE_INT4 = (*OURS, *LLAMA_CPP, "openvino-genai")
 _TRANSLATORS = (*OURS, "ctranslate2", "transformers")
 _EMBEDDERS = (*OURS, "openvino", "ctranslate2", "onnxruntime", "sentence-transformers")
@@ -56,8 +56,8 @@ def full() -> list[Contest]:
     """
     contests = []
     for precision in reversed(PRECISIONS):
-        decoders = (*_DECODERS, "llama.cpp")
-        continuous = (*OURS, "openvino-genai", "llama.cpp")
+        decoders = (*_DECODERS, "llama.cpp", "vllm")
+        continuous = (*OURS, "openvino-genai", "llama.cpp", "vllm")
         restricted = (("start", ("http",)), ("B", (*continuous, "ctranslate2")), ("B-mixed", continuous))
         first = ("start", "A", "B", "B-mixed", "C")
         contests.append(Contest("llama-135m", precision, first, decoders, restricted))
@@ -76,7 +76,7 @@ def full() -> list[Contest]:
             Contest(shape, precision, ("A", "B", "C-512", "C"), contestants) for shape in ("llama-1b", "moe-1b")
         ]
     # Without Q4_K_M, which needs a multiple of 256 inputs; this model has 576.
-    contests.append(Contest("llama-135m", "int4", ("A", "B", "B-mixed", "C"), (*_LARGE, "openvino-genai")))
+    contests.append(Contest("llama-135m", "int4", ("A", "B", "B-mixed", "C"), (*OURS, "llama.cpp", "openvino-genai")))
     for precision in reversed(PRECISIONS):
         contests.append(Contest("llama-135m", precision, _SWEEP, (*OURS, "openvino-genai")))
     contests.append(Contest("llama-262k", "float32", ("start",), ("http",)))

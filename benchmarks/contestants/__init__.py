@@ -22,6 +22,7 @@ PEERS = (
     "onnxruntime",
     "sentence-transformers",
     "infinity",
+    "vllm",
     *LLAMA_CPP,
     *LLAMA_LIBRARY,
 )
@@ -30,6 +31,7 @@ IN_OUR_ENVIRONMENT = (*OURS, *LLAMA_LIBRARY)
 LABELS = {
     "ours": "Triptych, in process",
     "http": "Triptych, HTTP",
+    "vllm": "vLLM, HTTP",
     "llama.cpp": "llama.cpp server",
     "llama.cpp-k": "llama.cpp server, Q4_K_M",
     "llama-library": "llama.cpp, in process",

@@ -19,9 +19,16 @@ class PeerServer:
 
     command: command line of the server; `--host` and `--port` are added.
     environment: environment variables of the process, or None to inherit them.
+    ready_seconds: time in which the server must become ready.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        ready_seconds: float = READY_SECONDS,
+    ) -> None:
+        self._ready_seconds = ready_seconds
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
@@ -33,9 +40,9 @@ class PeerServer:
     def wait(self) -> float:
         """Wait until the server answers /health with 200. Returns the time since its start, in seconds.
 
-        Raises RuntimeError if it ends or is not ready within `READY_SECONDS`.
+        Raises RuntimeError if it ends or is not ready within its time.
         """
-        while self._process.poll() is None and time.perf_counter() - self._started < READY_SECONDS:
+        while self._process.poll() is None and time.perf_counter() - self._started < self._ready_seconds:
             with contextlib.suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
                 return time.perf_counter() - self._started
