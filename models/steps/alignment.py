@@ -104,9 +104,11 @@ def _weights(attention: Attention, query: Tensor, key: Tensor) -> Tensor:
 
     query: [tokens, heads, head_dim]. key: [source tokens, kv_heads, head_dim].
     """
-    heads, kv_heads = attention.config.num_heads, attention.config.num_kv_heads
-    key = key.repeat_interleave(heads // kv_heads, dim=1)
-    scores = torch.einsum("thd,shd->hts", query.float(), key.float()) * attention.config.scale
+    repeats = attention.config.num_heads // attention.config.num_kv_heads
+    keys = key.float().permute(1, 2, 0)
+    if repeats > 1:
+        keys = keys.repeat_interleave(repeats, dim=0)
+    scores = query.float().transpose(0, 1) @ keys * attention.config.scale
     cap = attention.config.score_cap
     return (scores if cap is None else cap * (scores / cap).tanh()).softmax(-1)
 

@@ -38,3 +38,12 @@ async def test_each_portion_holds_its_model(monkeypatch: pytest.MonkeyPatch) -> 
     runtime: Any = Runtime()
     assert await module.translate_document(runtime, new_call, spec, "en", lambda characters: None) == ["ONE", "TWO"]
     assert [step for step, _ in done].count("translate") == 2 and done[0] == ("translate", "fr")
+
+
+def test_the_portions_that_begin_together_have_different_sizes() -> None:
+    units = [TextUnit(f"{place:04d}" * 25) for place in range(200)]
+    portions = list(module._portions(units))
+    assert [place for portion in portions for place in portion] == list(range(200))
+    sizes = [len(portion) for portion in portions]
+    assert sizes[:4] == [13, 26, 40, 40] and max(sizes) == 40
+    assert [len(portion) for portion in module._portions([TextUnit("a" * 9000)] * 2)] == [1, 1]

@@ -135,3 +135,17 @@ def test_protected_parts_contain_character_references(document: str, translation
 def test_many_atoms_are_joined_in_linear_time() -> None:
     document = "<p>" + "<img> " * 19_000 + "We like the red house.</p>"
     assert rendered(document, FRENCH, RED) == document.replace("We like the red house.", FRENCH)
+
+
+@pytest.mark.parametrize(
+    ("document", "translation", "expected"),
+    [
+        # The model repeats a word that it aligns with the mark after the placeholder.
+        ("The house is small, {x}.", "La maison est petite, petite.", "La maison est petite, petite {x}."),
+        ("The house is small, {x}.", "La maison est petite, petite", "La maison est petite, {x} petite"),
+        ("We like ({x} the house).", "Nous aimons la maison.", "Nous aimons {x} la maison."),
+    ],
+)
+def test_an_atom_beside_a_mark_is_never_glued_to_a_word(document: str, translation: str, expected: str) -> None:
+    options = MarkupOptions("text", protection=Protection(patterns=True))
+    assert rendered(document, translation, RED | {"petite": "."}, options) == expected

@@ -8,7 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from server.text.markup.tag_placement import InlineTag, TokenAlignment, place_tags
+from server.text.markup.placed_tags import InlineTag
+from server.text.markup.tag_placement import TokenAlignment, place_tags
 
 SOURCE = "We like the red house ."
 TARGET = "Nous aimons la maison rouge ."

@@ -6,13 +6,14 @@ The joined texts of all deltas are exactly the final text. A stream reads the sa
 from __future__ import annotations
 
 import math
-import sys
-from array import array
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from server.ipc.wire.logprobs import Logprobs, PackedLogprobs, TokenLogprob
 from server.ipc.wire.messages import Hypothesis
@@ -280,12 +281,7 @@ class GeneratedText:
 
     def token_spans(self) -> list[tuple[int, int]]:
         """(start, end) of each token in the text, in characters. Tokens that add no text have equal start and end."""
-        detokenizer = self._new_detokenizer()
-        ends = [0]
-        for token_id in self.token_ids:
-            hidden = token_id in self._hidden_ids
-            ends.append(ends[-1] + (0 if hidden else len(detokenizer.push_one(token_id))))
-        return list(pairwise(ends))
+        return list(pairwise(accumulate(map(len, self.pieces), initial=0)))
 
     def tokens_within(self, begin: float, end: float, marker_ids: Collection[int]) -> list[int]:
         """Indices of the answer's tokens in a part of its text.
@@ -300,15 +296,26 @@ class GeneratedText:
         """Whether the worker has sent attention weights."""
         return bool(self._attention)
 
+    def attention_weights(self, num_source_tokens: int) -> npt.NDArray[np.float32]:
+        """Cross-attention weights: [answer tokens, source tokens], float32; no rows if the worker has sent none."""
+        rows = len(self.token_ids) if self._attention else 0
+        weights = np.frombuffer(self._attention or b"", "<f4")[: rows * num_source_tokens]
+        return weights.astype(np.float32, copy=False).reshape(rows, num_source_tokens)
+
     def alignment(self, source_ids: Sequence[int]) -> AttentionMatrix:
         """Cross-attention weights of the answer's tokens. source_ids: token ids of the source text."""
-        numbers = array("f", self._attention or b"")
-        if sys.byteorder == "big":
-            numbers.byteswap()
-        width = len(source_ids)
-        count = len(self.token_ids) if self._attention else 0
+        return self.attention_matrix(source_ids, self.attention_weights(len(source_ids)), self.tokenizer)
+
+    def attention_matrix(
+        self, source_ids: Sequence[int], weights: npt.NDArray[np.float32], source_tokenizer: Tokenizer
+    ) -> AttentionMatrix:
+        """Attention weights of the answer's tokens, with the texts of all tokens.
+
+        source_ids: token ids of the source text, of `source_tokenizer`.
+        weights: [answer tokens, source tokens], or no rows.
+        """
         return AttentionMatrix(
-            [self.tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
+            [source_tokenizer.id_to_token(token_id) or "" for token_id in source_ids],
             [self.tokenizer.id_to_token(token_id) or "" for token_id in self.token_ids],
-            Computed(count, lambda row: numbers[row * width : (row + 1) * width].tolist()),
+            Computed(len(weights), lambda row: weights[row].tolist()),
         )

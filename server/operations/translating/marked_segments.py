@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
-import numpy as np
 
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
@@ -26,8 +25,9 @@ from server.text.languages.languages import TranslationPrompt
 from server.text.markup.markup import MarkupOptions
 from server.text.markup.markup_sentences import MarkedSentence, escape, sentences
 from server.text.markup.markup_tokens import MarkupError
+from server.text.markup.placed_tags import InlineTag, Span
 from server.text.markup.shown_tags import all_tags, restored, shown, with_parts, without_tags
-from server.text.markup.tag_placement import InlineTag, Span, TokenAlignment, place_tags, proportional_alignment
+from server.text.markup.tag_placement import TokenAlignment, place_tags, proportional_alignment
 
 
 @dataclass(kw_only=True)
@@ -149,11 +149,11 @@ class MarkedSegment(Segment):
     def _alignment(self, answer: GeneratedText) -> TokenAlignment | None:
         if not self.sentence.tags:
             return None
-        weights = self.alignment(answer).matrix
+        weights = self.attention_weights(answer)
         spans = self.source_spans[: len(self.source_ids)]
-        if not weights or len(spans) != len(self.source_ids):
+        if not len(weights) or len(spans) != len(self.source_ids):
             return None
-        return TokenAlignment(spans, answer.token_spans(), np.array(weights, np.float32))
+        return TokenAlignment(spans, answer.token_spans(), weights)
 
 
 def split_markup(

@@ -22,7 +22,7 @@ from server.operations.translating.loops import second_attempt
 from server.operations.translating.pivot_text import PivotText, token_spans
 from server.operations.translating.segments import Segment
 from server.operations.translating.translation_models import TranslationPath, TranslationStep
-from server.text.markup.tag_placement import Span
+from server.text.markup.placed_tags import Span
 
 ROWS_AT_ONCE = 64
 """Number of rows that are prepared in one iteration of the event loop. A row takes 20 microseconds per alternative."""

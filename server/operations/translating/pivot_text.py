@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from server.ipc.client.call import Call
-from server.operations.generating.generated_text import AttentionMatrix, GeneratedText
+from server.operations.generating.generated_text import GeneratedText
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 from server.text.languages.languages import TranslationPrompt
-from server.text.markup.tag_placement import Span
-from server.text.tokens.computed import Computed
+from server.text.markup.placed_tags import Span
 from server.text.tokens.tokenizer import Encoding
 
 
@@ -44,21 +43,20 @@ class PivotText:
     def finish_reason(self) -> str | None:
         return "length" if self.is_cut else self.answer.finish_reason
 
-    def alignment(self, answer: GeneratedText, source_ids: Sequence[int]) -> AttentionMatrix:
+    def attention_weights(self, answer: GeneratedText, source_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Attention of the second model's answer over the tokens that the first model read.
 
         The attention matrices of the two models are multiplied. Their tokens of the pivot text are linked by the
-        characters that they share. The matrix is empty if a model has no attention.
+        characters that they share.
 
         answer: the second model's answer. source_ids: token ids that the first model read.
+        Returns [answer tokens, source tokens], float32; no rows if a model has no attention.
         """
-        first, second = self.answer.alignment(source_ids), answer.alignment(self.ids)
-        if not (len(first.matrix) and len(second.matrix)):
-            return AttentionMatrix(first.source_tokens, second.target_tokens, [])
+        first, second = self.answer.attention_weights(len(source_ids)), answer.attention_weights(len(self.ids))
+        if not (len(first) and len(second)):
+            return np.zeros((0, len(source_ids)), np.float32)
         links = linked_tokens(self.spans, self.answer.token_spans())
-        chained = np.array(second.matrix, np.float32) @ links @ np.array(first.matrix, np.float32)
-        matrix = Computed(len(chained), lambda row: chained[row].tolist())
-        return AttentionMatrix(first.source_tokens, second.target_tokens, matrix)
+        return (second @ links @ first).astype(np.float32, copy=False)
 
 
 def linked_tokens(read: Sequence[Span], written: Sequence[Span]) -> npt.NDArray[np.float32]:

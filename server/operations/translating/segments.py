@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from server.ipc.wire.logprobs import Logprobs
 from server.operations.generating.generated_text import AttentionMatrix, GeneratedText, TextDelta
 from server.operations.translating.loops import is_loop
@@ -128,11 +131,18 @@ class Segment:
         ]
         return [flag for flag, applies in found if applies]
 
-    def alignment(self, answer: GeneratedText) -> AttentionMatrix:
-        """Attention of a translation's tokens over the tokens of the segment. answer: one of `answers`."""
+    def attention_weights(self, answer: GeneratedText) -> npt.NDArray[np.float32]:
+        """Attention of a translation over the tokens of the segment: [answer tokens, segment tokens]; no rows if it is
+        not known. answer: one of `answers`.
+        """
         if self.pivot is None:
-            return answer.alignment(self.source_ids)
-        return self.pivot.alignment(answer, self.source_ids)
+            return answer.attention_weights(len(self.source_ids))
+        return self.pivot.attention_weights(answer, self.source_ids)
+
+    def alignment(self, answer: GeneratedText) -> AttentionMatrix:
+        """Attention of a translation, with the texts of its tokens and of the segment's. answer: one of `answers`."""
+        reader = answer.tokenizer if self.pivot is None else self.pivot.answer.tokenizer
+        return answer.attention_matrix(self.source_ids, self.attention_weights(answer), reader)
 
     def result(self, rank: int) -> str:
         """The translation of this rank with its prefix and the separator. For a copied text, the text itself."""

@@ -159,16 +159,19 @@ def _portions(units: Sequence[TextUnit]) -> Iterator[list[int]]:
 
     All texts of a portion have the same markup, and either all or none have tags. Texts with tags come last: they are
     kept apart, because placing tags requires the attention of all sentences of a portion.
+    The portions that begin together have different sizes, so that they do not end together: the others fill the steps
+    of the engine while one ends.
     """
     portion: list[int] = []
-    size = 0
+    size = num_portions = 0
     for place in sorted(range(len(units)), key=lambda place: _has_tags(units[place])):
         unit = units[place]
-        is_full = len(portion) == PORTION_UNITS or size + len(unit.text) > PORTION_CHARACTERS
+        share = min(1.0, (num_portions + 1) / PORTIONS_AT_ONCE)
+        is_full = len(portion) >= share * PORTION_UNITS or size + len(unit.text) > share * PORTION_CHARACTERS
         kind = (unit.markup, _has_tags(unit))
         if portion and (is_full or (units[portion[0]].markup, _has_tags(units[portion[0]])) != kind):
             yield portion
-            portion, size = [], 0
+            portion, size, num_portions = [], 0, num_portions + 1
         portion.append(place)
         size += len(unit.text)
     if portion:

@@ -75,13 +75,8 @@ def _paragraphs(root: Element, names: RunFormat) -> Iterator[Element]:
 
     root: XML of one part.
     """
-    for element in list(root.iter()):
-        name = local_name(element)
-        if names is SHEET:
-            if name in ("si", "is"):
-                yield element
-        elif name == "p" and element.tag == names.namespace + "p":
-            yield element
+    # A list, because reading a run moves its elements.
+    yield from list(root.iter("{*}si", "{*}is") if names is SHEET else root.iter(names.namespace + "p"))
 
 
 def _table_columns(archive: Archive) -> Iterator[str]:

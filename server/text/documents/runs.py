@@ -11,10 +11,11 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from server.text.documents.inline import Fragment, Inline
-from server.text.documents.xml_tree import SPACE, Element, local_name
+from server.text.documents.xml_tree import SPACE, Element, local_name, parse_xml
 
 _DROPPED = frozenset({"proofErr", "lastRenderedPageBreak", "softHyphen", "rPh", "phoneticPr"})
 """Elements that are left out of a translated paragraph.
@@ -155,17 +156,18 @@ class RunParagraph:
 
         In a run with text, each other element (a tab, a drawing) becomes an `atom` with a new run around it.
         """
-        properties = run.find(self._names.namespace + "rPr")
-        contents = [child for child in run if child is not properties and local_name(child) not in _DROPPED]
-        if not any(local_name(child) in ("t", "noBreakHyphen") for child in contents):
+        properties = next(run.iterchildren(self._names.namespace + "rPr"), None)
+        children = [(local_name(child), child) for child in run if child is not properties]
+        contents = [(name, child) for name, child in children if name not in _DROPPED]
+        if not any(name in ("t", "noBreakHyphen") for name, _ in contents):
             if contents:
                 yield _Event("atom", original=_Kept([run]))
             return
         style = _Style(_key(properties), properties)
-        for child in contents:
-            if local_name(child) == "t":
+        for name, child in contents:
+            if name == "t":
                 yield _Event("text", child.text or "", style)
-            elif local_name(child) == "noBreakHyphen":
+            elif name == "noBreakHyphen":
                 yield _Event("text", "\u2011", style)
             else:
                 yield _Event("atom", original=_Kept([self._new_run(style, child)]), style=style)
@@ -230,8 +232,7 @@ class RunParagraph:
         nodes = self.fragment.restored(translation)
         kept = [child for child in self._element if local_name(child) in self._names.first]
         last = [child for child in self._element if local_name(child) in self._names.last]
-        for child in list(self._element):
-            self._element.remove(child)
+        del self._element[:]
         is_plain_cell = self._names is SHEET and self._base is not None and not self._base.key
         if is_plain_cell and all(isinstance(node, str) for node in nodes):
             content = [self._text_element("".join([node for node in nodes if isinstance(node, str)]))]
@@ -257,15 +258,14 @@ class RunParagraph:
                 yield from original.after
             else:
                 inner: Element = _container(original.element)
-                for child in list(inner):
-                    inner.remove(child)
+                del inner[:]
                 inner.extend(list(self._elements(node.children or [], original.base)))
                 yield original.element
 
     def _new_run(self, style: _Style | None, content: Element) -> Element:
         run = content.makeelement(self._names.namespace + "r")
         if style is not None and style.properties is not None:
-            run.append(copy.deepcopy(style.properties))
+            run.append(copy.copy(style.properties))  # lxml copies the whole element
         run.append(content)
         return run
 
@@ -291,18 +291,24 @@ def _key(properties: Element | None) -> bytes:
     """Return a key that is equal for formatting properties with the same appearance; empty for no formatting."""
     from lxml import etree
 
-    if properties is None:
-        return b""
-    seen = copy.deepcopy(properties)
+    return b"" if properties is None else _key_of_xml(etree.tostring(properties, with_tail=False))
+
+
+@lru_cache(maxsize=1024)
+def _key_of_xml(properties: bytes) -> bytes:
+    """The key of formatting properties. properties: an XML element, as written: most runs have the same few."""
+    from lxml import etree
+
+    seen = parse_xml(properties)
     for name in _UNSEEN_ATTRIBUTES:
         seen.attrib.pop(name, None)
     for child in list(seen):
         if local_name(child) in _UNSEEN_PROPERTIES:
             seen.remove(child)
-    seen.tail = None
     if not len(seen) and not seen.attrib:
         return b""
-    return b"".join(sorted(etree.tostring(child, method="c14n") for child in seen)) + str(sorted(seen.items())).encode()
+    children = sorted(etree.tostring(child, method="c14n", exclusive=True) for child in seen)
+    return b"".join([*children, str(sorted(seen.items())).encode()])
 
 
 def _field_mark(run: Element) -> str:
@@ -350,7 +356,10 @@ def _most_common(events: Sequence[_Event], start: int, end: int) -> _Style | Non
 def _in_order(elements: Sequence[Element]) -> list[Element]:
     """Return elements in an order in which the start mark of a pair (bookmark, comment) comes before its end mark."""
     found = list(elements)
+    names = {local_name(element) for element in found}
     for start_name, end_name in _PAIRS.items():
+        if not {start_name, end_name} <= names:
+            continue
         starts = {_id(element): place for place, element in enumerate(found) if local_name(element) == start_name}
         for place, element in enumerate(found):
             other = starts.get(_id(element), -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from server.text.documents.units import DocumentError
@@ -46,4 +47,10 @@ def xml_bytes(root: Element) -> bytes:
 
 def local_name(element: Element) -> str:
     """The name of an element without its namespace; empty for a comment or a processing instruction."""
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+    tag = element.tag
+    return _without_namespace(tag) if isinstance(tag, str) else ""
+
+
+@lru_cache(maxsize=4096)
+def _without_namespace(tag: str) -> str:
+    return tag.rpartition("}")[2]

@@ -126,7 +126,50 @@ _BY_LANGUAGE_TEXT = {
     "id": "dr prof h hj ir drs dra sdr jl no hlm tgl thn dsb dll yth tn ny bpk kol brigjen mayjen",
     "vi": "ts pgs gs ths tp p q đ bs ks tr",
 }
-BY_LANGUAGE = {code: frozenset(text.split()) for code, text in _BY_LANGUAGE_TEXT.items()}
+_QUANTITIES_TEXT = {
+    "en": """
+        abbr abt addl adj appl approx appr appx arr assoc asst attn avg bldg comm cont corr dia diam dist equiv
+        esp est excl ext freq govt hist incl indiv intl mfg mfr mgmt mgr min max misc natl neg opp orig pkg
+        prelim pred prob ptl qty recd reqd resp sec std subj suppl tbsp tech temp transl treas tsp univ unspec
+        usu var wkly wt yrly
+    """,
+    "de": """
+        abgek abh allg ausschl bes durchschn eig eigtl erf evt exkl geschl gesetzl gew gleichz höchst insb
+        insbes jährl lfd mehrf monatl mtl nachf offiz priv resp sog stündl tägl tats teilw ungef untersch urspr
+        versch vorauss vorl vorw wahrsch wöchentl zul zusätzl zuzügl ink
+    """,
+    "fr": "approx compl compr conf div env estim excl incl max min moy obl prov resp suppl temp",
+    "es": "aprox compl est excl excep exp incl máx max mín min prom resp temp vol",
+    "it": "appross comp compr escl incl max med min orig resp risp temp",
+    "pt": "aprox compl excl exc incl máx max mín min méd prox resp temp",
+    "nl": "evt excl exkl gem incl inkl max min ong oorspr resp vnl",
+    "sv": "exkl genomsn inkl max min motsv resp särsk ung uppsk urspr",
+    "da": "ekskl evt gns gnsn hhv inkl maks max min oprind resp særl",
+    "nb": "ekskl evt gj.sn gjsn hhv inkl maks max min oppr resp særl",
+    "pl": "maks max min ok przybl szac śr wł wył włącz wzgl zob",
+    "cs": "max min odh orient popř přibl příp prům resp vč vyj",
+    "sk": "max min odh popr približ príp priem resp vrát",
+    "ru": "включ вкл искл макс мин ок ориент отн прибл соотв сред темп",
+    "uk": "бл викл вкл включ відп макс мін прибл сер темп",
+    "bg": "вкл включ изкл макс мин ок прибл ср съотв темп",
+    "el": "αντίστ ελάχ ελαχ εξαιρ μεγ μέγ περ συμπ συμπερ",
+    "tr": "asg azm dah dâh har maks max min ort tah yakl",
+    "fi": "enint keskim maks max min n noin sis suur vast vähint",
+    "et": "kesk ligik maks max min sh vastav",
+    "hu": "átl excl ill incl inkl kb legf max min",
+    "ro": "aprox excl incl max med min resp",
+    "hr": "isklj maks max min odn okv pribl prib pros uklj",
+    "sr": "isklj maks max min odn pribl prib pros uklj искљ макс мин одн прибл прос укљ",
+    "sl": "izklj maks max min povp pribl vklj",
+    "lt": "apytiksl įsk išsk maks max min vid",
+    "lv": "apm attiec iesk izņ maks max min vid",
+    "id": "maks min",
+}
+_QUANTITIES = {code: frozenset(text.split()) for code, text in _QUANTITIES_TEXT.items()}
+"""Abbreviations before the word or number that they describe, as max., approx. and incl. in English."""
+BY_LANGUAGE = {
+    code: frozenset(text.split()) | _QUANTITIES.get(code, frozenset()) for code, text in _BY_LANGUAGE_TEXT.items()
+}
 """Further abbreviations, by the ISO 639-1 code of their language."""
 ANY_LANGUAGE = frozenset().union(*BY_LANGUAGE.values())
 """Abbreviations of all languages together, for a text of an unknown language."""
@@ -137,6 +180,10 @@ NAMES = frozenset({"yahoo", "jeopardy", "joomla", "kahoot", "wham", "yum", "roug
 NAMES_WITH_FULL_STOP = ("モーニング娘。", "カントリー娘。", "ゲスの極み乙女。")
 """Names that are written with a Japanese full stop."""
 
+_AMBIGUOUS_TEXT = "est ext hist max min neg sec std tech temp var"
+AMBIGUOUS = frozenset(_AMBIGUOUS_TEXT.split())
+"""English abbreviations that are also units, or words at the end of a sentence."""
+
 _BEFORE_LETTERS_TEXT = "plan vitamin grade class type option group hepatitis appendix section level platform terminal"
 BEFORE_LETTERS = frozenset(_BEFORE_LETTERS_TEXT.split())
 """English nouns before a letter that names one of several things: plan B, vitamin C."""
@@ -146,7 +193,7 @@ kapitel seite nummer teil band abschnitt absatz artikel punkt ziffer bild abbild
 kapitola strana číslo díl část článek bod kapitoly straně afsnit side kapitlet avsnitt sida sidan del tabell figur
 luku sivu kohta osa numero kuva taulukko lk peatükk fejezet oldal pont szám rozdział strona numer część punkt tom
 poglavje stran točka poglavlje stranica broj članak tačka nodaļa skyrius kafli bölüm sayfa sayı madde cilt
-kapitola časť článok
+kapitola časť článok h
 """
 NUMBERED = frozenset(_NUMBERED_TEXT.split())
 """Nouns that stand before a number ("Kapitel 4."), in languages that write a full stop after ordinal numbers.

@@ -57,6 +57,12 @@ def word_weights(text: str, languages: Mapping[str, float]) -> dict[str, float]:
     return {code: weight * before / total for code, weight in weighted.items()} if total else dict(languages)
 
 
+def frequent_word_counts(text: str) -> dict[str, int]:
+    """Count the different words of a text that are frequent in each language, by the code of the language."""
+    words = frozenset(_WORD.findall(text.lower()))
+    return {code: len(words & frequent) for code, frequent in _WORDS.items()}
+
+
 def _written(code: str) -> str:
     """Return the code under which a language's frequent words are listed: `no` for Bokmål and Nynorsk."""
     return "no" if code in ("nb", "nn") else code

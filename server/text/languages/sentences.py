@@ -16,6 +16,7 @@ from typing import NamedTuple
 import sentencex
 
 from server.text.languages.abbreviations import (
+    AMBIGUOUS,
     ANY_LANGUAGE,
     BEFORE_LETTERS,
     BEFORE_NUMBERS,
@@ -25,6 +26,7 @@ from server.text.languages.abbreviations import (
     NAMES_WITH_FULL_STOP,
     NUMBERED,
 )
+from server.text.languages.likely_language import likely_language
 
 SENTENCE_ENDS = "\n.!?…؟۔।॥。！？｡;;·։։።፧፨၊။។៕།༎⁇⁈⁉‼‽．‥"
 """Every sentence except the last one contains at least one of these characters."""
@@ -49,14 +51,23 @@ _ENDS_WITHOUT_SPACE = re.compile(rf"[。！？｡][{re.escape(_CLOSING)}]*$")
 _ONLY_NUMBER = re.compile(r"[\W_]*(?:\d[\d.,:–-]*|[IVXLCDM]+)[\W_]*$")
 """A text that is a number alone, such as the rest of "see p. 5."."""
 _NUMBER = re.compile(r"\s*(?:[№#§]\s*)?(?:\d|[IVXLCDM]+\b)")
+_AMOUNT = re.compile(r"\d(?:[\d.,]*\d)?")
+"""A number before a unit, such as 1,500 or 2.5."""
 _BRACKETED = re.compile(r"[(（][^()（）]{1,400}[.!?…。！？][)）](?P<space>\s*)")
 """A sentence in brackets, which sentencex does not separate from the next one."""
 _KHMER_END = re.compile("[។៕]\\s+")
 """The end of a Khmer sentence, which sentencex does not know."""
 _LIST_ITEM = re.compile(r"(?:^|(?<=[.!?…;:]\s))(?P<label>\d{1,2}|[a-z])(?P<mark>[.)])\s+")
 """The beginning of an item of a list: 1. or a), before its text."""
-_UNKNOWN_END = re.compile(r"(?<=\s[A-Z]\.)\s+(?=[A-Z])|(?<=[مص]\.)\s+(?=ثم)")
-"""Possible ends of sentences, which sentencex takes for initials and hours: see `_is_abbreviation`."""
+_UNKNOWN_END = re.compile(r"(?<=\s[A-Z]\.)\s+(?=[A-Z])|(?<=\w/\w\.)\s+(?=\w)|(?<=[مص]\.)\s+(?=ثم)")
+"""Possible ends of sentences, which sentencex takes for initials, as in km/h., and hours: see `_is_abbreviation`."""
+_CHINESE_INTRODUCTION = re.compile(r"[：:][“「『][^“”「」『』]*[”」』]$")
+"""A colon and quoted speech: the verb of speech stands before it."""
+_CHINESE_CONTINUATION = re.compile(
+    "(?:但|可是|不过|不過|同时|同時|结果|結果|然后|然後|接着|接著|随后|隨後|随即|隨即|于是|於是|说完|說完|之后|之後|一边|一邊|一面|便|就|并|並"
+    "|却|卻|又|也|还|還|而|才)"
+)
+"""The beginning of a Chinese clause without a subject of its own: what follows, or happens at the same time."""
 _JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|いっ|いい|書|呼|問|答|感|考|話|声|、|も|は|か))")
 """The particle and verb by which a Japanese sentence continues after an exclamation that it quotes."""
 _CHINESE_SPEECH = re.compile(
@@ -107,13 +118,15 @@ class Sentence:
 def split_sentences(text: str, language: str | None = None) -> list[Sentence]:
     """Split a text into sentences. Their texts and separators, joined in order, are the original text.
 
-    language: ISO 639-1 code of the text's language; None if it is not known.
+    language: ISO 639-1 code of the text's language; None if it is not known. Then it is guessed, or the abbreviations
+        of all languages count.
     """
+    language = likely_language(text) if language is None else language
     found: list[Sentence] = []
     start = len(text) - len(text.lstrip())
     if start:
         found.append(Sentence("", text[:start]))
-    for end in [*_boundaries(text, start, language or ""), len(text)]:
+    for end in [*_boundaries(text, start, language), len(text)]:
         whole = text[start:end]
         sentence = whole.rstrip()
         if sentence:
@@ -289,8 +302,10 @@ def _is_next_item(sentence: str, after: str) -> bool:
 def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bool:
     """Whether the sentence continues after a boundary, because quoted speech ends there. quote: end of the speech."""
     after, spaced = around.after, around.spaced
-    if language in ("", "zh", "yue") and not spaced and _CHINESE_SPEECH.match(after):
-        return True
+    if language in ("", "zh", "yue") and not spaced:
+        is_introduced = _CHINESE_INTRODUCTION.search(around.before) is not None
+        if _CHINESE_CONTINUATION.match(after) or (not is_introduced and _CHINESE_SPEECH.match(after)):
+            return True
     if language in ("", "en") and spaced and quote[0][0] in "!?." and _ENGLISH_SPEECH.match(after):
         return True
     if _UNCASED_WITH_SPACES.match(after):
@@ -339,6 +354,8 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
         return False
     if _is_initial(plain):
         return True
+    if language in ("", "en") and plain in AMBIGUOUS and _ends_as_a_word(word, before, after):
+        return False
     if plain in EVERYWHERE or plain in (BY_LANGUAGE.get(language, ()) if language else ANY_LANGUAGE):
         return True
     if plain == "al" and before[:-3].endswith(("et", " e", " y")) and before[-3:-2].isspace():
@@ -355,6 +372,18 @@ def _is_name_of_a_thing(previous: str, after: str) -> bool:
     return previous.lower() in BEFORE_LETTERS or (
         previous.lower() in ("a", "an", "and", "or") and _SENTENCE_WORD.match(after) is not None
     )
+
+
+def _ends_as_a_word(word: str, before: str, after: str) -> bool:
+    """Whether an English abbreviation that is also a word or a unit ends a sentence: 10 min., 20 kg max., to the max.
+
+    word: the abbreviation. before: text up to its full stop. after: text after the boundary.
+    """
+    if after[:1].isdecimal():
+        return False
+    previous = before.split()[-3:-1]
+    is_counted = any(map(_AMOUNT.fullmatch, previous))
+    return is_counted or word.isupper() or _SENTENCE_WORD.match(after) is not None
 
 
 def _is_initial(word: str) -> bool:

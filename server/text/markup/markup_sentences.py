@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 
 from server.text.markup.markup import InlineElement, MarkupOptions, TaggedText, parse
 from server.text.markup.markup_tokens import MarkupKind
-from server.text.markup.tag_placement import InlineTag, TokenAlignment, place_tags
+from server.text.markup.placed_tags import InlineTag
+from server.text.markup.tag_placement import TokenAlignment, place_tags
 
 _SPACE = re.compile(r"[ \t\n\r\f]")
+_COLLAPSIBLE = re.compile(r"[ \t\n\r\f]{2}|[\t\n\r\f]")
+"""White space that is not a single space between words."""
 _MARKS = ".,;:!?…"
 _BETWEEN, _DROPPED = -1, -2
 """Values in place of a slot's index, for tags that are in no sentence: written between sentences, or left out."""
@@ -258,7 +261,8 @@ def _joined(spans: Sequence[_SentenceSpan], run: TaggedText, fits: Callable[[str
         depth += change
         if not depth:
             whole = replace(group[-1], start=group[0].start)
-            found += [whole] if fits(_collapse(run.text, whole.start, whole.end)[0]) else group
+            is_one = len(group) == 1 or fits(_collapse(run.text, whole.start, whole.end)[0])
+            found += [whole] if is_one else group
             group = []
     return found
 
@@ -294,6 +298,10 @@ def _collapse(
         as a comma follows the atom.
     Returns the collapsed text, and for each index in the range the index in the collapsed text.
     """
+    part = text[start:end]
+    if _COLLAPSIBLE.search(part) is None and atoms.isdisjoint(range(start, end)):
+        leading, length = len(part) - len(part.lstrip()), len(part.strip())
+        return part.strip(), [0] * leading + list(range(length)) + [length] * (len(part) - leading - length + 1)
     found: list[str] = []
     places: list[int] = []
     for place in range(start, end):

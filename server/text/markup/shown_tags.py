@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from server.text.markup.tag_placement import InlineTag
+from server.text.markup.placed_tags import InlineTag
 
 MAX_SHOWN_TAGS = 32
 """Most tags of a sentence that a model is asked to repeat."""

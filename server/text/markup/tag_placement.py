@@ -13,16 +13,18 @@ that it had in the source.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from server.word_bounds import UNSPACED
+from server.text.markup.placed_tags import InlineTag, PlacedTag, Span, compose
+from server.word_bounds import UNSPACED, is_word_character
 
 MIN_MASS = 0.25
 """Least share of a word's attention on an element's text for which the element may go around this single word."""
@@ -34,12 +36,11 @@ A word with less has nearly all of its attention on special tokens.
 _WORD = re.compile(r"\w+(?:[’'.,:\-‐‑/·]\w+)*")
 """A word with the marks inside it: J'ai, well-known, 3.5."""
 _SAME_MARK = 0.5
-"""Score that a gap in the translation gets if the punctuation mark beside it is beside the atom in the source."""
-_OPENING = frozenset("([{«‹“„‘¿¡「『（【〈《")
-_CLOSING = frozenset(")]}»›”’.,;:!?…」』）】〉》。，、；：！？؟،")
-_UNIT = re.compile(r"\w+|[^\w\s]")
+"""Score that a gap in the translation gets if the punctuation mark beside it is beside the atom in the source.
 
-Span = tuple[int, int]
+It counts twice if there is no white space between the mark and the atom.
+"""
+_UNIT = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -54,43 +55,6 @@ class TokenAlignment:
     source: Sequence[Span]
     target: Sequence[Span]
     weights: npt.NDArray[np.float32]
-
-
-@dataclass
-class InlineTag:
-    """An inline element of a sentence, or an atom: inline content that must not change.
-
-    start, end: range of the element's text in the sentence, as character indices.
-    opening, closing: the two tags as they are written; for an atom, all its characters and an empty string.
-    children: elements and atoms inside.
-    space_before, space_after: whether white space, or an end of the sentence, is next to the atom.
-    shown: for an atom that is a protected part of the text (a URL, a placeholder), its characters; else empty.
-    """
-
-    start: int
-    end: int
-    opening: str
-    closing: str = ""
-    is_atom: bool = False
-    children: list[InlineTag] = field(default_factory=list)
-    space_before: bool = False
-    space_after: bool = False
-    shown: str = ""
-
-
-@dataclass(frozen=True)
-class _Placed:
-    """A tag with its place in the translation.
-
-    first, last: range [first, last) of units (words and punctuation marks) around which the tag goes. For an atom
-        without text both are the index of the unit before which it stands.
-    inner: the tags inside, with their places.
-    """
-
-    first: int
-    last: int
-    tag: InlineTag
-    inner: list[_Placed]
 
 
 def proportional_alignment(source: str, target: str) -> TokenAlignment:
@@ -162,7 +126,7 @@ def place_tags(
     """
     placement = _Placement(translation, source, alignment, escape)
     placed = placement.layout(tags, 0, len(placement.units))
-    return "".join(_compose(placed, placement.units, translation, 0, len(translation), escape))
+    return "".join(compose(placed, placement.units, translation, 0, len(translation), escape))
 
 
 class _Placement:
@@ -178,18 +142,21 @@ class _Placement:
         self.translation = translation
         self.source = source
         self.units = list(_units(translation, [start for start, _ in alignment.target] if alignment else []))
-        self._inner_gaps = _inner_gaps(translation, self.units)
         self._is_aligned = alignment is not None
         self._mass = _cumulative_mass(self.units, len(source), alignment)
+
+    @cached_property
+    def _inner_gaps(self) -> frozenset[int]:
+        return _inner_gaps(self.translation, self.units)
 
     def mass(self, start: int, end: int) -> npt.NDArray[np.float64]:
         """For each unit, the share (0 to 1) of its attention that is on the characters [start, end) of the source."""
         return self._mass[:, end] - self._mass[:, start]
 
-    def layout(self, tags: Sequence[InlineTag], first: int, last: int) -> list[_Placed]:
+    def layout(self, tags: Sequence[InlineTag], first: int, last: int) -> list[PlacedTag]:
         """Place sibling tags, and the tags inside them, within the units [first, last). Returns them in order."""
         waiting = list(reversed(tags))
-        placed: list[_Placed] = []
+        placed: list[PlacedTag] = []
         points: list[InlineTag] = []
         free = [(first, last)]
         while waiting:
@@ -210,18 +177,27 @@ class _Placement:
                     points.append(tag)
                 waiting += reversed(tag.children)
                 continue
-            placed.append(_Placed(*found, tag, self.layout(tag.children, *found)))
+            placed.append(PlacedTag(*found, tag, self.layout(tag.children, *found)))
             free = [part for span in free for part in _without(span, found)]
-        gaps = [
-            gap
-            for gap in range(first, last + 1)
-            if not any(placed_tag.first < gap < placed_tag.last for placed_tag in placed)
-        ]
-        borders = [gap for gap in gaps if gap not in self._inner_gaps] or gaps
-        for tag in sorted(points, key=lambda tag: tag.start):
-            gap = self._gap(tag, borders)
-            placed.append(_Placed(gap, gap, tag, []))
+        if points:
+            gaps = [
+                gap
+                for gap in range(first, last + 1)
+                if not any(placed_tag.first < gap < placed_tag.last for placed_tag in placed)
+            ]
+            borders = [gap for gap in gaps if gap not in self._inner_gaps] or gaps
+            for tag in sorted(points, key=lambda tag: tag.start):
+                gap = self._gap(tag, borders)
+                placed.append(PlacedTag(gap, gap, tag, [], *self._touched_words(tag)))
         return sorted(placed, key=lambda placed_tag: (placed_tag.first, placed_tag.last))
+
+    def _touched_words(self, tag: InlineTag) -> tuple[bool, bool]:
+        """Whether an atom touches the word before it and the word after it in the source."""
+        before, after = self.source[: tag.start][-1:], self.source[tag.end : tag.end + 1]
+        return (
+            not tag.space_before and bool(before) and is_word_character(before),
+            not tag.space_after and bool(after) and is_word_character(after),
+        )
 
     def _are_words(self, span: Span) -> bool:
         """Whether a range of units begins and ends between words, and not at a mark inside a word (an apostrophe)."""
@@ -235,7 +211,7 @@ class _Placement:
 
         free: ranges of units that have no tag yet.
         """
-        mass = self.mass(tag.start, tag.end)
+        mass: list[float] = self.mass(tag.start, tag.end).tolist()
         best, best_sum = None, 0.0
         for first, last in free:
             start, total = first, 0.0
@@ -321,11 +297,12 @@ class _Placement:
             gap: weights[0] * (after[gap] if gap < len(after) else 0) + weights[1] * (before[gap - 1] if gap else 0)
             for gap in gaps
         }
-        for word, offset in ((following, 0), (preceding, -1)):
+        for word, offset, is_spaced in ((following, 0, tag.space_after), (preceding, -1, tag.space_before)):
             if not word[0][0].isalnum():
+                same_mark = _SAME_MARK if is_spaced else 2 * _SAME_MARK
                 for gap in gaps:
                     unit = self.units[gap + offset] if 0 <= gap + offset < len(self.units) else (0, 0)
-                    scores[gap] += _SAME_MARK * (self.translation[slice(*unit)] == word[0])
+                    scores[gap] += same_mark * (self.translation[slice(*unit)] == word[0])
         return max(gaps, key=lambda gap: scores[gap])
 
 
@@ -369,7 +346,7 @@ def _cumulative_mass(
     rows = alignment.weights.astype(np.float64) @ spread
     starts = [start for start, _ in units]
     for (start, end), row in zip(alignment.target, rows, strict=True):
-        for unit in range(max(0, int(np.searchsorted(starts, start, "right")) - 1), len(units)):
+        for unit in range(max(0, bisect_right(starts, start) - 1), len(units)):
             if units[unit][0] >= end:
                 break
             if units[unit][1] > start:
@@ -392,52 +369,3 @@ def _inner_gaps(text: str, units: Sequence[Span]) -> frozenset[int]:
             if place in by_start and not (text[place - 1].isalnum() and text[place].isalnum()):
                 found.add(by_start[place])
     return frozenset(found)
-
-
-def _compose(
-    placed: Sequence[_Placed], units: Sequence[Span], text: str, at: int, end: int, escape: Callable[[str], str]
-) -> Iterator[str]:
-    """Yield the pieces of markup for the characters [at, end) of the translation, with the tags placed in them.
-
-    text: the translation. escape: turns characters into markup.
-    """
-    origin = at
-    last_atom: InlineTag | None = None
-    for index, placed_tag in enumerate(placed):
-        start = units[placed_tag.first][0] if placed_tag.first < len(units) else end
-        start = min(max(start, at), end)
-        stop = units[placed_tag.last - 1][1] if placed_tag.last > placed_tag.first else start
-        is_point = placed_tag.tag.is_atom and placed_tag.first == placed_tag.last
-        if is_point and not placed_tag.tag.space_before and placed_tag.tag.space_after:
-            # An atom that touches the word before it goes before the white space.
-            start = max(at, len(text[:start].rstrip())) if start > origin else start
-            stop = start
-        before = text[at:start]
-        yield escape(before)
-        if is_point and _needs_space(placed_tag.tag, last_atom if not before else None, text, start, origin):
-            yield " "
-        yield placed_tag.tag.opening
-        if not placed_tag.tag.is_atom:
-            yield from _compose(placed_tag.inner, units, text, start, stop, escape)
-            yield placed_tag.tag.closing
-        at = stop
-        last_atom = placed_tag.tag if is_point else None
-        following = text[at : at + 1]
-        follower = placed[index + 1] if index + 1 < len(placed) else None
-        is_followed = follower is not None and follower.last == placed_tag.last and follower.tag.is_atom
-        wants_space = is_point and placed_tag.tag.space_after and not is_followed and at < end
-        if wants_space and not following.isspace() and following not in _CLOSING:
-            yield " "
-    yield escape(text[at:end])
-
-
-def _needs_space(tag: InlineTag, neighbour: InlineTag | None, text: str, at: int, origin: int) -> bool:
-    """Whether a space must be written before an atom.
-
-    neighbour: atom right before it; None for none. text: the translation. at: index at which the atom is written.
-    origin: index at which the part begins that is being written.
-    """
-    if neighbour is not None:
-        return tag.space_before and neighbour.space_after
-    previous = text[at - 1 : at] if at > origin else ""
-    return tag.space_before and bool(previous) and not previous.isspace() and previous not in _OPENING

@@ -232,8 +232,16 @@ def _unlocated_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
 def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
     """Yield (piece, start, end) of a text; start and end are character indices.
 
-    SentencePiece reports byte indices. Its result has the piece, start and end in the protobuf fields 1, 4 and 5.
+    SentencePiece reports byte indices. Its result has the piece, start and end in the protobuf fields 1, 4 and 5. If
+    the pieces spell a space and the text, they are located without reading that result, which takes five times as long.
     """
+    pieces = model.EncodeAsPieces(text)
+    if "▁" not in text and "".join(pieces).replace("▁", " ") == f" {text}":
+        at = -1  # the first piece begins with a space that is not in the text
+        for piece in pieces:
+            yield piece, max(at, 0), at + len(piece)
+            at += len(piece)
+        return
     begins = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80  # bytes that begin a character in UTF-8
     character_at = array("q", (np.cumsum(begins) - 1).tobytes())
     character_at.append(len(text))

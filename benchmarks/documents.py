@@ -1,0 +1,292 @@
+"""Time of a translated document, relative to the same sentences sent to `/translate`.
+
+    python -m benchmarks.documents                          # 4,500 sentences, which fill 300 pages
+    python -m benchmarks.documents --sentences 600 --rounds 1 --tagged 3
+
+A paragraph has three sentences. By default, a word of one and two words of another are formatted, in every paragraph.
+The demo translator translates the document as HTML, as a Word file and as plain text (`POST /translate_file`), and the
+same paragraphs with `POST /translate`. These calls are as large as the portions of a document, and as many are in
+progress. The kinds take turns, and each is measured once in a round. The table has the median over the rounds of the
+elapsed time, of the processor time of all processes of the server, and of the number of steps of the engine.
+
+The status is 1 if the text of a document is not the text that `/translate` returns, or if the median of a document's
+elapsed time is more than 1.15 times that of the calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import http.client
+import io
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks.agent_turns import serving
+from benchmarks.http_client import send_all
+from benchmarks.process import REPOSITORY
+from server.operations.translating.translate_document import PORTION_CHARACTERS, PORTION_UNITS, PORTIONS_AT_ONCE
+from weights.demo.train.grammar.bilingual import sentence
+
+MAX_RATIO = 1.15
+"""Largest elapsed time of a document, in elapsed times of the calls."""
+PER_PARAGRAPH = 3
+"""Sentences of a paragraph."""
+MODEL = REPOSITORY / "weights" / "demo" / "translator-en-fr"
+_WORD_XML = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+_BOUNDARY = "benchmark-of-documents"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a paragraph. is_formatted: whether it is bold; otherwise it has no formatting."""
+
+    text: str
+    is_formatted: bool = False
+
+
+Paragraph = Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one translation of all sentences took.
+
+    seconds: elapsed time. processor_seconds: processor time of the server with all its processes.
+    steps: steps of the engine.
+    """
+
+    seconds: float
+    processor_seconds: float
+    steps: float
+
+
+def paragraphs(count: int, tagged: int) -> list[Paragraph]:
+    """Paragraphs of different sentences of the demo translator's grammar.
+
+    count: number of sentences. tagged: number of sentences of each paragraph with formatting inside.
+    """
+    rng = random.Random(0)
+    known: dict[str, None] = {}
+    while len(known) < count:
+        text = sentence(rng)[0]
+        if len(text.split()) > 3:
+            known[text] = None
+    texts = list(known)
+    return [
+        [
+            part
+            for place, text in enumerate(texts[at : at + PER_PARAGRAPH])
+            for part in _parts(text, place < tagged, place % 2 + 1, " " if place else "")
+        ]
+        for at in range(0, count, PER_PARAGRAPH)
+    ]
+
+
+def _parts(text: str, is_tagged: bool, num_words: int, before: str) -> Iterator[Part]:
+    """The parts of a sentence. num_words: number of formatted words. before: white space before the sentence."""
+    words = text.split()
+    if not is_tagged:
+        yield Part(before + text)
+        return
+    place = len(words) // 2 - 1
+    yield Part(f"{before}{' '.join(words[:place])} " if place else before)
+    yield Part(" ".join(words[place : place + num_words]), is_formatted=True)
+    yield Part(f" {' '.join(words[place + num_words :])}")
+
+
+def plain(paragraph: Paragraph) -> str:
+    return "".join(part.text for part in paragraph)
+
+
+def as_text(found: Sequence[Paragraph]) -> bytes:
+    return "\n\n".join(map(plain, found)).encode()
+
+
+def as_html(found: Sequence[Paragraph]) -> bytes:
+    """A page with a `p` element for each paragraph, and `b` elements."""
+
+    def shown(part: Part) -> str:
+        text = html.escape(part.text, quote=False)
+        return f"<b>{text}</b>" if part.is_formatted else text
+
+    body = "\n".join(f"<p>{''.join(map(shown, paragraph))}</p>" for paragraph in found)
+    return f"<!DOCTYPE html>\n<html><head><meta charset=utf-8></head><body>\n{body}\n</body></html>\n".encode()
+
+
+def as_word(found: Sequence[Paragraph]) -> bytes:
+    """A Word file whose runs have a font and a size, as office programs write them."""
+
+    def run(part: Part) -> str:
+        text = html.escape(part.text, quote=False)
+        bold = "<w:b/>" if part.is_formatted else ""
+        properties = f'<w:rPr><w:rFonts w:ascii="Arial" w:hAnsi="Arial"/>{bold}<w:sz w:val="22"/></w:rPr>'
+        return f'<w:r>{properties}<w:t xml:space="preserve">{text}</w:t></w:r>'
+
+    body = "".join(f"<w:p>{''.join(run(part) for part in paragraph if part.text)}</w:p>" for paragraph in found)
+    types = '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"/>'
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", types)
+        document = f'<w:document xmlns:w="{_WORD_XML}"><w:body>{body}</w:body></w:document>'
+        archive.writestr("word/document.xml", document)
+    return output.getvalue()
+
+
+def text_paragraphs(name: str, data: bytes) -> list[str]:
+    """The text of each paragraph of a translated file. name: file name."""
+    if name.endswith(".txt"):
+        return data.decode().split("\n\n")
+    text, tag = data.decode(errors="replace"), "p"
+    if name.endswith(".docx"):
+        text, tag = zipfile.ZipFile(io.BytesIO(data)).read("word/document.xml").decode(), "w:p"
+    return [
+        html.unescape(re.sub(r"<[^<>]*>", "", found[1])) for found in re.finditer(rf"<{tag}>(.*?)</{tag}>", text, re.S)
+    ]
+
+
+def call_texts(found: Sequence[Paragraph]) -> Iterator[list[str]]:
+    """The paragraphs as texts, divided into calls as large as the portions of a document."""
+    texts: list[str] = []
+    size = 0
+    for text in map(plain, found):
+        if texts and (len(texts) == PORTION_UNITS or size + len(text) > PORTION_CHARACTERS):
+            yield texts
+            texts, size = [], 0
+        texts.append(text)
+        size += len(text)
+    if texts:
+        yield texts
+
+
+class Client:
+    """Sends paragraphs to a server of this machine, and measures what it costs. url: address of the server."""
+
+    def __init__(self, url: str, found: Sequence[Paragraph]) -> None:
+        address = urlsplit(url)
+        assert address.hostname is not None and address.port is not None
+        self._host, self._port = address.hostname, address.port
+        self._paragraphs = found
+        self._files = {"a.html": as_html(found), "a.docx": as_word(found), "a.txt": as_text(found)}
+        self._pids = sorted(_server_pids())
+
+    def calls(self) -> list[str]:
+        """Translate the paragraphs with `/translate`. Returns the text of each."""
+        bodies = [
+            json.dumps({"inputs": texts, "source_lang": "en", "target_lang": "fr"}).encode()
+            for texts in call_texts(self._paragraphs)
+        ]
+        answers, _ = send_all(self._port, [("/translate", body) for body in bodies], PORTIONS_AT_ONCE)
+        return [text["text"] for answer in answers for text in json.loads(answer.body)["translations"]]
+
+    def document(self, name: str) -> list[str]:
+        """Translate the paragraphs as one file, and fetch the result. Returns the text of each paragraph."""
+        head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{{}}"'
+        fields = [f"{head.format(field)}\r\n\r\n{value}\r\n" for field, value in (("source", "en"), ("target", "fr"))]
+        file = f'{head.format("file")}; filename="{name}"\r\nContent-Type: application/octet-stream\r\n\r\n'
+        body = "".join([*fields, file]).encode() + self._files[name] + f"\r\n--{_BOUNDARY}--\r\n".encode()
+        given = {"content-type": f"multipart/form-data; boundary={_BOUNDARY}", "x-timeout-ms": "600000"}
+        link = json.loads(self._request("POST", "/translate_file", body, given))["translatedFileUrl"]
+        return text_paragraphs(name, self._request("GET", urlsplit(link).path))
+
+    def _request(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=600)
+        connection.request(method, path, body or None, headers or {})
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        if answer.status != 200:
+            raise RuntimeError(f"{method} {path}: {answer.status} {content[:300]!r}")
+        return content
+
+    def measured(self, translate: Callable[[], list[str]]) -> tuple[Cost, list[str]]:
+        """Run a translation. Returns its cost and its texts."""
+        steps, worked, began = self._steps(), _processor_seconds(self._pids), time.perf_counter()
+        texts = translate()
+        seconds = time.perf_counter() - began
+        return Cost(seconds, _processor_seconds(self._pids) - worked, self._steps() - steps), texts
+
+    def _steps(self) -> float:
+        metrics = self._request("GET", "/metrics").decode()
+        return sum(map(float, re.findall(r"^triptych_step_seconds_count\S* (\S+)$", metrics, re.M)))
+
+
+def _server_pids() -> Iterator[int]:
+    """Ids of all processes below this one: the server, its workers and its helpers."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor != os.getpid():
+            ancestor = parents[ancestor]
+        if ancestor == os.getpid() and pid != ancestor:
+            yield pid
+
+
+def _processor_seconds(pids: Sequence[int]) -> float:
+    """Processor time of some processes, with all their threads."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.documents", description=__doc__.partition("\n")[0])
+    parser.add_argument("--sentences", type=int, default=4_500)
+    parser.add_argument("--tagged", type=int, default=2, help="sentences of each paragraph with formatting (0 to 3)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", default=["html", "docx", "txt"], choices=["html", "docx", "txt"])
+    options = parser.parse_args(arguments)
+
+    found = paragraphs(options.sentences, options.tagged)
+    costs: dict[str, list[Cost]] = {"calls": [], **{kind: [] for kind in options.kinds}}
+    differing = 0
+    with serving(str(MODEL), "--no-access-log", "--max-timeout-seconds", "3600") as url:
+        warm = Client(url, found[:40])
+        for kind in ("html", "docx"):  # starts the process that reads documents
+            warm.document(f"a.{kind}")
+        client = Client(url, found)
+        for number in range(options.rounds):
+            cost, expected = client.measured(client.calls)
+            costs["calls"].append(cost)
+            for kind in options.kinds:
+                cost, texts = client.measured(partial(client.document, f"a.{kind}"))
+                costs[kind].append(cost)
+                differing += len(texts) != len(expected) or sum(map(str.__ne__, texts, expected))
+            print(f"round {number + 1}: " + ", ".join(f"{kind} {own[-1].seconds:.2f} s" for kind, own in costs.items()))
+    medians = {
+        kind: [
+            statistics.median([getattr(cost, name) for cost in own])
+            for name in ("seconds", "processor_seconds", "steps")
+        ]
+        for kind, own in costs.items()
+    }
+    print("            seconds          processor s      steps")
+    for kind, own in medians.items():
+        columns = [f"{value:9.2f} ({value / base:5.3f})" for value, base in zip(own, medians["calls"], strict=True)]
+        print(f"{kind:6}", *columns)
+    print(f"{differing} paragraphs differ from those of /translate")
+    is_slow = any(own[0] > MAX_RATIO * medians["calls"][0] for own in medians.values())
+    return int(differing > 0 or is_slow)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

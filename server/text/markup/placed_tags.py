@@ -1,0 +1,109 @@
+"""Write a translation as markup, with each tag at its place and the white space that it had in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from server.word_bounds import is_word_character
+
+Span = tuple[int, int]
+_OPENING = frozenset("([{«‹“„‘¿¡「『（【〈《")
+_CLOSING = frozenset(")]}»›”’.,;:!?…」』）】〉》。，、；：！？؟،")
+
+
+@dataclass
+class InlineTag:
+    """An inline element of a sentence, or an atom: inline content that must not change.
+
+    start, end: range of the element's text in the sentence, as character indices.
+    opening, closing: the two tags as they are written; for an atom, all its characters and an empty string.
+    children: elements and atoms inside.
+    space_before, space_after: whether white space, or an end of the sentence, is next to the atom.
+    shown: for an atom that is a protected part of the text (a URL, a placeholder), its characters; else empty.
+    """
+
+    start: int
+    end: int
+    opening: str
+    closing: str = ""
+    is_atom: bool = False
+    children: list[InlineTag] = field(default_factory=list)
+    space_before: bool = False
+    space_after: bool = False
+    shown: str = ""
+
+
+@dataclass(frozen=True)
+class PlacedTag:
+    """A tag with its place in the translation.
+
+    first, last: range [first, last) of units (words and punctuation marks) around which the tag goes. For an atom
+        without text both are the index of the unit before which it stands.
+    inner: the tags inside, with their places.
+    touches_word_before, touches_word_after: for an atom without text, whether it is part of a word in the source.
+    """
+
+    first: int
+    last: int
+    tag: InlineTag
+    inner: list[PlacedTag]
+    touches_word_before: bool = False
+    touches_word_after: bool = False
+
+
+def compose(
+    placed: Sequence[PlacedTag], units: Sequence[Span], text: str, at: int, end: int, escape: Callable[[str], str]
+) -> Iterator[str]:
+    """Yield the pieces of markup for the characters [at, end) of the translation, with the tags placed in them.
+
+    text: the translation. escape: turns characters into markup.
+    """
+    origin = at
+    last_atom: InlineTag | None = None
+    for index, placed_tag in enumerate(placed):
+        start = units[placed_tag.first][0] if placed_tag.first < len(units) else end
+        start = min(max(start, at), end)
+        stop = units[placed_tag.last - 1][1] if placed_tag.last > placed_tag.first else start
+        is_point = placed_tag.tag.is_atom and placed_tag.first == placed_tag.last
+        if is_point and not placed_tag.tag.space_before and placed_tag.tag.space_after:
+            # An atom that touches the word before it goes before the white space.
+            start = max(at, len(text[:start].rstrip())) if start > origin else start
+            stop = start
+        before = text[at:start]
+        yield escape(before)
+        if is_point and _needs_space(placed_tag, last_atom if not before else None, text, start, origin):
+            yield " "
+        yield placed_tag.tag.opening
+        if not placed_tag.tag.is_atom:
+            yield from compose(placed_tag.inner, units, text, start, stop, escape)
+            yield placed_tag.tag.closing
+        at = stop
+        last_atom = placed_tag.tag if is_point else None
+        following = text[at : at + 1]
+        follower = placed[index + 1] if index + 1 < len(placed) else None
+        is_followed = follower is not None and follower.last == placed_tag.last and follower.tag.is_atom
+        if is_point and not is_followed and at < end:
+            wants_space = placed_tag.tag.space_after and not following.isspace() and following not in _CLOSING
+            if wants_space or (_is_in_word(following) and not placed_tag.touches_word_after):
+                yield " "
+    yield escape(text[at:end])
+
+
+def _needs_space(placed: PlacedTag, neighbour: InlineTag | None, text: str, at: int, origin: int) -> bool:
+    """Whether a space must be written before an atom.
+
+    placed: the atom. neighbour: atom right before it; None for none. text: the translation.
+    at: index at which the atom is written. origin: index at which the part begins that is being written.
+    """
+    if neighbour is not None:
+        return placed.tag.space_before and neighbour.space_after
+    previous = text[at - 1 : at] if at > origin else ""
+    if _is_in_word(previous) and not placed.touches_word_before:
+        return True
+    return placed.tag.space_before and bool(previous) and not previous.isspace() and previous not in _OPENING
+
+
+def _is_in_word(character: str) -> bool:
+    """Whether a character separates from its neighbours by spaces only. character: one, or empty at an end."""
+    return bool(character) and is_word_character(character)
