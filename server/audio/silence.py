@@ -1,7 +1,8 @@
 """Cuts a recording into windows at its quietest places, so that the windows can be transcribed at the same time.
 
-A window ends where the recording is quietest within the second half of the longest possible window. Only loudness is
-measured, not speech. A recording without pauses is therefore cut where it is least loud.
+A window ends in the last of the quietest pauses within the second half of the longest possible window. Fewer and longer
+windows take less time, and give the model more context. Only loudness is measured, not speech. A recording without
+pauses is therefore cut where it is least loud.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, HOP_SAMPLES
 SMOOTHED_FRAMES = FRAMES_PER_SECOND // 5
 """Loudness is the mean over 0.2 s, so that a gap between two sounds of a word is not a pause."""
 
+QUIET_SHARE = 0.1
+"""A frame counts as quiet if it is above the quietest one by at most this share of the mean's distance to it."""
 _MIN_POWER = 1e-10
 
 
@@ -30,12 +33,21 @@ def cut_at_silences(frames: Frames, num_frames: int, window_frames: int) -> list
     start = 0
     while num_frames - start > window_frames:
         first, last = start + window_frames // 2, start + window_frames
-        quietest = first + int(np.argmin(loudness[first : last + 1]))
+        quietest = first + _last_pause(loudness[first : last + 1])
         end = max(quietest - quietest % FRAMES_PER_TOKEN, first - first % FRAMES_PER_TOKEN, start + FRAMES_PER_TOKEN)
         spans.append((start, end))
         start = end
     spans.append((start, num_frames))
     return spans
+
+
+def _last_pause(loudness: NDArray[np.float64]) -> int:
+    """Index of the middle of the last quiet run of frames. loudness: [frames]."""
+    lowest = loudness.min()
+    quiet = np.flatnonzero(loudness <= lowest + QUIET_SHARE * (loudness.mean() - lowest))
+    gaps = np.flatnonzero(np.diff(quiet) > 1)
+    first = quiet[gaps[-1] + 1] if len(gaps) else quiet[0]
+    return int(first + quiet[-1]) // 2
 
 
 def loudness_frames(samples: Samples) -> Frames:

@@ -7,6 +7,7 @@ speech. See docs/decisions/0152-speech-that-behaves.md for measurements.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -60,6 +61,11 @@ class VoiceActivity:
         if bool((self.levels[start:end] >= QUIET_DB).any()):
             return False
         return not any(first < end and last > start for first, last in self.speech)
+
+
+def overlap(spans: Sequence[Span], start: int, end: int) -> int:
+    """Number of frames of `spans` from `start` to `end - 1`. The spans do not overlap each other."""
+    return sum(max(min(last, end) - max(first, start), 0) for first, last in spans)
 
 
 def kept_spans(speech: list[Span], num_frames: int, min_silence_frames: int, padding_frames: int) -> list[Span]:

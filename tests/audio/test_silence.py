@@ -33,6 +33,15 @@ def test_windows_end_in_pauses() -> None:
     assert all(any(pause <= end <= pause + 40 for pause in pauses) for _, end in spans[:-1]) and len(spans) == 4
 
 
+def test_the_last_of_equal_pauses_is_taken() -> None:
+    frames = loud(6000)
+    for pause in (1600, 2200, 2800, 4400, 5600):
+        frames[pause : pause + 40] = -0.5
+    assert cut_at_silences(frames, 6000, WINDOW) == [(0, 2818), (2818, 5618), (5618, 6000)]
+    frames[2200:2240] = -0.9  # a much quieter pause is better than a longer window
+    assert cut_at_silences(frames, 6000, WINDOW)[0] == (0, 2218)
+
+
 def test_frames_after_the_recording_do_not_count() -> None:
     frames = np.concatenate([loud(4000), np.full((2000, 80), -1.5, dtype=np.float32)])
     assert cut_at_silences(frames, 4000, WINDOW)[-1][1] == 4000

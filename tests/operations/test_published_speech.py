@@ -1,6 +1,8 @@
 """The sequential mode decides as OpenAI's published code does, where that agrees with transformers.
 
-`whisper_oracle.py` wrote the decisions of that code. Both get the same decoded windows (`speech_scripts`).
+`whisper_oracle.py` wrote the decisions of that code. Both get the same decoded windows (`speech_scripts`). Where every
+attempt to decode a window is rejected, that code uses the last one and we use the best one, and where an earlier
+attempt was likely, we do not take the window for silent. Decisions are compared up to the first such window.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from server.ipc.wire.logprobs import Logprobs, TokenLogprob
 from server.ipc.wire.messages import Finished, Hypothesis
 from server.ipc.wire.params import GenerationParams
 from server.operations.speech import transcribe
-from server.operations.speech.speech_fallback import FallbackRules
+from server.operations.speech.speech_fallback import FallbackRules, Verdict
 from server.operations.speech.speech_windows import WindowDecoder
 from server.text.speech.speech import SpeechTokens
 from tests.operations.speech_scripts import (
@@ -46,10 +48,31 @@ PREFIX = [START, ENGLISH, TRANSCRIBE]
 
 
 class ScriptedDecoder(WindowDecoder):
-    """Decodes windows to what a script says. calls: first frame, temperature and prompt of each."""
+    """Decodes windows to what a script says.
+
+    calls: first frame, temperature and prompt of each.
+    departure: number of calls up to the first decision that differs on purpose, and the first frame of its window.
+    """
 
     def run(self, script: Script) -> None:
         self.script, self.calls, self.window = script, list[list[Any]](), -1
+        self.departure: tuple[int, int] | None = None
+
+    def _depart(self) -> None:
+        self.departure = self.departure or (len(self.calls), self.calls[-1][0])
+
+    async def decode(self, windows, sink=None):
+        (result,) = await super().decode(windows, sink)
+        if result.temperature != result.last_temperature:
+            self._depart()
+        return [result]
+
+    async def _judge(self, window, event, temperature, earlier_logprobs):
+        _, alone = await super()._judge(window, event, temperature, ())
+        result, verdict = await super()._judge(window, event, temperature, earlier_logprobs)
+        if verdict.kind != alone.kind:
+            self._depart()
+        return result, verdict
 
     async def _generate(self, windows, attempt, temperature, sink):
         (window,) = windows
@@ -65,7 +88,8 @@ class ScriptedDecoder(WindowDecoder):
         return [Finished(0, [best], 0.0, 0.0, 0.0, probe_logprob=math.log(found.no_speech))]
 
 
-def decisions(one: Script) -> dict[str, Any]:
+def decisions(one: Script) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """The decisions about a script, and the departure of the decoder."""
     info = SimpleNamespace(source_tokens=WINDOW_FRAMES // 2, context_tokens=CONTEXT, vocab_size=VOCAB)
     rules = FallbackRules(one.temperatures, one.compression_ratio, one.logprob, one.no_speech)
     decoder = ScriptedDecoder(
@@ -82,12 +106,29 @@ def decisions(one: Script) -> dict[str, Any]:
         text = [token for token in segment.tokens if token < FIRST_TIME]
         if text and segment.start != segment.end:
             segments.append([round(segment.start, 4), round(segment.end, 4), text, start])
-    return {"calls": decoder.calls, "segments": segments}
+    return {"calls": decoder.calls, "segments": segments}, decoder.departure
+
+
+def is_equal(number: int) -> bool:
+    """Whether the decisions about a script equal those of the published code, up to a departure."""
+    (ours, departure), theirs = decisions(script(number)), ORACLE["decisions"][number]
+    if departure is None:
+        return ours == theirs
+    calls, frame = departure
+    before = [[segment for segment in found["segments"] if segment[3] < frame] for found in (ours, theirs)]
+    return ours["calls"][:calls] == theirs["calls"][:calls] and before[0] == before[1]
 
 
 @pytest.mark.parametrize("number", range(COUNT))
 def test_decisions_equal_the_published_code(number: int) -> None:
-    assert decisions(script(number)) == ORACLE["decisions"][number]
+    assert is_equal(number)
+
+
+def test_most_decisions_are_compared() -> None:
+    found = [decisions(script(number)) for number in range(COUNT)]
+    compared = sum(len(ours["calls"]) if departure is None else departure[0] for ours, departure in found)
+    assert compared >= 0.5 * sum(len(theirs["calls"]) for theirs in ORACLE["decisions"])
+    assert sum(departure is None for _, departure in found) >= COUNT // 3
 
 
 def test_the_scripts_cover_all_decisions() -> None:
@@ -114,6 +155,5 @@ def test_the_scripts_cover_all_decisions() -> None:
 
 def test_a_wrong_verdict_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: windows without speech are kept."""
-    monkeypatch.setattr(FallbackRules, "verdict", lambda self, *_: "accepted")
-    wrong = [number for number in range(COUNT) if decisions(script(number)) != ORACLE["decisions"][number]]
-    assert len(wrong) > COUNT // 4
+    monkeypatch.setattr(FallbackRules, "verdict", lambda self, *_: Verdict("accepted"))
+    assert sum(not is_equal(number) for number in range(COUNT)) > COUNT // 4

@@ -13,6 +13,7 @@ from transformers.models.whisper.generation_whisper import WhisperGenerationMixi
 from server.errors import InvalidRequest
 from server.ipc.wire.descriptions import GenerationInfo, ModelInfo
 from server.operations.admission import DEFAULT_MEMORY_BYTES
+from server.operations.speech import speech_fallback
 from server.operations.speech.recording_file import RecordingFile
 from server.operations.speech.speech_fallback import (
     FallbackRules,
@@ -20,6 +21,7 @@ from server.operations.speech.speech_fallback import (
     temperatures,
     text_compression_ratio,
 )
+from server.operations.speech.speech_windows import WindowResult, best_attempt
 from server.operations.speech.transcribe_spec import TranscribeSpec
 from server.text.speech.speech_settings import SpeechSettings
 from tests.audio.wavs import wav
@@ -69,8 +71,9 @@ def test_verdicts_equal_transformers() -> None:
                     for mean in (-0.5, -1.0, -2.0):
                         for probability in (0.1, 0.6, 0.9):
                             verdict = rules.verdict(ids, 51865, mean, probability)
-                            assert verdict == theirs(rules, ids, mean, probability)
-                            seen.add(verdict)
+                            assert verdict.kind == theirs(rules, ids, mean, probability)
+                            assert (verdict.excess > 0) == (verdict.kind == "rejected")
+                            seen.add(verdict.kind)
     assert seen == {"accepted", "rejected", "silent"}
 
 
@@ -102,9 +105,45 @@ def test_a_repetitive_text_is_rejected_by_its_own_compression() -> None:
     """The token ids of this text compress worse than its characters, as those of a repeated long word do."""
     rules = FallbackRules((0.0, 0.2), text_compression_ratio=2.4)
     said = " thank you for watching" * 8
-    assert rules.verdict([5, 6, 7, 8], 51865, None, None, lambda: said) == "rejected"
-    assert rules.verdict([5] * 60, 51865, None, None, lambda: " The garden behind the house is small.") == "accepted"
+    assert rules.verdict([5, 6, 7, 8], 51865, None, None, lambda: said).kind == "rejected"
+    plain = rules.verdict([5] * 60, 51865, None, None, lambda: " The garden behind the house is small.")
+    assert plain.kind == "accepted"
     assert text_compression_ratio("a" * 64) == len("a" * 64) / len(zlib.compress(b"a" * 64))
+
+
+def test_a_window_with_a_likely_attempt_is_not_silent() -> None:
+    rules = FallbackRules((0.0, 1.0), None, -1.0, 0.6, 2.4)
+    assert rules.verdict([5], 51865, -5.1, 0.8, lambda: "x").kind == "silent"
+    assert rules.verdict([5], 51865, -5.1, 0.8, lambda: "x", [-1.5, None]).kind == "rejected"  # None: not computed
+    assert rules.verdict([5], 51865, -5.1, 0.8, lambda: "x", [-1.5]).kind == "silent"
+    found = rules.verdict([5], 51865, -5.1, 0.8, lambda: "x", [-1.5, -0.2])
+    assert found.kind == "rejected" and found.excess == pytest.approx(4.1)
+
+
+LIKELY, UNLIKELY = -0.2, -1.6
+
+
+@pytest.mark.parametrize(
+    ("attempts", "used"),
+    [
+        # Speech that repeats itself: a likely text that compresses a little too well is better than a random one.
+        ([(LIKELY, 2.6), (LIKELY, 2.55), (-5.1, 0.7)], 1),
+        # A model in a loop: an unlikely text is better.
+        ([(LIKELY, 8.0), (UNLIKELY, 1.2), (-2.5, 1.0)], 1),
+        ([(UNLIKELY, 1.0), (-1.2, 1.0), (-3.0, 1.0)], 1),
+        ([(UNLIKELY, 1.0), (LIKELY, 1.0)], 1),  # the second is accepted
+        ([(LIKELY, 2.5), (LIKELY, 2.5)], 0),
+    ],
+)
+def test_the_best_of_rejected_attempts_is_used(attempts: list[tuple[float, float]], used: int) -> None:
+    rules = FallbackRules((0.0, 0.5, 1.0), None, -1.0, 0.6, 2.4)
+    judged = []
+    for number, (mean, ratio) in enumerate(attempts):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(speech_fallback, "text_compression_ratio", lambda text, ratio=ratio: ratio)
+            verdict = rules.verdict([5], 51865, mean, 0.1, lambda: "", [result.mean_logprob for result, _ in judged])
+        judged.append((WindowResult([number], float(number), mean_logprob=mean), verdict))
+    assert best_attempt(judged).token_ids == [used]
 
 
 @pytest.mark.parametrize(

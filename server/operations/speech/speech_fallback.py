@@ -1,7 +1,8 @@
 """Decide whether a decoded window is accepted, is decoded again at a higher temperature, or has no speech.
 
-With the compression ratio of token ids, the rules equal `generate_with_fallback` of `transformers` 5. With that of
-texts, they equal the code published with Radford et al. 2022, arXiv:2212.04356, section 4.5.
+With the compression ratio of token ids, the rules for one attempt equal `generate_with_fallback` of `transformers` 5.
+With that of texts, they equal the code published with Radford et al. 2022, arXiv:2212.04356, section 4.5. If every
+attempt is rejected, the best of them is used. See docs/decisions/0188-no-sentence-is-lost.md.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from server.errors import InvalidRequest
 
@@ -21,6 +22,18 @@ MIN_INCREMENT = 0.1
 """Minimum difference between the temperatures that are tried one after another."""
 CONDITION_TEMPERATURE = 0.5
 """If a window was decoded at this temperature or above, the next window gets no earlier text as its prompt."""
+
+
+class Verdict(NamedTuple):
+    """The decision about one attempt to decode a window.
+
+    kind: `accepted`, `rejected` (decode the window again), or `silent` (no speech).
+    excess: by how much the attempt is beyond the thresholds: its compression ratio minus the maximum, or the minimum
+        mean log-probability minus its own, whichever is larger. Above 0 if it is rejected.
+    """
+
+    kind: Literal["accepted", "rejected", "silent"]
+    excess: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,24 +69,33 @@ class FallbackRules:
         mean_logprob: float | None,
         no_speech_prob: float | None,
         text: Callable[[], str] = lambda: "",
-    ) -> Literal["accepted", "rejected", "silent"]:
-        """Decide about a decoded window: `accepted`, `rejected` (decode it again), or `silent` (no speech).
+        earlier_logprobs: Sequence[float | None] = (),
+    ) -> Verdict:
+        """Decide about one attempt to decode a window.
 
         token_ids: its new tokens, including the end token.
         vocab_size: number of logits of the model.
         mean_logprob: mean log-probability of these tokens; None if it was not computed.
         no_speech_prob: probability that the window has no speech; None if it was not computed.
         text: returns the text of the tokens.
+        earlier_logprobs: `mean_logprob` of the rejected attempts before this one. If one of them was likely, the
+            window is not silent: tokens that are sampled at a high temperature are often unlikely.
         """
-        is_unlikely = self.logprob is not None and mean_logprob is not None and mean_logprob < self.logprob
+        shortfall = self._shortfall(mean_logprob)
         has_speech = self.no_speech is None or no_speech_prob is None or no_speech_prob <= self.no_speech
-        if is_unlikely and not has_speech:
-            return "silent"
-        limit = self.compression_ratio
-        is_repetitive = limit is not None and compression_ratio(token_ids, vocab_size) > limit
-        limit = self.text_compression_ratio
-        is_repetitive |= limit is not None and text_compression_ratio(text()) > limit
-        return "rejected" if is_unlikely or is_repetitive else "accepted"
+        has_speech |= any(self._shortfall(mean) <= 0 for mean in earlier_logprobs)
+        if shortfall > 0 and not has_speech:
+            return Verdict("silent")
+        excess = shortfall
+        if self.compression_ratio is not None:
+            excess = max(excess, compression_ratio(token_ids, vocab_size) - self.compression_ratio)
+        if self.text_compression_ratio is not None:
+            excess = max(excess, text_compression_ratio(text()) - self.text_compression_ratio)
+        return Verdict("rejected" if excess > 0 else "accepted", excess)
+
+    def _shortfall(self, mean_logprob: float | None) -> float:
+        """By how much a mean log-probability is below the minimum; at most 0 if it is not, or without a minimum."""
+        return 0.0 if self.logprob is None or mean_logprob is None else self.logprob - mean_logprob
 
 
 def compression_ratio(token_ids: Sequence[int], vocab_size: int) -> float:

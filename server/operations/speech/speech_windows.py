@@ -3,6 +3,7 @@ temperature."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from server.ipc.wire.messages import Failed, Finished, Generate, GenerateRow, To
 from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
 from server.operations.pools import Pool
 from server.operations.served_model import ServedModel
-from server.operations.speech.speech_fallback import FallbackRules
+from server.operations.speech.speech_fallback import FallbackRules, Verdict
 
 TokenSink = Callable[[list[int]], None]
 """Function that is called with the new tokens of a window while they are generated."""
@@ -32,7 +33,8 @@ class WindowResult:
     """The decoded tokens of one window.
 
     token_ids: new tokens, without the end token.
-    temperature: temperature of the last attempt, whose result is used.
+    temperature: temperature of the attempt whose result is used.
+    last_temperature: temperature of the last attempt, which is higher if every attempt was rejected.
     is_silent: whether the window has no speech, so that its tokens must be dropped.
     mean_logprob: mean log-probability of the tokens, including the end token; None if not computed.
     no_speech_prob: probability that the window has no speech; None if not computed.
@@ -47,6 +49,7 @@ class WindowResult:
     no_speech_prob: float | None = None
     token_times: Sequence[float] = ()
     token_logprobs: Sequence[float] = ()
+    last_temperature: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,21 +106,19 @@ class WindowDecoder:
         sink: receives the tokens while they are generated. Only for a single window, and rules that accept everything.
         Raises the error of a failed sequence, and DeadlineExceeded.
         """
-        results: list[WindowResult | None] = [None] * len(windows)
+        attempts: list[list[tuple[WindowResult, Verdict]]] = [[] for _ in windows]
         waiting = list(range(len(windows)))
-        for attempt, temperature in enumerate(self.rules.temperatures):
-            is_last = attempt == len(self.rules.temperatures) - 1
-            ended = await self._generate([windows[index] for index in waiting], attempt, temperature, sink)
-            rejected = []
+        for number, temperature in enumerate(self.rules.temperatures):
+            ended = await self._generate([windows[index] for index in waiting], number, temperature, sink)
             for index, event in zip(waiting, ended, strict=True):
-                result, is_accepted = await self._judge(windows[index], event, temperature)
-                results[index] = result
-                if not is_accepted and not is_last:
-                    rejected.append(index)
-            waiting = rejected
+                earlier = [result.mean_logprob for result, _ in attempts[index]]
+                attempts[index].append(await self._judge(windows[index], event, temperature, earlier))
+            waiting = [index for index in waiting if attempts[index][-1][1].kind == "rejected"]
             if not waiting:
                 break
-        return [result for result in results if result is not None]
+        return [
+            dataclasses.replace(best_attempt(found), last_temperature=found[-1][0].temperature) for found in attempts
+        ]
 
     async def first_token(self, window: Window, allowed: Sequence[int]) -> int:
         """The likeliest first token of a window among `allowed`, used to detect the language."""
@@ -158,22 +159,42 @@ class WindowDecoder:
         frames = self.frames if window.end >= self.total_frames else self.frames[: window.end]
         return audio.window(frames, window.start, self.window_frames).astype("<f4").tobytes()
 
-    async def _judge(self, window: Window, event: Finished, temperature: float) -> tuple[WindowResult, bool]:
-        """Convert the final event of a window to its result. Returns it, and whether the rules accept it."""
+    async def _judge(
+        self, window: Window, event: Finished, temperature: float, earlier_logprobs: Sequence[float | None]
+    ) -> tuple[WindowResult, Verdict]:
+        """Convert the final event of a window to its result. Returns it, and the verdict of the rules.
+
+        earlier_logprobs: mean log-probabilities of the rejected attempts to decode the window.
+        """
         best = event.hypotheses[0]
         logprobs = list(Logprobs(best.logprobs or ()).own())
         mean = float(np.mean(logprobs)) if logprobs else None
         no_speech = None if event.probe_logprob is None else math.exp(event.probe_logprob)
         verdict = self.rules.verdict(
-            best.token_ids, self.model.info.vocab_size, mean, no_speech, lambda: self.text(best.token_ids).strip()
+            best.token_ids,
+            self.model.info.vocab_size,
+            mean,
+            no_speech,
+            lambda: self.text(best.token_ids).strip(),
+            earlier_logprobs,
         )
         times: Sequence[float] = ()
         if best.attention is not None:
             weights, count = best.attention, len(best.token_ids)
             times = await self.pool.run(lambda: token_times(weights, window.recorded_tokens, count), self.call)
         token_ids = best.token_ids[:-1] if best.stop_token_id is not None else best.token_ids
-        result = WindowResult(token_ids, temperature, verdict == "silent", mean, no_speech, times, logprobs)
-        return result, verdict != "rejected"
+        return WindowResult(token_ids, temperature, verdict.kind == "silent", mean, no_speech, times, logprobs), verdict
+
+
+def best_attempt(attempts: Sequence[tuple[WindowResult, Verdict]]) -> WindowResult:
+    """The attempt whose text is used: the last one, or the one with the least excess if all are rejected.
+
+    attempts: the attempts to decode one window, in order, with their verdicts.
+    """
+    last, verdict = attempts[-1]
+    if verdict.kind != "rejected":
+        return last
+    return min(attempts, key=lambda attempt: attempt[1].excess)[0]
 
 
 async def finished_rows(call: Call, message: Generate, sink: TokenSink | None = None) -> list[Finished]:

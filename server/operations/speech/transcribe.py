@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from server.audio import frames as audio
 from server.audio.frames import FRAMES_PER_SECOND, FRAMES_PER_TOKEN, SAMPLE_RATE
 from server.audio.silence import cut_at_silences
-from server.audio.voice import VoiceActivity
+from server.audio.voice import Span, VoiceActivity, overlap
 from server.errors import InvalidRequest
 from server.ipc.client.call import Call
 from server.ipc.wire.params import GenerationParams, SpeechAlignment, TimestampRules
 from server.operations.cost import NEW_TOKEN_BYTES
 from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
+from server.operations.speech.batched_windows import decode_windows
 from server.operations.speech.recording_frames import log_mel_frames, read_samples
 from server.operations.speech.speech_fallback import CONDITION_TEMPERATURE, FallbackRules
 from server.operations.speech.speech_windows import Window, WindowDecoder, WindowResult, window_params
@@ -34,7 +35,17 @@ from server.operations.speech.transcript_text import (
     transcript_text,
 )
 from server.operations.speech.voice_filter import KeptFrames
-from server.text.speech.speech import SpeechSegment, SpeechTokens, certain_tokens, split_whole_window, split_window
+from server.text.speech.speech import (
+    SpeechSegment,
+    SpeechTokens,
+    certain_tokens,
+    split_whole_window,
+    split_window,
+    text_end,
+)
+
+MIN_REST_FRAMES = FRAMES_PER_SECOND
+"""Least speech after the last timestamp of a window for which the rest of the window is decoded (1 s)."""
 
 
 async def transcribe(
@@ -85,7 +96,8 @@ async def transcribe(
     decoded_seconds = seconds if kept is None else total_frames / FRAMES_PER_SECOND
 
     settings, rules = model.text.speech_settings, spec.rules(model.text.speech_settings)
-    with_times = spec.with_times or spec.batched or decoded_seconds > window_frames / FRAMES_PER_SECOND
+    is_long = decoded_seconds > window_frames / FRAMES_PER_SECOND
+    with_times = spec.with_times or (is_long and not spec.batched)
     streams_tokens = emit is not None and rules.accepts_everything and not spec.batched
     decoder = WindowDecoder(
         call,
@@ -116,6 +128,7 @@ async def transcribe(
         expected_windows=spec.expected_windows(model, seconds),
         reserve=lambda num_bytes: runtime.admission.extend(call, num_bytes, "text", "file"),
         is_silent=activity.is_silent if kept is None else lambda start, end: False,
+        speech=activity.speech if kept is None else kept.moved(activity.speech),
     )
     if spec.batched:
         await transcription.batched()
@@ -164,6 +177,7 @@ class _Transcription:
     expected_windows: number of windows whose memory is reserved already.
     reserve: reserves memory, in bytes, for a further window.
     is_silent: returns whether a range of frames is silent, so that it has no text.
+    speech: the parts of the recording that may be speech, in frames.
     """
 
     decoder: WindowDecoder
@@ -178,6 +192,10 @@ class _Transcription:
     expected_windows: int = 0
     reserve: Callable[[int], None] = lambda num_bytes: None
     is_silent: Callable[[int, int], bool] = lambda start, end: False
+    speech: Sequence[Span] = ()
+
+    def __post_init__(self) -> None:
+        self._num_windows = 0
 
     def _window(self, start: int, end: int, before: Sequence[int]) -> Window:
         """Create a window with its decoder prompt. before: tokens of the text that precedes the window.
@@ -196,21 +214,18 @@ class _Transcription:
         streams_tokens: pass text on before its window is complete.
         """
         start, conditions, total_frames = 0, self.conditions, self.decoder.total_frames
-        num_windows = 0
         while start < total_frames:
             if self.is_silent(start, min(start + self.decoder.window_frames, total_frames)):
                 start += self.decoder.window_frames
                 continue
-            num_windows += 1
-            if num_windows > self.expected_windows:
-                self.reserve(NEW_TOKEN_BYTES * self.decoder.model.info.context_tokens)
+            self._count_window()
             window = self._window(
                 start, min(start + self.decoder.window_frames, total_frames), self._text_before(conditions)
             )
             length = window.end - start
             sink = _Certain(self) if streams_tokens else None
             (result,) = await self.decoder.decode([window], sink)
-            conditions = self.conditions and result.temperature < CONDITION_TEMPERATURE
+            conditions = self.conditions and result.last_temperature < CONDITION_TEMPERATURE
             if result.is_silent:
                 start += length
                 continue
@@ -219,16 +234,35 @@ class _Transcription:
             start += step
 
     async def batched(self) -> None:
-        """Cut the recording at silences, and decode `BATCH_WINDOWS` windows at a time."""
+        """Cut the recording at silences, and decode `BATCH_WINDOWS` windows at a time.
+
+        If the model wrote timestamps, and speech follows the last one of a window, the rest is a further window.
+        """
         spans = cut_at_silences(self.decoder.frames, self.decoder.total_frames, self.decoder.window_frames)
         windows = [self._window(start, end, self.prompt) for start, end in spans if not self.is_silent(start, end)]
-        for first in range(0, len(windows), BATCH_WINDOWS):
-            some = windows[first : first + BATCH_WINDOWS]
-            for window, result in zip(some, await self.decoder.decode(some), strict=True):
-                if not result.is_silent:
-                    length = window.end - window.start
-                    segments = split_whole_window(result.token_ids, self.tokens.first_timestamp, window.start, length)
-                    self._add(segments, window.start, result)
+        self._num_windows = len(windows)
+        async for window, result in decode_windows(windows, BATCH_WINDOWS, self.decoder.decode, self._rest):
+            if not result.is_silent:
+                length = window.end - window.start
+                segments = split_whole_window(result.token_ids, self.tokens.first_timestamp, window.start, length)
+                self._add(segments, window.start, result)
+
+    def _rest(self, window: Window, result: WindowResult) -> Window | None:
+        """The part of a decoded window after its last timestamp, if it has speech. A model may end its text early."""
+        end = None if result.is_silent else text_end(result.token_ids, self.tokens.first_timestamp)
+        if end is None or end < MIN_REST_FRAMES:
+            return None
+        start = window.start + end
+        if overlap(self.speech, start, window.end) < MIN_REST_FRAMES:
+            return None
+        self._count_window()
+        return self._window(start, window.end, self.prompt)
+
+    def _count_window(self) -> None:
+        """Reserve memory for the text of a further window, unless it is reserved already."""
+        self._num_windows += 1
+        if self._num_windows > self.expected_windows:
+            self.reserve(NEW_TOKEN_BYTES * self.decoder.model.info.context_tokens)
 
     def _text_before(self, conditions: bool) -> list[int]:
         """Token ids of the text before the next window in sequential mode, as `_prepare_decoder_input_ids` of

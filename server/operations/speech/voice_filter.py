@@ -46,6 +46,15 @@ class KeptFrames:
             total += end - start
         self.frames = frames[:total]
 
+    def moved(self, spans: Sequence[Span]) -> list[Span]:
+        """The places among the kept frames of some parts of the recording. Removed frames are left out."""
+        return [
+            (max(first, start) - start + offset, min(last, end) - start + offset)
+            for (start, end), offset in zip(self._spans, self._starts, strict=True)
+            for first, last in spans
+            if first < end and last > start
+        ]
+
     def restored(self, line: SubtitleLine) -> SubtitleLine:
         """Convert the times of a line from the kept frames to the whole recording, including the times of its words."""
         return replace(

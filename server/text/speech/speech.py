@@ -189,6 +189,16 @@ def split_whole_window(
     return [replace(segment, start=min(segment.start, last), end=min(segment.end, last)) for segment in segments]
 
 
+def text_end(tokens: Sequence[int], first_timestamp: int) -> int | None:
+    """The last timestamp of a window, in frames from its start. None if the tokens do not end with a timestamp.
+
+    tokens: token ids of the window without the end token. first_timestamp: id of the first timestamp token.
+    """
+    if not tokens or tokens[-1] < first_timestamp:
+        return None
+    return (tokens[-1] - first_timestamp) * FRAMES_PER_TIMESTAMP
+
+
 def certain_tokens(tokens: Sequence[int], first_timestamp: int, with_timestamps: bool) -> int:
     """Number of tokens, from the start of a window that is still being decoded, that `split_window` will keep.
 

@@ -181,6 +181,10 @@ def test_compressed_files(server, name: str) -> None:
     assert transcript(server, data, **fields) == transcript(server, samples, **fields)
 
 
+REPETITIVE = {"compression_ratio_threshold": "0.1", "logprob_threshold": "-99"}
+"""Thresholds with which every text is too repetitive."""
+
+
 def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server) -> None:
     fields = {"model": "whisper", "language": "en", "seed": "5"}
     plain = transcript(server, LONG[1], **fields)
@@ -188,20 +192,14 @@ def test_a_rejected_window_is_decoded_again_at_a_higher_temperature(server) -> N
     step = {"temperature_increment_on_fallback": "0.5"}
     tolerant = {"compression_ratio_threshold": "100", "logprob_threshold": str(lowest - 1e-3)}
     assert transcript(server, LONG[1], **step, **tolerant, **fields)["segments"] == plain["segments"]
+    # Every attempt is rejected, and the likeliest one is used.
     strict = transcript(server, LONG[1], **step, **tolerant | {"logprob_threshold": "0"}, **fields)
-    assert {segment["temperature"] for segment in strict["segments"]} == {1.0}
+    assert strict["segments"][0]["avg_logprob"] >= plain["segments"][0]["avg_logprob"]
     assert strict == transcript(server, LONG[1], **step, **tolerant | {"logprob_threshold": "0"}, **fields)
-    tolerant["logprob_threshold"] = str(float(np.median([segment["avg_logprob"] for segment in plain["segments"]])))
-    some = transcript(server, LONG[1], **step, **tolerant, **fields)
-    assert 0.0 in {segment["temperature"] for segment in some["segments"]} != {0.0}
-    limit = float(tolerant["logprob_threshold"])
-    assert all(segment["temperature"] == 1.0 or segment["avg_logprob"] >= limit for segment in some["segments"])
-    assert (
-        transcript(server, LONG[1], **step, compression_ratio_threshold="0.1", logprob_threshold="-99", **fields)[
-            "segments"
-        ]
-        == transcript(server, LONG[1], **step, logprob_threshold="0", **fields)["segments"]
-    )
+    # Every attempt is rejected, and the one that repeats itself least is used: a sampled one.
+    varied = transcript(server, LONG[1], **step, **REPETITIVE, **fields)
+    assert {segment["temperature"] for segment in varied["segments"]} & {0.5, 1.0}
+    assert varied["text"] != plain["text"]
 
 
 def events(server, samples: np.ndarray, **fields) -> tuple[list[dict], str]:
@@ -290,11 +288,11 @@ def test_fields_of_the_openai_client(server) -> None:
 
 
 def test_text_is_the_same_each_time_by_default(server) -> None:
-    """Without PLAIN, every window of this checkpoint is rejected and sampled again."""
-    fields = {"model": "whisper", "language": "en", "response_format": "verbose_json"}
-    files = {"file": ("a.wav", wav(recording(0.5)))}
+    """Every window is rejected and sampled again, with the same seed."""
+    fields = {"model": "whisper", "language": "en", "response_format": "verbose_json"} | REPETITIVE
+    files = {"file": ("a.wav", wav(LONG[1]))}
     one, other = (httpx.post(server.url + ROUTE, files=files, data=fields, timeout=60).json() for _ in range(2))
-    assert one == other and {segment["temperature"] for segment in one["segments"]} == {1.0}
+    assert one == other and any(segment["temperature"] > 0 for segment in one["segments"])
 
 
 def test_a_stream_that_fails_before_its_text_has_a_status(server) -> None:

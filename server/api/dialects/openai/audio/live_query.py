@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from server.api.dialects.openai.audio.live_turn import DEFAULT_INTERVAL_MS, MAX_INTERVAL_MS
 from server.api.fields.fields import Finite, Language, ModelName
 from server.audio.pcm_stream import PcmStream, check_rate
 from server.audio.speech_turns import SpeechTurns
@@ -37,8 +38,9 @@ class LiveQuery(BaseModel):
     prefix_padding_ms: Annotated[int, Field(ge=0, le=2_000, description="audio of a turn before its speech")] = 300
     silence_duration_ms: Annotated[int, Field(ge=100, le=10_000, description="silence that ends a turn")] = 500
     interval_ms: Annotated[
-        int, Field(ge=0, le=10_000, description="new audio before a turn is decoded again; 0: only at its end")
-    ] = 1_000
+        int,
+        Field(ge=0, le=MAX_INTERVAL_MS, description="new audio before a turn is decoded again; 0: only at its end"),
+    ] = DEFAULT_INTERVAL_MS
 
     def source(self) -> PcmStream:
         """Create the decoder that converts the bytes of the request body to samples."""

@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -21,11 +21,10 @@ from starlette.types import Message
 
 from server.api.bodies.sse import EventWriter, data_frame
 from server.api.dialects.openai.audio.live_query import LiveQuery
+from server.api.dialects.openai.audio.live_turn import TurnInProgress, transcribe_turn
 from server.api.dialects.openai.audio.realtime_audio import AudioBuffer
 from server.api.dialects.openai.common import stream_error
 from server.api.entry.rejections import count_error
-from server.api.entry.scope import CACHE_SALT, CALL, KEY_LIMITS, OPERATION
-from server.api.routes.recording_route import HeldRecording
 from server.api.state import State
 from server.errors import (
     BodyTimeout,
@@ -37,12 +36,9 @@ from server.errors import (
     Overloaded,
     RequestError,
 )
-from server.ipc.client.call import Call
 from server.log_format import fault_place
-from server.operations.speech.recording_file import RecordingFile
-from server.operations.speech.transcribe import transcribe
 from server.operations.speech.transcribe_spec import TranscribeSpec
-from server.text.speech.stable_text import StableText, is_spaced
+from server.text.speech.stable_text import is_spaced
 
 log = logging.getLogger("triptych.live")
 
@@ -56,10 +52,13 @@ _HOP_BYTES = 1 << 15
 
 @dataclass(frozen=True)
 class _SpokenTurn:
-    """A complete turn. file: its audio as a WAV file. start, end: its times in the stream, in milliseconds."""
+    """A complete turn.
+
+    file: its audio as a WAV file. begun: its start and its stable text. end: its end in milliseconds of the stream.
+    """
 
     file: bytes
-    start: int
+    begun: TurnInProgress
     end: int
 
 
@@ -88,9 +87,7 @@ class LiveStream:
         self._stopping = False
         self._failure: RequestError | None = None
         self._has_ended = False
-        self._turn_start: int | None = None
-        self._decoded_until = 0.0
-        self._stable = StableText()
+        self._turn: TurnInProgress | None = None
         self._text = ""
         self._begins_turn = True
         self._num_segments = 0
@@ -180,7 +177,7 @@ class LiveStream:
             self.state.door.receive(self.request.scope, held)
             for found in buffer.append(pcm):
                 if found.kind == "started":
-                    self._turn_start = found.milliseconds
+                    self._turn = TurnInProgress(found.milliseconds)
                 else:
                     self._end_turn(found.milliseconds)
             buffer.trim()
@@ -193,10 +190,11 @@ class LiveStream:
 
         end: its end in milliseconds; None for all received audio.
         """
-        if self._buffer is None or self._turn_start is None:
+        if self._buffer is None or self._turn is None:
             return
-        start, self._turn_start = self._turn_start, None
-        self._turns.append(_SpokenTurn(self._buffer.take(start, end), start, end or round(1000 * self._seconds)))
+        turn, self._turn = self._turn, None
+        file = self._buffer.take(turn.start, end)
+        self._turns.append(_SpokenTurn(file, turn, end or round(1000 * self._seconds)))
 
     # Decoding: the turn in progress, and complete turns.
 
@@ -233,11 +231,11 @@ class LiveStream:
             elif self._failure is not None:
                 raise self._failure
             elif self._has_ended or self._stopping:
-                if self._turn_start is None:
+                if self._turn is None:
                     break
                 self._end_turn()
-            elif self._is_due():
-                await self._extend_turn()
+            elif self._turn is not None and self._turn.is_due(1000 * self._seconds, self.query.interval_ms):
+                await self._extend(self._turn)
             else:
                 await self._news.wait()
         if self._stopping and not self._has_ended:
@@ -245,38 +243,32 @@ class LiveStream:
         usage = {"type": "duration", "seconds": math.ceil(self._seconds)}
         self._emit("transcript.text.done", text=self._text, usage=usage)
 
-    def _is_due(self) -> bool:
-        """Whether the turn in progress has enough new audio to be decoded again."""
-        interval = self.query.interval_ms
-        if self._turn_start is None or not interval:
-            return False
-        return 1000 * self._seconds >= max(self._decoded_until, self._turn_start) + interval
-
-    async def _extend_turn(self) -> None:
+    async def _extend(self, turn: TurnInProgress) -> None:
         """Decode the turn in progress, and send its stable text.
 
         If the server is overloaded, nothing is sent; the text follows with a later call or at the end of the turn.
         """
         assert self._buffer is not None
-        self._decoded_until = 1000 * self._seconds
-        file = self._buffer.copy(self._turn_start)
+        ended = turn.began_decoding(1000 * self._seconds)
+        file = self._buffer.copy(turn.start)
         try:
             hypothesis = await self._transcribed(file, is_whole=False)
         except (Overloaded, DeadlineExceeded):
             return
-        before, added = self._stable.rest, self._stable.add(hypothesis)
+        finally:
+            ended()
+        before, added = turn.stable.rest, turn.stable.add(hypothesis)
         self._add(added)
-        if added or self._stable.rest != before:
-            self._emit("transcript.text.partial", text=self._stable.rest)
+        if added or turn.stable.rest != before:
+            self._emit("transcript.text.partial", text=turn.stable.rest)
 
     async def _finish_turn(self, turn: _SpokenTurn) -> None:
-        self._add(self._stable.finish(await self._transcribed(turn.file, is_whole=True)))
-        text, self._stable = self._stable.text, StableText()
+        stable = turn.begun.stable
+        self._add(stable.finish(await self._transcribed(turn.file, is_whole=True)))
         self._begins_turn = True
-        self._decoded_until = 0.0
-        if text:
-            times = {"start": round(turn.start / 1000, 3), "end": round(turn.end / 1000, 3)}
-            self._emit("transcript.text.segment", id=self._num_segments, **times, text=text)
+        if stable.text:
+            times = {"start": round(turn.begun.start / 1000, 3), "end": round(turn.end / 1000, 3)}
+            self._emit("transcript.text.segment", id=self._num_segments, **times, text=stable.text)
             self._num_segments += 1
 
     def _add(self, text: str) -> None:
@@ -290,28 +282,9 @@ class LiveStream:
         self._emit("transcript.text.delta", delta=text)
 
     async def _transcribed(self, file: bytes, is_whole: bool) -> str:
-        """Transcribe a WAV file. is_whole: it contains a complete turn; otherwise it is decoded once, at temperature 0.
-
-        Raises RequestError.
-        """
-        held = HeldRecording(self.state)
-        try:
-            state, scope, now = self.state, self.request.scope, time.monotonic()
-            limit = state.settings.default_timeout_seconds
-            deadline = None if limit is None else now + limit
-            key, queue_seconds = scope.get(KEY_LIMITS), state.settings.queue_timeout_seconds
-            call = Call(state.runtime.client, deadline, now, scope[CACHE_SALT], key, queue_seconds)
-            scope[CALL], scope[OPERATION] = call, "transcribe"
-            # A part of a turn is decoded once, at temperature 0.
-            temperatures = None if is_whole else (0.0,)
-            spec = replace(self.spec, file=RecordingFile(file), temperatures=temperatures)
-            with call:
-                await state.runtime.prepare(call, "transcribe", spec)
-                return (await transcribe(state.runtime, call, spec)).text
-        except ClientGone:
-            raise EngineFailure("the transcription was ended") from None
-        finally:
-            held.release()
+        """Transcribe a WAV file. is_whole: it contains a complete turn. Raises RequestError."""
+        scope = self.request.scope
+        return (await transcribe_turn(self.state, scope, self.spec, file, is_whole=is_whole)).text
 
     @property
     def _request_id(self) -> str:

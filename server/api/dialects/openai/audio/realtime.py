@@ -1,8 +1,10 @@
 """`WS /v1/realtime`: live transcription with the events of OpenAI's Realtime API.
 
 The client appends audio. A turn ends when the server detects silence, or when the client commits it. Each turn is
-transcribed as a separate recording, one after another, so that the texts keep their order. While `MAX_WAITING_TURNS`
-turns wait, the connection is not read, and TCP slows the client down. See docs/decisions/0159-live-transcription.md.
+transcribed as a separate recording, one after another, so that the texts keep their order. A turn that the server
+detects is also decoded while it is spoken, and the words on which two decodings agree are sent. While
+`MAX_WAITING_TURNS` turns wait, the connection is not read, and TCP slows the client down. See
+docs/decisions/0159-live-transcription.md and docs/decisions/0188-no-sentence-is-lost.md.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from server.api.dialects.openai.audio.live_turn import TurnInProgress, transcribe_turn
 from server.api.dialects.openai.audio.realtime_audio import AudioBuffer, decode_audio
 from server.api.dialects.openai.audio.realtime_body import (
     Append,
@@ -30,25 +34,25 @@ from server.api.dialects.openai.audio.realtime_body import (
     Transcription,
     Update,
     parse_event,
+    parse_query,
 )
 from server.api.dialects.openai.common import ERRORS, new_id
 from server.api.entry.rejections import count_error
-from server.api.entry.scope import CACHE_SALT, CALL, KEY_LIMITS, OPERATION
-from server.api.routes.recording_route import HeldRecording
+from server.api.entry.scope import KEY_LIMITS
 from server.api.state import State
-from server.errors import ClientGone, EngineFailure, InvalidRequest, NotReady, Overloaded, RequestError
-from server.ipc.client.call import Call
+from server.errors import EngineFailure, InvalidRequest, NotReady, Overloaded, RequestError
 from server.log_format import fault_place
 from server.operations.speech.recording_file import RecordingFile
-from server.operations.speech.transcribe import transcribe
-from server.operations.speech.transcribe_spec import TranscribeSpec
+from server.operations.speech.transcribe_spec import TranscribeSpec, Transcript
 from server.system.loop_iterations import next_iteration
+from server.text.speech.stable_text import StableText
 
 log = logging.getLogger("triptych.live")
 
 PATH = "/v1/realtime"
 _DEFAULT_ROUTE = "/v1/audio/transcriptions"
 """The route whose default model is used for sessions that name no model."""
+_TRANSCRIPTION = "conversation.item.input_audio_transcription"
 MAX_WAITING_TURNS = 2
 MAX_WAITING_EVENTS = 256
 """A slow client's messages are not read while more events than this wait to be sent to it."""
@@ -60,28 +64,33 @@ _HOP_BYTES = 1 << 15
 async def live(socket: WebSocket) -> None:
     """Serve one WebSocket connection until the client leaves, the server drains or `MAX_SESSION_SECONDS` have passed.
 
-    If too many sessions are open, the handshake is answered with an HTTP error.
+    If too many sessions are open, or the query is invalid, the handshake is answered with an HTTP error.
     """
     state: State = socket.app.state.triptych
-    session = LiveSession(socket, state)
     try:
+        session = LiveSession(socket, state)
         with state.live.open(socket.scope.get(KEY_LIMITS), session.stop):
             await socket.accept(subprotocol="realtime" if "realtime" in socket.scope["subprotocols"] else None)
             await session.run()
-    except Overloaded as error:
+    except (Overloaded, InvalidRequest) as error:
         count_error(error, state.runtime.metrics, socket.scope)
         body = orjson.dumps(ERRORS.render(error, socket.scope["triptych.request_id"]))
-        headers = {"retry-after": str(error.retry_after)}
+        headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
         await socket.send_denial_response(Response(body, error.status, headers, "application/json"))
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """A committed turn. item_id: id of its conversation item. file: its audio as a WAV file."""
+    """A committed turn.
+
+    item_id: id of its conversation item. file: its audio as a WAV file. transcription: the settings of its text.
+    stable: the text that was sent while the turn was spoken.
+    """
 
     item_id: str
     file: bytes
     transcription: Transcription
+    stable: StableText
 
 
 class LiveSession:
@@ -93,14 +102,17 @@ class LiveSession:
         self._is_old = socket.headers.get("openai-beta") == "realtime=v1" or any(
             name.startswith("openai-beta.realtime-v1") for name in socket.scope["subprotocols"]
         )
-        model = socket.query_params.get("model")
+        query = parse_query(socket.query_params)
+        model, self._interval_ms = query.model, query.interval_ms
         self._settings = LiveSettings(transcription=Transcription(model=model and model[:256]))
         self._buffer = AudioBuffer(self._settings)
         self._turns: asyncio.Queue[_Turn | None] = asyncio.Queue(MAX_WAITING_TURNS)
         self._events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._stopping = asyncio.Event()
         self._last_item: str | None = None
-        self._turn_start = self._turn_bytes = 0
+        self._turn_bytes = 0
+        self._turn: TurnInProgress | None = None
+        self._news = asyncio.Event()
 
     def stop(self) -> None:
         """End the session after the committed turns are decoded, because the server shuts down."""
@@ -120,7 +132,7 @@ class LiveSession:
             reading.cancel()
             if not decoding.done():
                 # The queue may be full; the mark of its end follows the turns in it.
-                marking = asyncio.create_task(self._turns.put(None), name="live end")
+                marking = asyncio.create_task(self._enqueue(None), name="live end")
                 await asyncio.wait({decoding, writing}, return_when=asyncio.FIRST_COMPLETED)
                 marking.cancel()
             if self._stopping.is_set():
@@ -171,9 +183,10 @@ class LiveSession:
             if not buffer.pcm:
                 raise _EmptyBuffer("the buffer has no audio to commit")
             buffer.end_turn()
-            await self._commit(buffer.item_id, buffer.take())
+            await self._commit(buffer.take)
         elif isinstance(event, Clear):
             buffer.clear()
+            self._turn = None
             self._emit("input_audio_buffer.cleared")
         else:
             self._update(event)
@@ -184,6 +197,8 @@ class LiveSession:
         if runtime.registry is None and settings.transcription.model is not None:
             runtime.candidates(settings.transcription.model, "transcribe")
         self._buffer.use(settings, settings.format == old.format, settings.turns == old.turns)
+        if settings.turns != old.turns:
+            self._turn = None
         self._settings = settings
         self._is_old = isinstance(event, OldUpdate)
         self._emit_session("updated")
@@ -194,17 +209,25 @@ class LiveSession:
             self._state.door.receive(self._socket.scope, self._turn_bytes + len(buffer.pcm) + len(data))
             for found in buffer.append(data[first : first + _HOP_BYTES]):
                 if found.kind == "started":
-                    self._turn_start = found.milliseconds
+                    self._turn = TurnInProgress(found.milliseconds, buffer.item_id)
                     started = {"audio_start_ms": found.milliseconds, "item_id": buffer.item_id}
                     self._emit("input_audio_buffer.speech_started", **started)
                 else:
                     item_id = buffer.item_id
                     self._emit("input_audio_buffer.speech_stopped", audio_end_ms=found.milliseconds, item_id=item_id)
-                    await self._commit(item_id, buffer.take(self._turn_start, found.milliseconds))
+                    start = None if self._turn is None else self._turn.start
+                    await self._commit(partial(buffer.take, start, found.milliseconds))
             buffer.trim()
+            self._news.set()
             await asyncio.sleep(0)
 
-    async def _commit(self, item_id: str, file: bytes) -> None:
+    async def _commit(self, take: Callable[[], bytes]) -> None:
+        """Make the turn in progress a conversation item, and queue it for decoding.
+
+        take: removes the audio of the turn from the buffer, and returns it as a WAV file.
+        """
+        item_id, file = self._buffer.item_id, take()
+        turn, self._turn = self._turn, None
         previous, self._last_item = self._last_item, item_id
         self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item_id)
         item = {
@@ -218,71 +241,96 @@ class LiveSession:
         for name in ("created",) if self._is_old else ("added", "done"):
             self._emit(f"conversation.item.{name}", previous_item_id=previous, item=item)
         self._turn_bytes += len(file)
-        await self._turns.put(_Turn(item_id, file, self._settings.transcription))
+        stable = StableText() if turn is None else turn.stable
+        await self._enqueue(_Turn(item_id, file, self._settings.transcription, stable))
 
-    # Decoding: one turn after another.
+    async def _enqueue(self, turn: _Turn | None) -> None:
+        await self._turns.put(turn)
+        self._news.set()
+
+    # Decoding: one turn after another, and the turn in progress.
 
     async def _decode_all(self) -> None:
-        while (turn := await self._turns.get()) is not None:
-            name = "conversation.item.input_audio_transcription"
-            place = {"item_id": turn.item_id, "content_index": 0}
-            try:
-                text, seconds = await self._decode(turn, f"{name}.delta", place)
-            except RequestError as error:
-                self._state.runtime.metrics.rejected.labels(error.reason).inc()
-                self._emit(f"{name}.failed", **place, error=_error_fields(error))
-            except Exception as error:
-                request_id = self._socket.scope["triptych.request_id"]
-                log.error("fault in %s, request %s:\n%s", PATH, request_id, fault_place(error))
-                self._emit(f"{name}.failed", **place, error=_error_fields(EngineFailure("a fault in the server")))
+        while True:
+            self._news.clear()
+            if not self._turns.empty():
+                turn = self._turns.get_nowait()
+                if turn is None:
+                    return
+                await self._complete(turn)
+            elif self._turn is not None and self._turn.is_due(self._buffer.end, self._interval_ms):
+                await self._extend(self._turn)
             else:
-                usage = {"type": "duration", "seconds": math.ceil(seconds)}
-                self._emit(f"{name}.completed", **place, transcript=text, usage=usage)
-            self._turn_bytes -= len(turn.file)
+                await self._news.wait()
 
-    async def _decode(self, turn: _Turn, delta: str, place: dict[str, Any]) -> tuple[str, float]:
-        """Transcribe a turn. Returns its text and its length in seconds. Raises RequestError.
-
-        delta: type of the event that is sent for each part of the text. place: further fields of this event.
-        """
-        held = HeldRecording(self._state)
+    async def _extend(self, turn: TurnInProgress) -> None:
+        """Decode the turn in progress, and send its stable text. An error is reported when the turn is complete."""
+        ended = turn.began_decoding(self._buffer.end)
+        file = self._buffer.copy(turn.start)
         try:
-            return await self._transcribe(turn, delta, place)
-        except ClientGone:
-            raise EngineFailure("the transcription was ended") from None
+            found = await self._transcribe(file, self._settings.transcription, is_whole=False)
+        except RequestError:
+            return
+        except Exception as error:
+            self._log_fault(error)
+            return
         finally:
-            held.release()
+            ended()
+        if self._is_open(turn):
+            self._emit_delta(turn.item_id, turn.stable.add(found.text))
 
-    async def _transcribe(self, turn: _Turn, delta: str, place: dict[str, Any]) -> tuple[str, float]:
-        """Run the transcription of a turn, which is already counted as a held recording.
+    def _is_open(self, turn: TurnInProgress) -> bool:
+        """Whether a turn is in progress or waits for its complete decoding. Otherwise the client has dropped it."""
+        return turn is self._turn or turn.item_id == self._last_item
 
-        Arguments and result are those of `_decode`. Raises RequestError, and ClientGone if the call is ended.
-        """
-        state, scope = self._state, self._socket.scope
-        now, wished, settings = time.monotonic(), turn.transcription, state.settings
-        limit = settings.default_timeout_seconds
-        deadline = None if limit is None else now + limit
-        key, queue_seconds = scope.get(KEY_LIMITS), settings.queue_timeout_seconds
-        call = Call(state.runtime.client, deadline, now, scope[CACHE_SALT], key, queue_seconds)
-        scope[CALL], scope[OPERATION] = call, "transcribe"
+    async def _complete(self, turn: _Turn) -> None:
+        """Decode a committed turn, and send the rest of its text."""
+        place = {"item_id": turn.item_id, "content_index": 0}
+        # Without stable text, the parts of a long turn are sent as soon as they are final.
+        has_text = bool(turn.stable.text)
+        emit = None if has_text else lambda text: self._emit_delta(turn.item_id, text)
+        try:
+            found = await self._transcribe(turn.file, turn.transcription, is_whole=True, emit=emit)
+        except RequestError as error:
+            self._state.runtime.metrics.rejected.labels(error.reason).inc()
+            self._emit(f"{_TRANSCRIPTION}.failed", **place, error=_error_fields(error))
+        except Exception as error:
+            self._log_fault(error)
+            self._emit(f"{_TRANSCRIPTION}.failed", **place, error=_error_fields(EngineFailure("a fault in the server")))
+        else:
+            text = found.text
+            if has_text:
+                self._emit_delta(turn.item_id, turn.stable.finish(text))
+                text = turn.stable.text
+            usage = {"type": "duration", "seconds": math.ceil(found.seconds)}
+            self._emit(f"{_TRANSCRIPTION}.completed", **place, transcript=text, usage=usage)
+        self._turn_bytes -= len(turn.file)
+
+    async def _transcribe(
+        self, file: bytes, wished: Transcription, *, is_whole: bool, emit: Callable[[str], None] | None = None
+    ) -> Transcript:
+        """Transcribe a WAV file. The arguments are those of `transcribe_turn`. Raises RequestError."""
+        state = self._state
         spec = TranscribeSpec(
-            RecordingFile(turn.file),
-            settings.max_audio_seconds,
+            RecordingFile(b""),
+            state.settings.max_audio_seconds,
             model=wished.model or state.runtime.names.defaults.get(_DEFAULT_ROUTE),
             language=wished.language or None,
             prompt=wished.prompt or "",
         )
-        with call:
-            await state.runtime.prepare(call, "transcribe", spec)
-            found = await transcribe(
-                state.runtime, call, spec, lambda text: self._emit(delta, **place, delta=text) if text else None
-            )
-        return found.text, found.seconds
+        return await transcribe_turn(state, self._socket.scope, spec, file, is_whole=is_whole, emit=emit)
+
+    def _log_fault(self, error: Exception) -> None:
+        log.error("fault in %s, request %s:\n%s", PATH, self._socket.scope["triptych.request_id"], fault_place(error))
 
     # Writing: server events.
 
     def _emit(self, kind: str, **fields: Any) -> None:
         self._events.put_nowait({"type": kind, "event_id": new_id("event"), **fields})
+
+    def _emit_delta(self, item_id: str, text: str) -> None:
+        if text:
+            self._emit(f"{_TRANSCRIPTION}.delta", item_id=item_id, content_index=0, delta=text)
 
     def _emit_session(self, change: str) -> None:
         prefix = "transcription_session" if self._is_old else "session"

@@ -117,12 +117,17 @@ class AudioBuffer:
             self.detector.end_turn()
 
     @property
+    def end(self) -> float:
+        """End of the received audio, in milliseconds since the beginning of the session."""
+        return self.start + 1000 * len(self.pcm) / self._second_bytes
+
+    @property
     def _second_bytes(self) -> int:
         return 2 * self.settings.rate
 
     def _restart_detector(self) -> None:
         self.detector = self.settings.detector()
-        self._origin = self.start + 1000 * len(self.pcm) / self._second_bytes
+        self._origin = self.end
 
     def _offset(self, milliseconds: float) -> int:
         samples = round((milliseconds - self.start) * self.settings.rate / 1000)

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from server.api.bodies.body import validate
 from server.api.bodies.json_size import ValueLimits, check_size
+from server.api.dialects.openai.audio.live_turn import DEFAULT_INTERVAL_MS, MAX_INTERVAL_MS
 from server.api.fields.fields import Finite
 from server.api.fields.schema_errors import describe_errors, path_in
 from server.audio import g711
@@ -105,6 +107,21 @@ class Commit(_IdentifiedEvent):
 
 class Clear(_IdentifiedEvent):
     type: Literal["input_audio_buffer.clear"]
+
+
+class SessionQuery(BaseModel):
+    """Query parameters of the address. Other parameters, such as `intent`, have no effect.
+
+    interval_ms: new audio after which a turn in progress is decoded again; 0 to decode turns only at their end.
+    """
+
+    model: str | None = None
+    interval_ms: Annotated[int, Field(ge=0, le=MAX_INTERVAL_MS)] = DEFAULT_INTERVAL_MS
+
+
+def parse_query(query: Mapping[str, str]) -> SessionQuery:
+    """Parse the query of the address. An empty parameter counts as absent. Raises InvalidRequest."""
+    return validate({name: value for name, value in query.items() if value}, SessionQuery)
 
 
 ClientEvent = Update | OldUpdate | Append | Commit | Clear
