@@ -22,7 +22,7 @@ WHEEL := $(VENV)/.wheel
 RARE := tests/families tests/parity tests/invariance tests/engine tests/models
 
 .DEFAULT_GOAL := help
-.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel wheel-arm64 test-arm64 test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak soak-models fuzz clean
+.PHONY: help serve objects test test-families test-kernels test-ray test-published test-wheel wheel-arm64 test-arm64 test-page test-clients test-heavy-clients test-agents test-agents-newest clients wheel check check-types check-imports check-style format reference demo page-screenshots bench bench-quick bench-gpu quality chaos chaos-dearest chaos-later soak soak-models soak-loading fuzz clean
 
 help:  ## Say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -194,6 +194,9 @@ soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run
 
 soak-models: $(DEV)  ## Forty declared models under a quarter of their size, with faults, for 20 minutes (12 GB of disk)
 	@$(BIN)/python -m tests.soak.models --published --seconds 1200 $(ARGS)
+
+soak-loading: $(DEV)  ## Load times of a 1B model (cold, packed, mapped), and gaps of 16 streams beside its loads
+	@$(BIN)/python -m tests.soak.loading $(ARGS)
 
 check: $(PACKAGES)  ## Lint, types, import contracts
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync check-types check-imports check-style

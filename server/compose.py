@@ -161,6 +161,7 @@ class Server:
             settings.kv_cache_memory,
             max(settings.workers, 1),
             Telemetry(runtime.metrics),
+            device_bytes=lambda: self.pool.device_bytes,
         )
 
     async def _preload(self) -> None:
@@ -289,12 +290,14 @@ def _pool(
         max_batch_rows=settings.max_batch_rows,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_memory or 0,
+        kv_spill_bytes=settings.kv_spill_memory or 0,
         threads=settings.threads,
         prefix_cache=settings.prefix_cache,
         speculative_tokens=settings.speculative_tokens,
         kv_cache_dtype=cast(KVCacheDType, cache_dtype),
         free_memory_bytes=free_memory_bytes(),
         on_demand=settings.on_demand,
+        memory_bytes=settings.memory or 0,
         packed_cache=str(settings.packed_cache.absolute()) if settings.packed_cache is not None else "",
         packed_cache_bytes=settings.packed_cache_size,
         checks_packed_cache=checks_cache,

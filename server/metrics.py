@@ -124,6 +124,15 @@ class Metrics:
         self.preemptions = counter("preemptions_total", "Sequences preempted: their KV blocks were taken back.")
         self.prefix_queries = counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")
         self.prefix_hits = counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")
+        self.host_bytes = gauge(
+            "kv_host_bytes", "Host memory for KV blocks of the prefix cache: used, and in total.", ["kind"]
+        )
+        self.host_blocks = counter(
+            "kv_host_blocks_total",
+            "KV blocks of the prefix cache copied to host memory (spilled) and back (restored), and copies dropped "
+            "because their checksum was wrong (damaged).",
+            ["event"],
+        )
         self.drafted_tokens = counter(
             "speculative_drafted_tokens_total", "Draft tokens proposed by speculative decoding.", ["model"]
         )

@@ -102,7 +102,9 @@ def check_names(settings: SettingsFields) -> None:
 
 
 def check_pairs(settings: SettingsFields) -> None:
-    """Raise ValueError for settings that contradict each other: TLS files, and pairs of time limits."""
+    """Raise ValueError for settings that contradict each other: TLS files, pairs of time limits, and others."""
+    if settings.kv_spill_memory and not settings.prefix_cache:
+        raise ValueError("kv_spill_memory: keeps blocks of the prefix cache, which is off; set prefix_cache")
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise ValueError("tls_certificate and tls_key: set both of them, or neither")
     if settings.hang_seconds <= settings.stale_seconds:

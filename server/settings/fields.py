@@ -45,7 +45,7 @@ class SettingsFields(BaseSettings):
     memory: Size | None = Field(
         default=None,
         description="Memory of all models together, such as 12G: weights, KV caches, tokenizers and steps. Models are "
-        "then loaded when a request asks for them, and unloaded when another one needs room.",
+        "then loaded when a request asks for them, and unloaded when another one needs room. On CUDA, of each device.",
     )
     models_dir: Path | None = Field(
         default=None,
@@ -306,6 +306,11 @@ class SettingsFields(BaseSettings):
         description="Memory for the KV cache of all models, such as 512M, in each worker. By default, on cpu as much "
         "as one sequence of 32768 tokens of each model needs, at least 1 GiB, and at most half of the free memory over "
         "all workers; on cuda what weights and steps leave free.",
+    )
+    kv_spill_memory: Size | None = Field(
+        default=None,
+        description="Host memory in each worker, such as 16G, for blocks of the prefix cache that a CUDA device needs "
+        "for other requests. Later prompts with the same beginning get them back. By default they are lost.",
     )
     kv_cache_dtype: Names = Field(
         default=[],

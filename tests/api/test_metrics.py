@@ -33,11 +33,12 @@ CONTRACT = {
     "worker_restarts_total", "model_load_seconds", "device_memory_bytes", "build_info", "mask_wait_seconds",
     "beam_lag_tokens", "state_bytes", "model_eager", "models", "model_bytes", "models_budget_bytes",
     "model_loads_total", "model_unloads_total", "model_load_duration_seconds", "model_from_packed_cache",
+    "kv_host_bytes", "kv_host_blocks_total",
 }  # fmt: skip
 
 LABELS = {
     "route", "status", "model", "reason", "stage", "phase", "pool", "kind", "family", "version", "device", "le",
-    "state", "outcome",
+    "state", "outcome", "event",
 }  # fmt: skip
 
 
@@ -69,7 +70,8 @@ async def metrics_after_events(bench: Bench, http: httpx.AsyncClient) -> str:
     steps = [StepTiming("decoder", "decode", 0.01, 3, 5, 2, 0.002, [0, 3])]
     stats = Stats(
         1, 1, 2, 30, {"self": 4}, {"self": 64, "cross": 8}, {"weights": 99}, steps, 1, 6, 3, 2, {"decoder": (8, 5)},
-        {"snapshots": 700}, {"decoder": 1}, {"decoder": 2},
+        {"snapshots": 700}, {"decoder": 1}, {"decoder": 2}, {"spilled": 16, "restored": 9, "damaged": 1},
+        {"used": 300, "total": 800},
     )  # fmt: skip
     bench.client.on_stats(stats)
     return await page(http)
@@ -114,6 +116,9 @@ async def test_values_after_events(bench: Bench, http: httpx.AsyncClient) -> Non
     assert value(text, 'queue_seconds_sum{model="decoder"}') == 0.5
     assert (value(text, "prefix_cache_queries_total"), value(text, "prefix_cache_hits_total")) == (3, 2)
     assert value(text, 'state_bytes{kind="snapshots"}') == 700
+    blocks = [value(text, f'kv_host_blocks_total{{event="{event}"}}') for event in ("spilled", "restored", "damaged")]
+    assert blocks == [16, 9, 1]
+    assert [value(text, f'kv_host_bytes{{kind="{kind}"}}') for kind in ("used", "total")] == [300, 800]
     assert value(text, 'speculative_drafted_tokens_total{model="decoder"}') == 8
     assert value(text, 'speculative_accepted_tokens_total{model="decoder"}') == 5
     assert value(text, "tokenize_seconds_count") == 1

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
+from server.engine.cache.host_pool import CopyFailed, HostPool
 from server.engine.scheduling.schedule import Schedule, ScheduledRow
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
@@ -30,10 +32,13 @@ class Simulation:
     cross: groups have an encoded source, so there is a second pool of blocks.
     prefix: the prefix cache is on; prompts share beginnings, and each client has one of two salts.
     drafts: sequences without beams get random drafts, of which a random part is accepted.
+    host: blocks that leave the prefix cache are kept in host memory; some copies are damaged there.
     sizes: block_size, blocks, max_batch_tokens and max_batch_rows; others are random.
     """
 
-    def __init__(self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, **sizes) -> None:
+    def __init__(
+        self, rng: random.Random, cross: bool, prefix: bool = False, drafts: bool = False, host: bool = False, **sizes
+    ) -> None:
         self.rng = rng
         self.clock = random.Random(0)
         self.drafts = drafts
@@ -55,6 +60,9 @@ class Simulation:
         self.salts: dict[SequenceGroup, str] = {}
         self.cache: dict[int, tuple] = {}
         self.verified_slots: set[int] = set()
+        self.copies = FakeCopies(self)
+        if host:
+            self.scheduler.blocks.host = HostPool(pool, rng.randint(4, 60), self.copies)
 
     def add(self, **params) -> SequenceGroup | None:
         rng = self.rng
@@ -260,6 +268,49 @@ class Simulation:
         assert all(request.status is SequenceStatus.FINISHED for request in self.requests), "a group never ended"
         assert self.scheduler.blocks.self_pool.used_blocks == 0
         assert self.scheduler.blocks.cross_pool is None or self.scheduler.blocks.cross_pool.used_blocks == 0
+
+
+class FakeCopies:
+    """Copies blocks of a simulation to host memory and back. Implements `BlockCopies`.
+
+    damage: probability that a copy is damaged in host memory. lack: probability that blocks cannot be copied.
+    """
+
+    damage, lack = 0.04, 0.04
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.slots: dict[int, list[tuple]] = {}
+
+    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+        self._may_fail()
+        for block, slot in zip(blocks, slots, strict=True):
+            places = self._simulation.slots_of(block)
+            assert self._simulation.verified_slots.issuperset(places), "an unverified block is kept"
+            self.slots[slot] = [self._simulation.cache[place] for place in places]
+            if self._simulation.rng.random() < self.damage:
+                self.slots[slot] = [POISON] * len(places)
+
+    def _may_fail(self) -> None:
+        if self._simulation.rng.random() < self.lack:
+            raise CopyFailed("no memory")
+
+    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> list[bool]:
+        self._may_fail()
+        pool = self._simulation.scheduler.blocks.self_pool
+        assert all(pool.references(block) == 1 and not pool.is_published(block) for block in blocks)
+        is_right = []
+        for slot, block in zip(slots, blocks, strict=True):
+            places = self._simulation.slots_of(block)
+            self._simulation.cache |= dict(zip(places, self.slots[slot], strict=True))
+            is_right.append(POISON not in self.slots[slot])
+            change = (
+                self._simulation.verified_slots.update
+                if is_right[-1]
+                else (self._simulation.verified_slots.difference_update)
+            )
+            change(places)
+        return is_right
 
 
 def queue(simulation: Simulation, prompt: int, max_new_tokens: int = 20) -> SequenceGroup:

@@ -13,8 +13,9 @@ from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.config import ConfigError
 from server.engine.device import devices
 from server.engine.process import memory_profile, service
+from server.engine.process.captures import capture_models
 from server.engine.process.loading import LoadedCheckpoint, LoadError, build
-from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes
+from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes, room_for_models
 from server.engine.process.speculation import kv_shares
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
@@ -187,6 +188,31 @@ def test_too_little_memory_is_said_with_its_size(pairs) -> None:
         kv_cache_bytes(memory, loaded, options, make_engine)
 
 
+def test_models_on_demand_get_the_budget_or_the_whole_device():
+    spare = int(SPARE_SHARE * FakeMemory.total_bytes)
+    memory = FakeMemory(spare + (100 << 20), 0, 1.0)
+    assert room_for_models(memory, EngineOptions(on_demand=True)) == 100 << 20
+    assert room_for_models(memory, EngineOptions(on_demand=True, memory_bytes=60 << 20)) == 60 << 20
+    with pytest.raises(
+        LoadError, match=r"--memory is 120 MiB, but models can have 100 MiB of the CUDA device \(6% of it"
+    ):
+        room_for_models(memory, EngineOptions(on_demand=True, memory_bytes=120 << 20))
+    with pytest.raises(LoadError, match="but models can have 0 MiB"):
+        room_for_models(FakeMemory(spare // 2, 0, 1.0), EngineOptions(on_demand=True, memory_bytes=1 << 20))
+
+
+def test_models_on_demand_do_not_share_a_device(cuda, monkeypatch):
+    cuda("NVIDIA H100", (9, 0), 2)
+    monkeypatch.setattr(service, "CudaMemory", lambda device: FakeMemory(1 << 40, 0, 1.0))
+    room = (1 << 40) - int(SPARE_SHARE * FakeMemory.total_bytes)
+    assert [service._room(CUDA, EngineOptions(on_demand=True, worker_index=index)) for index in (0, 1)] == [room, room]
+    with pytest.raises(LoadError, match="need a CUDA device for each worker: start at most 2 workers"):
+        service._room(CUDA, EngineOptions(on_demand=True, worker_index=2))
+    assert (
+        service._room(CUDA, EngineOptions()) == service._room(torch.device("cpu"), EngineOptions(on_demand=True)) == 0
+    )
+
+
 def test_an_out_of_memory_error_of_the_measurement_is_the_same_refusal(pairs) -> None:
     def make_engine(size: int) -> Engine:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -236,7 +262,7 @@ def test_after_the_capture_a_model_learns_the_durations_of_its_steps_again(pairs
     run(engine, [generate(pair, 1, [5, 6, 7], max_new_tokens=3)])
     assert generation.scheduler.decode_seconds is not None
     generation.runner.capture_steps = lambda sizes: setattr(generation.runner, "captured", object())
-    assert service._capture_steps(engine, [pair.loaded], EngineOptions()) == {"gpt2": "CUDA graphs"}
+    assert capture_models(engine, [pair.loaded], EngineOptions()) == {"gpt2": "CUDA graphs"}
     budget = generation.scheduler.prefill_budget
     assert generation.scheduler.decode_seconds is None
     for tokens in (16, 200) * 3:
@@ -256,7 +282,7 @@ def test_a_model_whose_steps_cannot_be_captured_is_served_eagerly(pairs, caplog:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     runner.capture_steps = capture
-    told = service._capture_steps(engine, [pair.loaded], EngineOptions(max_batch_rows=7))
+    told = capture_models(engine, [pair.loaded], EngineOptions(max_batch_rows=7))
     assert "the decode steps of gpt2 cannot be captured" in caplog.text
     assert told == {"gpt2": "eager: CUDA refuses to capture its decode steps, see the log"}
     pool = engine.models["gpt2"].generation.scheduler.blocks.self_pool
@@ -268,7 +294,7 @@ def test_a_model_whose_steps_cannot_be_captured_is_served_eagerly(pairs, caplog:
 
 def test_a_model_without_graphs_says_why(pairs) -> None:
     pair = pairs("gpt2")
-    assert service._capture_steps(pair.engine(kv_cache_bytes=1 << 16), [pair.loaded], EngineOptions()) == {
+    assert capture_models(pair.engine(kv_cache_bytes=1 << 16), [pair.loaded], EngineOptions()) == {
         "gpt2": "eager: the device has no Triton kernels"
     }
 

@@ -50,6 +50,16 @@ def pids(pool: WorkerPool) -> list[int]:
     return [pid for pid in found if pid is not None]
 
 
+async def test_the_smallest_device_decides_the_memory_for_models(directory: Path) -> None:
+    async with pooled(directory, 2) as (pool, _, _):
+        assert pool.device_bytes == 0, "a CPU"
+        for supervisor, size in zip(pool.supervisors, (5, 3), strict=True):
+            supervisor.device_bytes = size
+        assert pool.device_bytes == 3
+        pool.supervisors[1].device_bytes = 0
+        assert pool.device_bytes == 5, "the second worker is not ready yet"
+
+
 async def test_all_workers_start_answer_and_stop(directory: Path) -> None:
     async with pooled(directory, 3) as (pool, client, recorder):
         assert (pool.num_ready, pool.num_workers) == (3, 3) and len(set(pids(pool))) == 3

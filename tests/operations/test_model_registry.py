@@ -115,9 +115,14 @@ class Clock:
 
 
 class World:
-    """A registry over played workers. Models have the sizes given by name."""
+    """A registry over played workers. Models have the sizes given by name.
 
-    def __init__(self, budget: int | None = 10, idle: float | None = None, **sizes: int) -> None:
+    device: memory for models on each CUDA device; 0 for a CPU.
+    """
+
+    text_bytes, num_workers = 0, 1
+
+    def __init__(self, budget: int | None = 10, idle: float | None = None, device: int = 0, **sizes: int) -> None:
         self.loads = FakeLoads(sizes)
         self.clock = Clock()
         self.later: list[DeclaredModel] = []
@@ -135,9 +140,11 @@ class World:
         async def describe(spec):
             raise StartError("no description")
 
-        text = TextParts(lambda spec: 0, load, drop, describe)
+        text = TextParts(lambda spec: self.text_bytes, load, drop, describe)
         models = [self.model(name, idle) for name in sizes]
-        self.registry = ModelRegistry(models, self.loads, text, self, budget, None, 1, Events(), self.clock)
+        self.registry = ModelRegistry(
+            models, self.loads, text, self, budget, None, self.num_workers, Events(), self.clock, lambda: device
+        )
         self.registry.start()
 
     async def discover(self) -> dict[str, DeclaredModel]:
@@ -190,6 +197,28 @@ async def test_room_is_made_by_the_model_that_was_used_long_ago():
         (await world.use("c")).close()
         assert world.loads.log == ["+a", "+b", "-b", "+c"]
         assert world.texts == {"a", "c"} and world.loads.peak <= 10
+
+
+async def test_the_budget_of_a_device_has_one_copy_of_each_model_and_no_tokenizer(monkeypatch):
+    monkeypatch.setattr(World, "text_bytes", 3)
+    monkeypatch.setattr(World, "num_workers", 2)
+    async with World(a=4, b=4, budget=30) as world:
+        (await world.use("a")).close()
+        assert world.registry.used_bytes == 11 and world.registry.about()["memory_bytes"] == 30
+    async with World(a=4, b=4, c=4, budget=30, device=9) as world:
+        for name in "abc":
+            (await world.use(name)).close()
+        assert world.registry.used_bytes == 8 and world.registry.about()["memory_bytes"] == 9
+        assert world.loads.log == ["+a", "+b", "-a", "+c"]
+
+
+async def test_models_on_a_device_leave_with_their_caches():
+    for device, log in ((0, ["+a", "0a", "+b"]), (10, ["+a", "-a", "+b"])):
+        async with World(a=6, b=6, device=device) as world:
+            world.loads.caches = {"a": 3}
+            (await world.use("a")).close()
+            (await world.use("b")).close()
+            assert world.loads.log == log
 
 
 async def test_a_model_with_a_running_request_leaves_at_its_end():

@@ -1,1 +1,1 @@
-"""Long runs with faults, started by hand: `make soak-models`, or `python -m tests.soak.models`."""
+"""Long runs with faults, started by hand: `make soak-models` and `make soak-loading`."""

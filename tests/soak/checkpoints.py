@@ -1,4 +1,4 @@
-"""Checkpoints for `tests.soak.models`: forty random models of published sizes, or copies of the demo models."""
+"""Checkpoints for the long runs: forty models of published sizes, copies of the demo models, and a large llama."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks import checkpoints, vocabulary
+from benchmarks import checkpoints, random_checkpoints, vocabulary
 from tests.audio.wavs import wav
 from tests.e2e.conftest import REPOSITORY
 from tests.parity import speech
@@ -88,6 +88,16 @@ def published_sizes(directory: Path) -> Models:
     shutil.rmtree(bases)
     _write_broken(directory)
     return found
+
+
+def large_llama(directory: Path, layers: int = 16) -> Path:
+    """Write a random llama of 1.1 billion parameters in bfloat16, or one with fewer layers. Returns its directory."""
+    shape = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
+    shape |= {"head_dim": 64, "vocab_size": 49152, "tie_word_embeddings": True, "max_position_embeddings": 8192}
+    shape |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": layers}
+    shape |= {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu"}
+    shape |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    return random_checkpoints.write(directory, shape, torch.bfloat16, torch.device("cpu"))
 
 
 def _scaled(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -172,6 +172,8 @@ def fits(matrix: QuantizedMatrix) -> bool:
 
 
 def _narrow(x: Tensor) -> Tensor:
-    """`x` as a contiguous tensor: in float16 if this changes no number, else in float32."""
+    """`x` as a contiguous tensor: in float16 if this changes no number, else in float32, as on the meta device."""
+    if x.is_meta:
+        return x.contiguous()
     half = x.half()
     return (half if torch.equal(half.float(), x) else x).contiguous()

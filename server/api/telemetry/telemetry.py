@@ -116,6 +116,8 @@ class Telemetry:
             metrics.kv_blocks_used.labels(pool).set(blocks)
         for kind, size in stats.state_bytes.items():
             metrics.state_bytes.labels(kind).set(size)
+        for kind, size in stats.host_bytes.items():
+            metrics.host_bytes.labels(kind).set(size)
         for kind, size in stats.device_memory_bytes.items():
             metrics.device_memory.labels(kind).set(size)
         for step in stats.steps:
@@ -131,6 +133,8 @@ class Telemetry:
         metrics.wasted_tokens.inc(stats.wasted_tokens)
         metrics.prefix_queries.inc(stats.prefix_queries)
         metrics.prefix_hits.inc(stats.prefix_hits)
+        for event, blocks in stats.host_blocks.items():
+            metrics.host_blocks.labels(event).inc(blocks)
         for model, (drafted, accepted) in stats.drafts.items():
             metrics.drafted_tokens.labels(model).inc(drafted)
             metrics.accepted_tokens.labels(model).inc(accepted)

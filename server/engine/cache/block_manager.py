@@ -10,7 +10,7 @@ until they are allocated again. Blocks without a key are allocated first, then t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 
 
@@ -19,12 +19,16 @@ class OutOfBlocks(RuntimeError):
 
 
 class BlockManager:
-    """The blocks 0..num_blocks-1 of one pool, each of `block_size` token slots."""
+    """The blocks 0..num_blocks-1 of one pool, each of `block_size` token slots.
+
+    before_reuse: called by `allocate` with the free blocks that are about to lose their keys and their content.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         assert num_blocks > 0 and block_size > 0
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.before_reuse: Callable[[list[int]], None] | None = None
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
         self._kept: dict[int, None] = {}
@@ -58,7 +62,10 @@ class BlockManager:
         if count > self.free_blocks:
             raise OutOfBlocks(f"{count} KV blocks requested, {self.free_blocks} of {self.num_blocks} are free")
         if count > len(self._free):
-            self.forget(list(islice(self._kept, count - len(self._free))))
+            reused = self.next_reused(count - len(self._free))
+            if self.before_reuse is not None:
+                self.before_reuse(reused)
+            self.forget(reused)
         blocks = [self._free.pop() for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
@@ -111,6 +118,14 @@ class BlockManager:
 
     def is_published(self, block: int) -> bool:
         return block in self._key_of
+
+    def key_of(self, block: int) -> bytes:
+        """The key of a registered block."""
+        return self._key_of[block]
+
+    def next_reused(self, count: int) -> list[int]:
+        """The first `count` free blocks with a key, in the order of their reuse; all if they are fewer."""
+        return list(islice(self._kept, count))
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Remove the keys of blocks, so that `find` cannot return them. The blocks may be in use or free."""

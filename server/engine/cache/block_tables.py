@@ -3,6 +3,7 @@ cache (publishes them), and frees them.
 
 With a prefix cache a group reuses full blocks of earlier groups with the same text. Only verified blocks are reused:
 the logits computed from them were finite. Freed blocks that were not verified are cleared before their next use.
+With a `HostPool`, a prefix continues in host memory after its last block on the device.
 See docs/decisions/0017-prefix-cache.md.
 """
 
@@ -15,6 +16,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from server.engine.cache.block_manager import BlockManager
+from server.engine.cache.host_pool import HostPool
 from server.engine.sequences.prefix_keys import extend_keys
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup, common_length
 
@@ -26,12 +28,14 @@ class BlockTables:
     cross_pool: blocks of cross-attention for encoded sources; None for a decoder.
     prefix_cache: whether groups share the blocks of a common beginning. Ignored with cross-attention, because keys and
         values then depend on the source.
+    host: copies of blocks of the prefix cache in host memory; None without. Needs the prefix cache.
     """
 
     def __init__(self, self_pool: BlockManager, cross_pool: BlockManager | None, prefix_cache: bool = False) -> None:
         self.self_pool = self_pool
         self.cross_pool = cross_pool
         self.prefix_cache = prefix_cache and cross_pool is None
+        self.host: HostPool | None = None
         self.num_wasted_tokens = 0
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
@@ -69,17 +73,29 @@ class BlockTables:
         (beams) the last two tokens are not taken. A group that reports its prompt's log-probabilities uses no cached
         block.
         """
+        return self.self_pool.find(self._usable_keys(group))
+
+    def _usable_keys(self, group: SequenceGroup) -> list[bytes]:
+        """Keys of the leading full blocks that a group may take from the prefix cache."""
         if not self._uses_prefix_cache(group):
             return []
         row, size = group.sequences[0], self.self_pool.block_size
         extend_keys(row.block_keys, group.root_key, row.tokens, size)
         left = 1 if len(group.sequences) == 1 else 2
-        return self.self_pool.find(row.block_keys[: (group.num_tokens - left) // size])
+        return row.block_keys[: (group.num_tokens - left) // size]
+
+    def num_cached(self, group: SequenceGroup, found: list[int]) -> int:
+        """Number of leading blocks that a group need not compute: cached blocks, and copies in host memory after them.
+
+        found: result of `find`.
+        """
+        return len(found) + (0 if self.host is None else self.host.count(self._usable_keys(group)[len(found) :]))
 
     def is_being_computed(self, group: SequenceGroup, found: int, running: Iterable[SequenceGroup]) -> bool:
         """Whether a running group is computing the first block that this group needs after `found` cached ones.
 
         Waiting for that block costs nothing, because the earlier group has the prefill budget until it is done.
+        found: result of `num_cached`.
         """
         if not self._uses_prefix_cache(group):
             return False
@@ -112,10 +128,9 @@ class BlockTables:
         pool = self.self_pool
         first, *others = group.sequences
         blocks = pool.blocks_for(group.num_tokens)
-        first.block_table = pool.share(found)
-        first.block_table += pool.allocate(blocks - len(found))
-        first.num_computed_tokens = first.verified_tokens = len(found) * pool.block_size
-        first.published_blocks = len(found)
+        cached = self._take_first(group, found)
+        first.num_computed_tokens = first.verified_tokens = cached * pool.block_size
+        first.published_blocks = cached
         if group.cached_tokens is None and self._uses_prefix_cache(group):
             group.cached_tokens = first.num_computed_tokens
             self.num_prefix_queries += group.num_prompt_tokens
@@ -127,7 +142,7 @@ class BlockTables:
                 row.block_table = pool.share(first.block_table[:shared]) + pool.allocate(blocks - shared)
                 row.num_computed_tokens = group.shared_tokens
                 row.verified_tokens = min(first.verified_tokens, group.shared_tokens)
-                row.published_blocks = min(len(found), shared)
+                row.published_blocks = min(cached, shared)
         # Tokens of a preempted group that are still in the prefix cache were not wasted.
         kept = sum(row.num_computed_tokens for row in group.sequences)
         self.num_wasted_tokens += max(group.preempted_tokens - kept, 0)
@@ -135,6 +150,26 @@ class BlockTables:
         if self.cross_pool is not None and not group.cross_block_table:
             needed = self.cross_pool.blocks_for(group.num_source_tokens)
             group.cross_block_table = self.cross_pool.allocate(needed)
+
+    def _take_first(self, group: SequenceGroup, found: list[int]) -> int:
+        """Allocate the blocks of a group's first sequence, and copy back the ones that are in host memory.
+
+        found: blocks of the prefix cache. Returns the number of leading blocks whose tokens need not be computed.
+        """
+        pool, row = self.self_pool, group.sequences[0]
+        keys = [] if self.host is None else self._usable_keys(group)[len(found) :]
+        # The copies are held before blocks are allocated, because an allocation may overwrite copies.
+        slots = [] if self.host is None else self.host.hold(keys)
+        row.block_table = pool.share(found)
+        row.block_table += pool.allocate(pool.blocks_for(group.num_tokens) - len(found))
+        if self.host is None or not slots:
+            return len(found)
+        restored = row.block_table[len(found) : len(found) + len(slots)]
+        count = self.host.restore(slots, keys[: len(slots)], restored)
+        # A damaged copy may contain NaN. A right one must not be cleared any more.
+        waiting = [block for block in self._self_blocks_to_clear if block not in restored]
+        self._self_blocks_to_clear = waiting + restored[count:]
+        return len(found) + count
 
     def _shared_blocks(self, group: SequenceGroup) -> int:
         """Number of leading blocks that the beams of a group share when the group is computed again."""
@@ -295,6 +330,8 @@ class BlockTables:
         """
         if corrupt:
             self.self_pool.forget(block for row in group.sequences for block in row.block_table)
+            if self.host is not None:
+                self.host.forget([key for row in group.sequences for key in row.block_keys])
         unverified = corrupt or not group.is_verified
         self._release_sequences(group, unverified)
         if self.cross_pool is not None:

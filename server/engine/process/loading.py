@@ -37,6 +37,7 @@ from server.engine.encoding.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.encoding.ctc_engine import CtcEngine
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.encoding.samples import SamplesRunner
+from server.engine.process.host_memory import HostMemoryError, host_pool
 from server.engine.process.kv_memory import PoolNeed, pool_blocks, pool_need, state_need
 from server.engine.process.packed_cache import PackedCache, packed_key
 from server.engine.process.planning_limit import PlanningTooLong, planning_limit
@@ -346,6 +347,12 @@ def build(
             if state_memory is None
             else StateBlockTables(pools["self"], pools["state"], options.prefix_cache, needs["state"].block_bytes)
         )
+        if options.kv_spill_bytes and tables.prefix_cache and state_memory is None:
+            share = options.kv_spill_bytes * kv_memory_bytes // options.kv_cache_bytes
+            try:
+                tables.host = host_pool(pools["self"], caches["self"], share)
+            except HostMemoryError as error:
+                raise LoadError(f"model {spec.name!r}: {error}") from error
         scheduler = Scheduler(tables, step_tokens.batch, options.max_batch_rows)
         generation = GenerationEngine(spec.name, scheduler, runner, limits, drafter)
     if loaded.reads_recordings:

@@ -38,6 +38,12 @@ class MeasuringMemory:
         return tensor
 
 
+def all_weight_bytes(loaded: LoadedCheckpoint) -> int:
+    """Bytes of the weights of a model and its adapters. Its tensors may be on the meta device."""
+    model = loaded.model
+    return model.weight_bytes + sum(adapter.weight_bytes for adapter in model.adapters.values())
+
+
 def needed_memory(
     epoch: int, loaded: LoadedCheckpoint, draft: LoadedCheckpoint | None, weight_bytes: int, options: EngineOptions
 ) -> ModelMeasured:

@@ -109,6 +109,21 @@ def kv_cache_bytes(
     return size
 
 
+def room_for_models(memory: DeviceMemory, options: EngineOptions) -> int:
+    """Memory in bytes that models on demand may take of a device: `--memory`, or all but `SPARE_SHARE` of the device.
+
+    memory: memory of the device, on which no model is loaded yet.
+    Raises LoadError if the device has less free memory than `--memory`.
+    """
+    free = memory.free_bytes() - int(SPARE_SHARE * memory.total_bytes)
+    if options.memory_bytes > free:
+        raise LoadError(
+            f"--memory is {options.memory_bytes >> 20:,} MiB, but models can have {max(free, 0) >> 20:,} MiB of the "
+            f"CUDA device ({SPARE_SHARE:.0%} of it stay free)"
+        )
+    return options.memory_bytes or free
+
+
 def _too_little(free: int) -> str:
     return (
         f"the weights leave {max(free, 0) >> 20:,} MiB of the device, too little for steps and a KV cache; "

@@ -22,9 +22,11 @@ import torch
 from msgspec.structs import replace
 
 from models.backends.tensor_memory import PRIVATE, TensorMemory
+from server.engine.process.captures import capture_models
 from server.engine.process.host import map_large_blocks, reuse_large_blocks
+from server.engine.process.host_memory import warn_without_host_pool
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
-from server.engine.process.measuring import MeasuringMemory, needed_memory
+from server.engine.process.measuring import MeasuringMemory, all_weight_bytes, needed_memory
 from server.engine.process.packed_cache import packed_cache
 from server.engine.process.speculation import find_drafts, make_drafter
 from server.engine.process.warm_up import add_warm_up
@@ -79,9 +81,13 @@ class ModelLoader:
     engine: the engine to which loaded models are added.
     options: options of the worker. Each `LoadModel` message has the size of the KV cache for its model.
     send: sends answers to the HTTP process.
+    device_bytes: memory that all models together may take of a CUDA device; 0 on a CPU.
     """
 
-    def __init__(self, engine: Engine, options: EngineOptions, send: Callable[[ModelAnswer], None]) -> None:
+    def __init__(
+        self, engine: Engine, options: EngineOptions, send: Callable[[ModelAnswer], None], device_bytes: int = 0
+    ) -> None:
+        self._device_bytes = device_bytes
         self._engine = engine
         self._options = options
         self._cache = packed_cache(options)
@@ -155,7 +161,7 @@ class ModelLoader:
         failed = ModelFailed(self._engine.epoch, name, f"model {name!r}: the load was interrupted")
         result: _Read | ModelMeasured | ModelFailed = failed
         try:
-            with _in_background(self._options.threads):
+            with _in_background(self._options.threads, self._engine.device):
                 result = self._measure(message.model) if isinstance(message, MeasureModel) else self._read(message)
         except LoadError as error:
             result = replace(failed, message=str(error))
@@ -168,7 +174,10 @@ class ModelLoader:
     def _measure(self, spec: ModelSpec) -> ModelMeasured:
         memory = MeasuringMemory()
         loaded, draft = self._load(spec, memory)
-        return needed_memory(self._engine.epoch, loaded, draft, memory.kept_bytes, self._options)
+        weight_bytes = memory.kept_bytes
+        if self._engine.device.type == "cuda":  # its packers keep nothing in `memory`
+            weight_bytes = all_weight_bytes(loaded) + (0 if draft is None else all_weight_bytes(draft))
+        return needed_memory(self._engine.epoch, loaded, draft, weight_bytes, self._options)
 
     def _read(self, message: LoadModel) -> _Read:
         return _Read(message, *self._load(message.model, PRIVATE))
@@ -184,22 +193,30 @@ class ModelLoader:
 
     def _build(self, read: _Read) -> None:
         """Create the KV pools and the engine of a model, and begin its first steps."""
-        name, options = read.message.model.name, replace(self._options, kv_cache_bytes=read.message.kv_cache_bytes)
+        name, options = read.message.model.name, self._options_for(read.message.kv_cache_bytes)
         try:
             share, drafter = make_drafter(read.loaded, read.draft, options, options.kv_cache_bytes)
             model, info = build(read.loaded, options, share, drafter)
         except LoadError as error:
             self._send(ModelFailed(self._engine.epoch, name, str(error)))
             return
+        warn_without_host_pool([model], options)
         engine = Engine({name: model}, self._engine.device, self._engine.epoch)
         add_warm_up(engine, [read.loaded])
         self._warming = _WarmingUp(engine, model, read.loaded, info)
+
+    def _options_for(self, kv_cache_bytes: int) -> EngineOptions:
+        """Options of one model. It gets host memory in the proportion of its KV cache to the memory for all models."""
+        spilled = self._options.kv_spill_bytes * kv_cache_bytes // self._device_bytes if self._device_bytes else 0
+        return replace(self._options, kv_cache_bytes=kv_cache_bytes, kv_spill_bytes=spilled)
 
     def _warm_up(self, warming: _WarmingUp) -> None:
         if warming.engine.has_work:
             warming.engine.step()
             return
         warming.engine.stats()
+        # No thread may use the device during a capture, so that the next load begins afterwards.
+        captured = self._capture(warming)
         self._warming = None
         name = warming.model.name
         if name in self._dropped:
@@ -209,9 +226,16 @@ class ModelLoader:
             self._engine.add_model(warming.model)
             reuse_large_blocks()
             # Only the first steps show how a model runs.
-            info = replace(warming.info, execution=warming.loaded.model.transformer.execution)
+            execution = captured.get(name, warming.loaded.model.transformer.execution)
+            info = replace(warming.info, execution=execution)
             self._send(ModelLoaded(self._engine.epoch, name, [info, *adapter_infos(warming.loaded, info)]))
         self._start()
+
+    def _capture(self, warming: _WarmingUp) -> dict[str, str]:
+        """Capture the decode steps of a model on a CUDA device. Returns its execution by name, as `capture_models`."""
+        if self._engine.device.type != "cuda":
+            return {}
+        return capture_models(warming.engine, [warming.loaded], self._options)
 
     def _unload(self, name: str) -> None:
         """Remove a model from the engine. A waiting load of the model is cancelled.
@@ -229,18 +253,24 @@ class ModelLoader:
         """Return the memory of dropped models to the system, and report this with `ModelUnloaded`."""
         gc.collect()
         reuse_large_blocks()
+        if self._engine.device.type == "cuda":
+            torch.cuda.empty_cache()
         self._send(ModelUnloaded(self._engine.epoch, name))
 
 
 @contextlib.contextmanager
-def _in_background(threads: int) -> Iterator[None]:
+def _in_background(threads: int, device: torch.device) -> Iterator[None]:
     """Context manager in the loading thread: low priority, its own number of torch threads, a short switch interval.
+
+    Each thread chooses its CUDA device, which would otherwise be the first one.
 
     A short switch interval lets the main thread run soon while this thread runs Python code.
 
     threads: number of torch threads; 0 for torch's default.
     """
     torch.set_num_threads(threads or torch.get_num_threads())
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):
             # On Linux a thread has its own priority, which the threads that it starts inherit.

@@ -18,13 +18,14 @@ from msgspec.structs import replace
 
 from models.backends import choice
 from models.backends.cpu.missing import why_kernels_are_missing
-from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.engine.device.devices import cuda_device, why_too_old
+from server.engine.process.captures import capture_models
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
 from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
+from server.engine.process.host_memory import warn_without_host_pool
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
-from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes
+from server.engine.process.memory_profile import CudaMemory, kv_cache_bytes, room_for_models
 from server.engine.process.model_loader import POLL_SECONDS, ModelLoader
 from server.engine.process.packed_cache import packed_cache
 from server.engine.process.shared_weights import fingerprint, map_weights
@@ -70,9 +71,10 @@ def run_worker(
     epoch = configure.epoch
     try:
         engine, infos = start(configure, connection.send)
+        room = _room(engine.device, configure.options)
         stop_beats()
         if engine.device.type == "cuda":
-            connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count()))
+            connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count(), room))
         else:
             connection.send(Ready(epoch, infos))
     except ConnectionClosed:
@@ -86,7 +88,8 @@ def run_worker(
         connection.send(LoadFailed(epoch, str(error)))
         connection.drain(DRAIN_SECONDS)
         return 2
-    loader = ModelLoader(engine, replace(configure.options, threads=torch.get_num_threads()), connection.send)
+    options = replace(configure.options, threads=torch.get_num_threads())
+    loader = ModelLoader(engine, options, connection.send, room)
     return _serve(engine, loader, connection, early, configure.options.stats_interval_seconds)
 
 
@@ -124,8 +127,11 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
             platform.machine(),
         )
 
-    if options.on_demand and device.type != "cpu":
-        raise LoadError("models on demand (--memory, --models-dir, --idle-seconds, --preload) need --device cpu")
+    if options.kv_spill_bytes and device.type != "cuda":
+        raise LoadError(
+            "--kv-spill-memory needs a CUDA device: on a CPU, the KV cache is in host memory; use a larger "
+            "--kv-cache-memory instead"
+        )
     if options.packed_cache and device.type != "cpu":
         raise LoadError("--packed-cache needs --device cpu")
     loaded, drafts = _load_models(configure, device, send)
@@ -137,8 +143,9 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     if device.type == "cpu":
         warn_of_too_much(loaded, drafts, [info for _, info in built], options)
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
+    warn_without_host_pool(engine.models.values(), options)
     warm_up(engine, loaded)
-    captured = _capture_steps(engine, loaded, options) if device.type == "cuda" else {}
+    captured = capture_models(engine, loaded, options) if device.type == "cuda" else {}
     # Objects that live as long as the process are excluded from garbage collection.
     gc.collect()
     gc.freeze()
@@ -151,6 +158,20 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
         _log_notes(loaded, infos, captured)
     adapters = [info for model, base in zip(loaded, infos, strict=True) for info in adapter_infos(model, base)]
     return engine, infos + adapters
+
+
+def _room(device: torch.device, options: EngineOptions) -> int:
+    """Memory in bytes that models on demand may take of a CUDA device; 0 without models on demand, and on a CPU.
+
+    Raises LoadError if the device has less than `--memory`, or if another worker shares the device.
+    """
+    if not options.on_demand or device.type != "cuda":
+        return 0
+    if options.worker_index >= torch.cuda.device_count():
+        raise LoadError(
+            f"models on demand need a CUDA device for each worker: start at most {torch.cuda.device_count()} workers"
+        )
+    return room_for_models(CudaMemory(device), options)
 
 
 def _threads(loaded: list[LoadedCheckpoint], infos: list[ModelInfo]) -> int:
@@ -176,7 +197,7 @@ def _threads(loaded: list[LoadedCheckpoint], infos: list[ModelInfo]) -> int:
 def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured: Mapping[str, str]) -> None:
     """Log, as warnings, the notes about each checkpoint, and the models that run slower than they could.
 
-    captured: execution of each model whose steps were to be captured, by model name, from `_capture_steps`.
+    captured: execution of each model whose steps were to be captured, by model name, from `capture_models`.
     """
     for model, info in zip(loaded, infos, strict=True):
         for note in info.notes:
@@ -213,7 +234,7 @@ def _kv_cache_bytes(
         )
 
     def make_engine(size: int) -> Engine:
-        built = _build(loaded, drafts, replace(options, kv_cache_bytes=size))
+        built = _build(loaded, drafts, replace(options, kv_cache_bytes=size, kv_spill_bytes=0))
         return Engine({model.name: model for model, _ in built}, device)
 
     return kv_cache_bytes(CudaMemory(device), loaded, options, make_engine)
@@ -279,37 +300,6 @@ def _device(choice: DeviceChoice, worker_index: int) -> torch.device:
         raise LoadError(problem)
     log.warning("the models run on the CPU: %s", problem)
     return cpu
-
-
-def _capture_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> dict[str, str]:
-    """Capture the decode steps of all models as CUDA graphs. A model whose steps cannot be captured runs eagerly.
-
-    Returns how each model that generates runs its steps (`ModelInfo.execution`), by model name.
-    """
-    executions = {}
-    for model in loaded:
-        generation = engine.models[model.spec.name].generation
-        if generation is None:
-            continue
-        pools = generation.scheduler.blocks.pools
-        room = {name: pool.num_blocks * pool.block_size for name, pool in pools.items()}
-        context = min(generation.limits.context_tokens, room["self"])
-        source = min(generation.limits.source_tokens, room.get("cross", 0))
-        cache = generation.runner.self_cache
-        assert cache is not None
-        reason = model.model.transformer.why_not_captured(cache)
-        try:
-            generation.runner.capture_steps(GraphSizes(options.max_batch_rows, context, source))
-        except RuntimeError:
-            reason = "CUDA refuses to capture its decode steps, see the log"
-            log.exception(
-                "the decode steps of %s cannot be captured as CUDA graphs and run one by one", model.spec.name
-            )
-        # The steps of the warm-up compiled kernels and were not captured, so their durations are of no use.
-        is_captured = generation.runner.captured is not None
-        executions[model.spec.name] = "CUDA graphs" if is_captured else f"eager: {reason}"
-        generation.learn_step_times_again(has_fixed_part=is_captured)
-    return executions
 
 
 def _reporter(epoch: int, name: str, send: Callable[[Progress], None]) -> Callable[[int, int], None]:

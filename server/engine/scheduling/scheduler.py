@@ -163,11 +163,12 @@ class Scheduler:
                 continue
             found = self.blocks.find(group)
             source = 0 if group.source_encoded else source_cost(group)
-            needed = source + group.num_tokens - len(found) * self.blocks.self_pool.block_size
+            cached = self.blocks.num_cached(group, found)
+            needed = source + group.num_tokens - cached * self.blocks.self_pool.block_size
             seconds = self.prefill_budget.expected_seconds(0, tokens + needed)
             if seconds is None or not self._short_steps.allows(seconds, full_seconds):
                 continue
-            if not self.blocks.fits(group, found) or self.blocks.is_being_computed(group, len(found), self.running):
+            if not self.blocks.fits(group, found) or self.blocks.is_being_computed(group, cached, self.running):
                 continue
             self._start(group, found)
             if source:
@@ -357,7 +358,8 @@ class Scheduler:
             if group.call_id in calls or group.num_source_tokens or group.num_tokens >= longest:
                 continue
             found = self.blocks.find(group)
-            if self.blocks.fits(group, found) and not self.blocks.is_being_computed(group, len(found), self.running):
+            cached = self.blocks.num_cached(group, found)
+            if self.blocks.fits(group, found) and not self.blocks.is_being_computed(group, cached, self.running):
                 self._start(group, found)
                 admitted.append(group)
         return admitted
@@ -402,7 +404,7 @@ class Scheduler:
                 continue
             if not self.blocks.fits(group, found):
                 return
-            if self.blocks.is_being_computed(group, len(found), self.running):
+            if self.blocks.is_being_computed(group, self.blocks.num_cached(group, found), self.running):
                 # The call waits for its own prompt, or one like it. Other calls do not.
                 later.add(group.call_id)
                 continue

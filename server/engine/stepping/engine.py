@@ -50,6 +50,8 @@ keeps entries of ended requests."""
 
 MAX_GRAMMAR_WAIT_SECONDS = 0.002
 """Longest wait for grammars if there is nothing else to do. Then the worker reads messages again."""
+HOST_EVENTS = ("spilled", "restored", "damaged")
+"""What can happen to a block in host memory: keys of `Stats.host_blocks`."""
 
 
 class DeviceLost(RuntimeError):
@@ -371,6 +373,11 @@ class Engine:
             if pool is not None:
                 used[name] += pool.used_blocks
                 total[name] += pool.num_blocks
+        hosts = [table.host for table in tables if table.host is not None]
+        host_bytes = {
+            "used": sum(host.used_slots * host.slot_bytes for host in hosts),
+            "total": sum(host.num_slots * host.slot_bytes for host in hosts),
+        }
         state_bytes: Counter[str] = Counter()
         for table in tables:
             if isinstance(table, StateBlockTables):
@@ -409,6 +416,8 @@ class Engine:
                 for before in [drafts_before.get(name, (0, 0))]
             },
             state_bytes=dict(state_bytes),
+            host_blocks={event: counted[event] - earlier[event] for event in HOST_EVENTS} if hosts else {},
+            host_bytes=host_bytes if hosts else {},
             running_rows={model.name: count for model in self.models.values() if (count := model.num_running)},
             waiting_rows=dict(self._waiting_rows()),
         )
@@ -422,9 +431,13 @@ class Engine:
 
 
 def _counts(models: Iterable[ModelEngine]) -> Counter[str]:
-    """Counters for `Stats`, summed over the models: preemptions, wasted tokens, prefix cache queries and hits."""
+    """Counters for `Stats`, summed over the models: preemptions, wasted tokens, prefix cache, blocks in host memory."""
     schedulers = [model.generation.scheduler for model in models if model.generation is not None]
+    hosts = [scheduler.blocks.host for scheduler in schedulers if scheduler.blocks.host is not None]
     return Counter(
+        spilled=sum(host.num_spilled for host in hosts),
+        restored=sum(host.num_restored for host in hosts),
+        damaged=sum(host.num_damaged for host in hosts),
         preemptions=sum(scheduler.num_preemptions for scheduler in schedulers),
         wasted=sum(scheduler.blocks.num_wasted_tokens for scheduler in schedulers),
         prefix_queries=sum(scheduler.blocks.num_prefix_queries for scheduler in schedulers),

@@ -219,7 +219,9 @@ class GenerationEngine:
                 self.finish(group, "engine_error", events, STEP_FAILED)
             raise StepFailed from error
         seconds = time.monotonic() - started
-        self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds)
+        host = self.scheduler.blocks.host
+        copying = 0.0 if host is None else host.take_seconds()
+        self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds - copying)
         self._align(events)
         lags, self._beam_lags = self._beam_lags, []
         return StepTiming(

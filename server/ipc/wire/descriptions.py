@@ -132,10 +132,13 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_cache_dtype: dtype of the KV caches of models whose `ModelSpec` names none.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
+    kv_spill_bytes: bytes of host memory of one worker for blocks of the prefix cache that leave the device; divided
+        among the models like `kv_cache_bytes`. 0 for none. Only on CUDA.
     prefix_cache: whether requests share the keys and values of common prompt beginnings.
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
     worker_index: index of this worker among the workers of the server. On CUDA it selects the device.
     on_demand: whether models may be loaded by messages while the worker runs. The worker may then start without models.
+    memory_bytes: limit of the memory of models on demand, on each CUDA device or of all workers on a CPU; 0 for none.
     packed_cache: directory with packed weights; empty for none.
     packed_cache_bytes: largest total size of the files in that directory.
     checks_packed_cache: whether all these files are compared with their hashes before models load. Files that differ
@@ -159,6 +162,8 @@ class EngineOptions(msgspec.Struct, frozen=True):
     packed_cache: str = ""
     packed_cache_bytes: int = 0
     checks_packed_cache: bool = False
+    kv_spill_bytes: int = 0
+    memory_bytes: int = 0
 
     def step_tokens(self, device: Device) -> StepTokens:
         """Limits of the tokens in a step on a device: those of the operator, or the defaults."""

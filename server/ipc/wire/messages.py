@@ -346,12 +346,14 @@ class Ready(Message, frozen=True):
     """All models are loaded and warmed up; the worker accepts requests.
 
     num_devices: number of devices of this kind on the machine; 1 for a CPU.
+    device_bytes: memory that models on demand may take of the worker's CUDA device; 0 on a CPU and without such models.
     """
 
     epoch: int
     models: list[ModelInfo]
     device: Device = "cpu"
     num_devices: int = 1
+    device_bytes: int = 0
 
 
 class LoadFailed(Message, frozen=True):
@@ -552,12 +554,15 @@ class Stats(Message, frozen=True):
     kv_blocks_used, kv_blocks_total: numbers of blocks by pool name, summed over all models.
     device_memory_bytes: memory in use by kind.
     state_bytes: memory of state slots of models with mixers: `sequences` and `snapshots`; empty without such models.
+    host_bytes: host memory for KV blocks of the prefix cache: `used` and `total`; empty if no model has such memory.
     running_rows, waiting_rows: the numbers `running` and `waiting` by model. A model without any is absent.
     steps: all steps since the last message.
     The remaining fields count events since the last message:
     preemptions, wasted_tokens: preempted rows, and computed tokens that have to be computed again.
     prefix_queries, prefix_hits: prompt tokens looked up in the prefix cache, and prompt tokens found there.
     drafts: by model, number of drafted tokens and number of accepted ones.
+    host_blocks: KV blocks that were copied to host memory (`spilled`), back (`restored`), and copies that were dropped
+        because their checksum was wrong (`damaged`). Empty if no model has such memory.
     """
 
     epoch: int
@@ -576,6 +581,8 @@ class Stats(Message, frozen=True):
     state_bytes: dict[str, int] = {}
     running_rows: dict[str, int] = {}
     waiting_rows: dict[str, int] = {}
+    host_blocks: dict[str, int] = {}
+    host_bytes: dict[str, int] = {}
 
 
 ModelAnswer = ModelMeasured | ModelLoaded | ModelFailed | CacheGivenBack | ModelUnloaded

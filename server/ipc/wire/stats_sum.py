@@ -28,6 +28,7 @@ def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
         kv_blocks_used=_sum(worker.kv_blocks_used for worker in every),
         kv_blocks_total=_sum(worker.kv_blocks_total for worker in every),
         device_memory_bytes=_sum(worker.device_memory_bytes for worker in every),
+        host_bytes=_sum(worker.host_bytes for worker in every),
         state_bytes=_sum(worker.state_bytes for worker in every),
         running_rows=_sum(worker.running_rows for worker in every),
         waiting_rows=_sum(worker.waiting_rows for worker in every),
@@ -37,7 +38,7 @@ def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
 def without_increments(stats: Stats) -> Stats:
     """A copy of statistics with only the present numbers. Counts of events are zero, because they were used before."""
     return msgspec.structs.replace(
-        stats, steps=[], preemptions=0, wasted_tokens=0, prefix_queries=0, prefix_hits=0, drafts={}
+        stats, steps=[], preemptions=0, wasted_tokens=0, prefix_queries=0, prefix_hits=0, drafts={}, host_blocks={}
     )
 
 

@@ -123,7 +123,7 @@ class Supervisor:
         self.options = options
         self.epoch = 0
         self.state: SupervisorState = "starting"
-        self.num_devices = 1
+        self.num_devices, self.device_bytes = 1, 0
         self.failure = ""
         self.task: asyncio.Task[None] | None = None
         self._listener = listener
@@ -304,7 +304,7 @@ class Supervisor:
             return
         self.state = "ready"
         self._ready_seconds = time.monotonic()
-        self.num_devices = message.num_devices
+        self.num_devices, self.device_bytes = message.num_devices, message.device_bytes
         if self._first_ready.done():
             seconds = self._ready_seconds - self._started_seconds
             log.warning("worker %d is ready after %.1f s; requests are answered again", self.epoch, seconds)

@@ -96,6 +96,11 @@ class WorkerPool:
         """Number of workers that are ready and sent a message recently."""
         return sum(supervisor.fresh for supervisor in self.supervisors)
 
+    @property
+    def device_bytes(self) -> int:
+        """Memory that models on demand may take of each CUDA device: that of the smallest. 0 on a CPU."""
+        return min((supervisor.device_bytes for supervisor in self.supervisors if supervisor.device_bytes), default=0)
+
     async def start(self) -> None:
         """Start all workers and wait until they are ready.
 

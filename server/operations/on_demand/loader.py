@@ -119,6 +119,8 @@ class OnDemandLoader:
     events: receives changes for the metrics.
     clock: returns the time in seconds.
     forget_if_gone: removes a model from `models` if its files were deleted and it is not in memory.
+    device_bytes: returns the memory that models may take of each CUDA device; 0 on a CPU. On a device the limit is that
+        of each device. Each device has every model, one worker, and no tokenizer.
     """
 
     def __init__(
@@ -132,14 +134,16 @@ class OnDemandLoader:
         events: ModelEvents,
         clock: Callable[[], float],
         forget_if_gone: Callable[[DeclaredModel], None],
+        device_bytes: Callable[[], int],
     ) -> None:
-        self.budget_bytes = budget_bytes
+        self._budget_bytes = budget_bytes
+        self._device_bytes = device_bytes
         self.changes = Changes()
         self._models = models
         self._loads = loads
         self._text = text
         self._kv_cache_bytes = kv_cache_bytes
-        self._num_workers = num_workers
+        self._workers_on_cpu = num_workers
         self._events = events
         self._clock = clock
         self._forget_if_gone = forget_if_gone
@@ -153,8 +157,18 @@ class OnDemandLoader:
         loads.dropped = self._on_dropped
 
     @property
+    def budget_bytes(self) -> int | None:
+        """Limit on the memory of all models, or of those on each CUDA device; None for no limit."""
+        return self._device_bytes() or self._budget_bytes
+
+    @property
+    def _num_workers(self) -> int:
+        """Number of workers that share the budget."""
+        return 1 if self._device_bytes() else self._workers_on_cpu
+
+    @property
     def used_bytes(self) -> int:
-        """Memory, in bytes, that is counted for all models together."""
+        """Memory, in bytes, that is counted for all models together, or for all on each CUDA device."""
         return sum(model.size_bytes for model in self._models.values())
 
     def report(self) -> None:
@@ -257,7 +271,9 @@ class OnDemandLoader:
         need = await self._loads.measure(model.spec)
         kv_bytes = self._kv_bytes(need)
         caches = self._num_workers * kv_bytes
-        fixed = self._num_workers * (need.weight_bytes + need.step_bytes) + self._text.size_bytes(model.spec)
+        fixed = self._num_workers * (need.weight_bytes + need.step_bytes)
+        if not self._device_bytes():
+            fixed += self._text.size_bytes(model.spec)
         if not await self._make_room(model, fixed + caches):
             model.left()
             return
@@ -327,8 +343,11 @@ class OnDemandLoader:
         return bool(model.waiting) and model.state == state
 
     def _residents(self, asking: DeclaredModel) -> list[Resident]:
-        """The models in memory, without the one that asks for room."""
-        now = self._clock()
+        """The models in memory, without the one that asks for room.
+
+        On a CUDA device no model gives back its KV caches alone: captured steps have their addresses.
+        """
+        now, keeps_caches = self._clock(), bool(self._device_bytes())
         return [
             Resident(
                 model.name,
@@ -336,7 +355,7 @@ class OnDemandLoader:
                 model.load_seconds,
                 now - model.used_at,
                 model.running + model.waiting > 0,
-                model.cache_bytes if model.state == "loaded" and model.name not in self._emptying else 0,
+                0 if keeps_caches or model.state != "loaded" or model.name in self._emptying else model.cache_bytes,
             )
             for model in self._models.values()
             if model.state in ("loaded", "unloading") and model is not asking

@@ -56,6 +56,7 @@ class ModelRegistry:
         num_workers: int,
         events: ModelEvents,
         clock: Callable[[], float] = time.monotonic,
+        device_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.models: dict[str, DeclaredModel] = {model.name: model for model in models}
         self._text = text
@@ -72,13 +73,14 @@ class ModelRegistry:
             events,
             clock,
             self._forget_if_gone,
+            device_bytes,
         )
         self._discovering = asyncio.Lock()
         self._held: dict[Call, list[DeclaredModel]] = {}
 
     @property
     def used_bytes(self) -> int:
-        """Memory, in bytes, that is counted for all models together."""
+        """Memory, in bytes, that is counted for all models together, or for all on each CUDA device."""
         return self._loader.used_bytes
 
     def about(self) -> dict[str, Any]:

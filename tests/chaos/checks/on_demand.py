@@ -7,15 +7,12 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-import torch
-
-from benchmarks import random_checkpoints
 from tests.chaos.checks.clients import p99
 from tests.chaos.checks.latency import gaps_beside, no_work
 from tests.chaos.connection import ask
 from tests.chaos.record import Record
 from tests.chaos.server import command, server
-from tests.soak.checkpoints import DEMO, demo_copies
+from tests.soak.checkpoints import DEMO, demo_copies, large_llama
 from tests.soak.models import ALLOWED_EXCESS, MOST_KEPT, soak
 
 
@@ -44,14 +41,9 @@ def loading(runs: int, layers: int, streams: int = 16) -> Record:
     layers: layers of the model, in the shape of a llama of 1.1 billion parameters with 16.
     """
     record = Record("load")
-    shape = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
-    shape |= {"head_dim": 64, "vocab_size": 49152, "tie_word_embeddings": True, "max_position_embeddings": 8192}
-    shape |= {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": layers}
-    shape |= {"rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu"}
-    shape |= {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     gaps: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        random_checkpoints.write(Path(folder), shape, torch.bfloat16, torch.device("cpu"))
+        large_llama(Path(folder), layers)
         models = (f"story={DEMO / 'story'}", f"large={folder}")
         with server(*models, "--preload", "story", "--device", "cpu") as running:
             url = running.url
