@@ -71,9 +71,7 @@ class Executor:
             hidden = self.run_tokens(token_ids, positions, step).hidden
             return DecoderOutput(hidden, *self.logits(hidden, request))
         if found is None:
-            x = self._stack.embedding(token_ids, positions)
-            self._stack.set_layer_inputs(step, token_ids, x)
-            return DecoderOutput(self.run_hidden(x, step))
+            return DecoderOutput(self.run_hidden(self._stack.embed(token_ids, positions, step), step))
         program, patterns = found
         values = step.dynamic_inputs(patterns)
         token_ids, positions = token_ids.contiguous(), positions.contiguous()

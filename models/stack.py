@@ -68,11 +68,16 @@ class Stack(nn.Module):
 
     tokens: token table to share with another stack, or None to create one.
     `models.executor` runs a stack.
+
+    taps: indices of the layers whose inputs a decoder step keeps (`Transformer.taps`), because a draft head reads them;
+        usually empty.
     """
+
+    taps: tuple[int, ...] = ()
 
     def __init__(self, config: StackConfig, hidden_size: int, tokens: EmbeddingTable | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.hidden_size = config, hidden_size
         self.embedding = _make_embedding(config.embedding, hidden_size, tokens)
         layers: list[Layer] = []
         for index, layer in enumerate(config.layers):
@@ -132,6 +137,15 @@ class Stack(nn.Module):
             return self.score_bias(length, weight.dtype, weight.device)
         return None if self.score_bias is None else self.score_bias(length)
 
+    def embed(self, token_ids: Tensor, positions: Tensor, step: StepInputs) -> Tensor:
+        """The hidden states that enter the first layer of a decoder: [tokens, hidden], model dtype.
+
+        token_ids, positions: [tokens], int64. step: gets the vectors per token and layer.
+        """
+        x: Tensor = self.embedding(token_ids, positions)
+        self.set_layer_inputs(step, token_ids, x)
+        return x
+
     def set_layer_inputs(self, step: StepInputs, token_ids: Tensor, x: Tensor) -> None:
         """Compute the vectors per token and layer, and the global vectors of texts, and store them in `step`.
 
@@ -150,7 +164,9 @@ class Stack(nn.Module):
         x: [tokens, hidden]. Returns the output rows: [n, hidden or output width].
         """
         x = x if self.streams is None else self.streams.expanded(x)
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
+            if index in self.taps:
+                step.tap(self.taps.index(index), x)
             x = layer(x, step)
         x = x if self.streams is None else self.streams.merged(x)
         x = x if self.final_norm is None else self.final_norm(x)

@@ -142,7 +142,7 @@ from models.steps.alignment import AlignmentStepInputs, CachedAlignmentStepInput
 from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
-from models.steps.step_inputs.base import PagedStepInputs, StepInputs
+from models.steps.step_inputs.base import PagedStepInputs, StepInputs, TapShape
 from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 if TYPE_CHECKING:
@@ -156,9 +156,12 @@ class Transformer(nn.Module):
     Built on torch's meta device and filled by `models.checkpoint.loader`. For inference only.
 
     attention_dtype: dtype of queries, keys and values; set by `WeightPacker`.
+    taps: the inputs of the layers `Stack.taps` in the last decoder step, one after the other, for all its tokens:
+        [tokens, layers * hidden], model dtype. None without such layers.
     """
 
     attention_dtype: torch.dtype
+    taps: Tensor | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -173,7 +176,7 @@ class Transformer(nn.Module):
         self.head = make_head(config.head, config.output_size, config.vocab_size, token_width)
         self.adapters = AdapterSet()
         self._executors = {
-            stack: Executor(stack, config.vocab_size, self._logits_into)
+            stack: Executor(stack, config.vocab_size, self.logits_into)
             for stack in (self.encoder, self.decoder)
             if stack is not None
         }
@@ -247,9 +250,14 @@ class Transformer(nn.Module):
         """
         assert self.decoder is not None, "the model has no decoder"
         encodings = self.decoder.encodings(batch.positions, max(batch.key_lens), batch.rope_lengths)
-        step = PagedStepInputs(batch, cache, cross_cache, encodings, self.decoder.config, state_memory)
+        taps = self.decoder.taps
+        shape = TapShape(len(taps), self.decoder.hidden_size, self.dtype) if taps else None
+        step = PagedStepInputs(batch, cache, cross_cache, encodings, self.decoder.config, state_memory, shape)
         with self.adapters.used(batch.adapters, batch.query_lens) if batch.adapters else nullcontext():
-            return self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
+            output = self._executors[self.decoder].run_tokens(batch.token_ids, batch.positions, step, logits)
+        if taps:
+            self.taps = torch.cat([step.taps[place] for place in range(len(taps))], 1)
+        return output
 
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:
         """Compute logits and their top k from hidden states of `decode`. hidden: [n, hidden].
@@ -334,6 +342,8 @@ class Transformer(nn.Module):
             return "the model has no decoder"
         if not choice.runs_cuda_kernels(self.device):
             return "the device has no Triton kernels"
+        if self.decoder.taps:
+            return "a draft head reads the inputs of inner layers"
         return "an int8 cache" if cache.is_int8 else why_not_captured(self.decoder)
 
     def capture_steps(
@@ -356,7 +366,7 @@ class Transformer(nn.Module):
 
         memory = self._executors[stack].logits_memory(self.device)
         runner = CudaGraphRunner(self.device) if runner is None else runner
-        return StepGraphs(stack, self._logits_into, memory, cache, cross_cache, sizes, runner)
+        return StepGraphs(stack, self.logits_into, memory, cache, cross_cache, sizes, runner)
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
         """Compute logits over the vocabulary in new memory: [n, hidden], model dtype -> [n, vocab], float32.
@@ -364,9 +374,9 @@ class Transformer(nn.Module):
         adapters: name of each row's adapter, for a masked language model head; empty if no row has an adapter.
         """
         with self.adapters.used(adapters, [1] * len(adapters)):
-            return self._logits_into(hidden, None)
+            return self.logits_into(hidden, None)
 
-    def _logits_into(self, hidden: Tensor, out: Tensor | None) -> Tensor:
+    def logits_into(self, hidden: Tensor, out: Tensor | None) -> Tensor:
         """Compute logits of hidden states: [n, hidden] -> [n, vocab], float32.
 
         out: [n or more, vocab], float32, memory for the logits; None for new memory.

@@ -16,6 +16,7 @@ from server.text.languages.translation_prompts import (
     TranslationPromptError,
     read_translation_prompt,
 )
+from weights.eagle_heads import eagle_version
 from weights.errors import ResolveError
 from weights.own_adapters import adapter_directory
 from weights.resolve import ADAPTER_WEIGHTS, MODEL_WEIGHTS, HubSource, hub_source, resolve
@@ -98,17 +99,19 @@ def find_adapters(settings: Settings, models: Mapping[str, Path]) -> list[Adapte
 
 def unnamed_speculation(settings: Settings) -> Speculation | None:
     """The speculative decoding of models that `--speculative` does not name; None for no speculation."""
+    if "mtp" in settings.speculative:
+        return Speculation(prediction_head=True, is_optional=True)
     return Speculation(is_optional=True) if "ngram" in settings.speculative else None
 
 
 def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> dict[str, Speculation]:
     """Read `--speculative`. Returns the method of speculative decoding, by name of the target model.
 
-    A draft model is a served model or another checkpoint.
+    A draft model is a served model or another checkpoint. The checkpoint may also be an EAGLE-3 head.
 
     directories: directory of each served model, by name.
-    Raises StartError for a model that is not served or that is its own draft, CheckpointError for a draft model that
-    cannot be found.
+    Raises StartError for a model that is not served or that is its own draft, and for an EAGLE head of another version;
+    CheckpointError for a draft model that cannot be found.
     """
     unnamed = unnamed_speculation(settings)
     found = {} if unnamed is None else dict.fromkeys(directories, unnamed)
@@ -125,11 +128,28 @@ def find_speculations(settings: Settings, directories: Mapping[str, Path]) -> di
             found.pop(name, None)
         elif method == "ngram":
             found[name] = Speculation()
+        elif method == "mtp":
+            found[name] = Speculation(prediction_head=True)
         elif draft in directories:
             found[name] = Speculation(draft_model=draft)
         else:
-            found[name] = Speculation(draft_directory=str(resolved(draft)))
+            found[name] = _draft_checkpoint(name, resolved(draft))
     return found
+
+
+def _draft_checkpoint(name: str, directory: Path) -> Speculation:
+    """The speculative decoding of a model by another checkpoint, a draft model or an EAGLE-3 head.
+
+    name: name of the model. Raises StartError for an EAGLE head of another version.
+    """
+    kind = eagle_version(directory)
+    if kind == "eagle":
+        raise StartError(
+            f"speculative: {name!r}: heads of EAGLE-1 and EAGLE-2 are not supported, only those of EAGLE-3"
+        )
+    if kind == "eagle3":
+        return Speculation(eagle_directory=str(directory))
+    return Speculation(draft_directory=str(directory))
 
 
 def find_answer_prompts(settings: Settings, models: Sequence[str]) -> dict[str, AnswerPrompt]:

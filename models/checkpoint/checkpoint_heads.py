@@ -47,6 +47,7 @@ from models.config.sentence import AnswerLogits, Pooling, SentenceConfig, Vocabu
 from models.families import family_of
 from models.families.model2vec import FAMILY as STATIC_FAMILY
 from models.families.shared.family import CheckpointTask, Family
+from weights.eagle_heads import eagle_version_of
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,10 @@ def read_files(directory: Path) -> CheckpointFiles:
     hf = read_settings(directory, "config.json") if gliner is None else dict(gliner.encoder)
     if hf is None:
         raise ConfigError("the checkpoint has no config.json")
+    if eagle_version_of(hf) is not None:
+        raise ConfigError(
+            "an EAGLE head only drafts for another model: serve that model with --speculative NAME=draft:HEAD"
+        )
     hf = _with_quantization(directory, hf)
     if gliner is not None or is_colbert(hf):
         family, architecture = family_of({**hf, "architectures": None})

@@ -27,6 +27,13 @@ from models.checkpoint.fitting_families import fitting_families
 from models.checkpoint.gguf_rules import gguf_rules
 from models.checkpoint.gliner_files import encoder_rules
 from models.checkpoint.kept_quantized import kept_quantized
+from models.checkpoint.load_draft_head import (
+    HeadLoading,
+    LoadedDraftHead,
+    load_eagle_head,
+    load_prediction_head,
+    prediction_head_of,
+)
 from models.checkpoint.load_heads import load_sentence_head, load_token_heads
 from models.checkpoint.pack_weights import WeightPacker
 from models.checkpoint.settings_files import read_settings
@@ -37,6 +44,7 @@ from models.config import (
     ModelConfig,
     UnservedFamilyError,
 )
+from models.draft_head import DraftHead
 from models.families.shared.family import CheckpointTask, Family
 from models.generation_defaults import GenerationDefaults, generation_defaults
 from models.layers.linear import set_parameter
@@ -76,6 +84,9 @@ class LoadedModel:
     adapters: low-rank adapters by name.
     checkpoint_format: format of the checkpoint's quantised matrices, for users; empty if it has none.
     notes: properties of the checkpoint that cost memory or are not used, one sentence each.
+    has_prediction_head: whether the checkpoint has a head for multi-token prediction that can draft tokens.
+    draft_head: the draft head that was loaded; None without one.
+    draft_head_bytes: memory of its weights, in bytes.
     """
 
     transformer: Transformer
@@ -96,6 +107,9 @@ class LoadedModel:
     adapters: Mapping[str, LoadedAdapter]
     checkpoint_format: str
     notes: tuple[str, ...]
+    has_prediction_head: bool = False
+    draft_head: DraftHead | None = None
+    draft_head_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,7 @@ def load_model(
     adapters: Mapping[str, Path] | None = None,
     memory: TensorMemory = PRIVATE,
     answers: bool = False,
+    draft_head: Path | None = None,
 ) -> LoadedModel:
     """Load a checkpoint.
 
@@ -131,6 +146,8 @@ def load_model(
         `directory` followed by the adapter's name in the checkpoint.
     memory: keeps the tensors of the transformer and its adapters.
     answers: whether to serve a language model as a reranker, by the logits of its answer.
+    draft_head: directory of an EAGLE-3 head to load with the model; `directory` itself for the prediction head of the
+        checkpoint, if it has one. None for no head.
 
     Raises QuantizationUnavailable if the device has no kernels for quantised weights, ConfigError for an unsupported
     configuration, and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the
@@ -155,6 +172,7 @@ def load_model(
     matrix_format = _matrix_format(directory, files)
     with open_checkpoint(directory, matrix_format=matrix_format) as stored:
         check_size(config, stored)
+        prediction_head = prediction_head_of(files, config, stored)
         for name, path in (adapters or {}).items():
             _check_adapter(name, path, directory, hf, stored)
 
@@ -170,6 +188,12 @@ def load_model(
         transformer, directory, family, rules, dtype, device, progress, matrix_format, keep, memory.is_filled, packer
     )
     weight_bytes = packer.finish()
+    head = None
+    loading = HeadLoading(transformer, dtype, device, quantization, memory, progress)
+    if draft_head == directory and prediction_head is not None:
+        head = load_prediction_head(directory, prediction_head, matrix_format, loading)
+    elif draft_head is not None and draft_head != directory:
+        head = _load_eagle_head(draft_head, config, loading)
     loaded_adapters = {
         name: _load_adapter(
             transformer, name, path, directory, hf, rules, linears, dtype, device, memory, matrix_format
@@ -189,14 +213,31 @@ def load_model(
         sentence=load_sentence_head(directory, heads.sentence, device),
         heads=token_heads,
         head_settings=heads,
-        parameters=report.parameters + sum(parameter.numel() for parameter in token_heads.parameters()),
-        weight_bytes=weight_bytes + sum(parameter.nbytes for parameter in token_heads.parameters()),
+        parameters=report.parameters
+        + sum(parameter.numel() for parameter in token_heads.parameters())
+        + (0 if head is None else head.parameters),
+        weight_bytes=weight_bytes
+        + sum(parameter.nbytes for parameter in token_heads.parameters())
+        + (0 if head is None else head.weight_bytes),
         context_tokens=context_tokens,
         source_tokens=(config.max_source_positions or context_tokens) if config.is_encoder_decoder else None,
         adapters=loaded_adapters,
         checkpoint_format="" if matrix_format is None else matrix_format.description,
         notes=(*_notes(matrix_format, report, dtype, quantization), *_text_only(hf)),
+        has_prediction_head=prediction_head is not None,
+        draft_head=None if head is None else head.head,
+        draft_head_bytes=0 if head is None else head.weight_bytes,
     )
+
+
+def _load_eagle_head(directory: Path, config: ModelConfig, loading: HeadLoading) -> LoadedDraftHead:
+    """Load an EAGLE-3 head. Raises ConfigError, with its name, for a head that cannot be loaded."""
+    if config.decoder is None or config.encoder is not None:
+        raise ConfigError(f"EAGLE-3 head {directory.name!r}: only decoders can use it")
+    try:
+        return load_eagle_head(directory, config, loading)
+    except (ConfigError, WeightsError, ResolveError) as error:
+        raise ConfigError(f"EAGLE-3 head {directory.name!r}: {error}") from error
 
 
 def _matrix_format(directory: Path, files: CheckpointFiles) -> QuantizedFormat | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from models.backends import choice, linear_weights
 from models.backends.linear_weights import LinearWeight
 from models.backends.tensor_memory import PRIVATE, TensorMemory
+from models.draft_head import DraftHead
 from models.layers.attention import Attention
 from models.layers.feed_forward import FeedForward
 from models.layers.linear import Linear, set_parameter
@@ -77,7 +78,7 @@ class WeightPacker:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Transformer | DraftHead,
         dtype: torch.dtype,
         device: torch.device,
         quantization: choice.Quantization | None = None,

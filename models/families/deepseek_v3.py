@@ -1,7 +1,7 @@
 """DeepSeek-V3 and R1 (DeepSeek-AI 2024, arXiv:2412.19437): DeepSeek-V2 with sigmoid scores in the router.
 
 A bias per expert (`e_score_correction_bias`) affects which experts are chosen, but not their weights.
-The layers for multi-token prediction are not loaded.
+The layer for multi-token prediction only drafts tokens (`models.families.shared.prediction_head`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from models.families.shared.latent_attention import (
     later_layers,
 )
 from models.families.shared.mixture_of_experts import corrected_router
+from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.published_code import PublishedCode
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import rms_norm, rotary_decoder, rotary_rules
@@ -96,4 +97,5 @@ FAMILY = decoder_family(
     rules,
     answers=False,
     gguf=GgufFamily({"deepseek2": gguf_settings}, is_corrected, latent_gguf_rules),
+    prediction_head=layer_after_the_last(rules),
 )

@@ -19,6 +19,7 @@ from models.families.shared.gguf import (
     routed_experts,
 )
 from models.families.shared.mixture_of_experts import corrected_router, expert_rules
+from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -87,7 +88,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None
     return (
-        # The layer after the last one predicts a second token; generation token by token does not use it.
+        # The layer after the last one only drafts tokens.
         Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
         *expert_rules(model, "mlp", gate="gate_proj", up="up_proj", down="down_proj"),
         *rotary_rules(model, hf, architecture),
@@ -116,4 +117,5 @@ FAMILY = decoder_family(
     gguf=GgufFamily(
         {"glm4moe": gguf_settings}, rules=lambda model: (prediction_layers(model),), norms=INPUT_NORM_AFTER_ATTENTION
     ),
+    prediction_head=layer_after_the_last(rules),
 )

@@ -10,6 +10,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.latent_attention import latent_attention, latent_rules
 from models.families.shared.mixture_of_experts import corrected_router, typed_feed_forwards
+from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import gated_feed_forward, rms_norm, rotary_decoder, rotary_rules
 from weights.rules import Drop, Rule
@@ -65,7 +66,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None
     return (
-        # The layer after the last one predicts a second token; generation token by token does not use it.
+        # The layer after the last one only drafts tokens.
         Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
         *latent_rules(model),
         *rotary_rules(model, hf, architecture),
@@ -80,4 +81,5 @@ FAMILY = decoder_family(
     texts=False,
     tokens=False,
     answers=False,
+    prediction_head=layer_after_the_last(rules),
 )

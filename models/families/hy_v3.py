@@ -10,6 +10,7 @@ from models.families.shared.decoder_family import decoder_family
 from models.families.shared.fields import Fields
 from models.families.shared.gguf import GgufFamily, Settings, has_bias, prediction_layers, rms_eps, rotary_settings
 from models.families.shared.mixture_of_experts import expert_rules, typed_feed_forwards
+from models.families.shared.prediction_head import layer_after_the_last
 from models.families.shared.rope import rope_config, scaled_max_positions
 from models.families.shared.rotary_decoder import (
     gated_feed_forward,
@@ -86,7 +87,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     assert model.decoder is not None
     theirs, ours = r"model\.layers\.(\d+)\.mlp\.", r"decoder.layers.\1.feed_forward."
     return (
-        # The layers after the last one predict further tokens; generation token by token does not use them.
+        # The layer after the last one only drafts tokens.
         Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
         # Published files have the first names, the modules of transformers the second.
         Rename(theirs + r"(?:router\.gate|gate)\.weight", ours + "router.weight"),
@@ -125,4 +126,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     gguf=GgufFamily({"hy_v3": gguf_settings}, rules=lambda model: (prediction_layers(model),)),
+    prediction_head=layer_after_the_last(rules, "final_layernorm"),
 )

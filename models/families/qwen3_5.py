@@ -18,6 +18,7 @@ from models.families.shared.gated_delta_decoder import (
     gated_delta_rules,
     separate_input_rules,
 )
+from models.families.shared.prediction_head import named_mtp
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rotary_decoder import gated_feed_forward
 from models.families.shared.text_part import text_settings
@@ -68,4 +69,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     gguf=gated_delta_gguf("qwen35", lambda of: {"model_type": "qwen3_5_text"}, reordered=True),
+    prediction_head=named_mtp(rules),
 )

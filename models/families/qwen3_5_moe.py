@@ -19,6 +19,7 @@ from models.families.shared.gated_delta_decoder import (
 )
 from models.families.shared.gguf import Settings, qwen_experts
 from models.families.shared.mixture_of_experts import expert_rules
+from models.families.shared.prediction_head import named_mtp
 from models.families.shared.rename_rules import renamed
 from models.families.shared.rotary_decoder import gated_feed_forward
 from models.families.shared.text_part import text_settings
@@ -90,4 +91,5 @@ FAMILY = decoder_family(
     tokens=False,
     answers=False,
     gguf=gated_delta_gguf("qwen35moe", gguf_settings, reordered=True),
+    prediction_head=named_mtp(rules),
 )

@@ -16,6 +16,7 @@ from models.families.shared.gated_delta_decoder import (
 )
 from models.families.shared.gguf import Settings, qwen_experts
 from models.families.shared.mixture_of_experts import expert_rules, sparse_layers
+from models.families.shared.prediction_head import named_mtp
 from models.families.shared.rotary_decoder import gated_feed_forward
 from weights.gguf.metadata import Metadata
 from weights.rules import Rule
@@ -80,4 +81,5 @@ FAMILY = decoder_family(
     config,
     rules,
     gguf=gated_delta_gguf("qwen3next", gguf_settings, reordered=False),
+    prediction_head=named_mtp(rules),
 )

@@ -57,6 +57,7 @@ def check(
         *([("format", info.checkpoint_format)] if info.checkpoint_format else []),
         *(("note", note) for note in info.notes),
         ("execution", info.execution),
+        *([("drafts", info.drafts)] if info.drafts else []),
         ("context", context),
         ("vocabulary", f"{info.vocab_size:,} tokens"),
     ]

@@ -36,10 +36,13 @@ def check_entries(settings: SettingsFields) -> None:
         if not MODEL_NAME.fullmatch(name) or not path or not MODEL_NAME.fullmatch(model):
             raise ValueError(f"adapter: write NAME=PATH_OR_HUB_ID@MODEL, not {entry!r}")
     for entry in settings.speculative:
-        if not re.fullmatch("ngram|[^=]+=(ngram|off|draft:.+)", entry):
+        if not re.fullmatch("ngram|mtp|[^=]+=(ngram|mtp|off|draft:.+)", entry):
             raise ValueError(
-                f"speculative: write ngram, NAME=ngram, NAME=draft:MODEL_OR_PATH or NAME=off, not {entry!r}"
+                "speculative: write ngram, mtp, NAME=ngram, NAME=mtp, NAME=draft:MODEL_OR_PATH or NAME=off, not "
+                f"{entry!r}"
             )
+    if {"ngram", "mtp"} <= set(settings.speculative):
+        raise ValueError("speculative: write ngram or mtp, and NAME= and the other one for some models")
     for entry in settings.rerank_prompts:
         if not re.fullmatch("[^=]+=.+", entry):
             raise ValueError(f"rerank_prompts: write NAME=PROMPT, not {entry!r}")

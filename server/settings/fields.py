@@ -107,8 +107,9 @@ class SettingsFields(BaseSettings):
     speculative: Speculations = Field(
         default=[],
         description="Speculative decoding: ngram drafts tokens that followed the same tokens before, for all models "
-        "that can use drafts; NAME=ngram, NAME=draft:MODEL_OR_PATH (a smaller model drafts) and NAME=off choose by "
-        "model. Separate entries by commas.",
+        "that can use drafts; mtp drafts with the prediction head of each checkpoint that has one. NAME=ngram, "
+        "NAME=mtp, NAME=draft:MODEL_OR_PATH (a smaller model or an EAGLE-3 head drafts) and NAME=off choose by model. "
+        "Separate entries by commas.",
     )
     languages: Languages = Field(
         default=[],
@@ -144,8 +145,8 @@ class SettingsFields(BaseSettings):
     )
     speculative_tokens: Count | None = Field(
         default=None,
-        description="Maximum number of tokens drafted per step and sequence; by default 15 with ngram, which drafts "
-        "only as many as save time, and 4 with a draft model.",
+        description="Maximum number of tokens drafted per step and sequence; by default 15 with ngram, 6 with "
+        "mtp or an EAGLE-3 head, which draft only as many as save time, and 4 with a draft model.",
     )
 
     host: str = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -60,6 +61,29 @@ def test_values_by_model() -> None:
     settings = load({"speculative": "ngram,a=ngram,b=off"})
     directories = {name: Path(name) for name in names}
     assert find_speculations(settings, directories) == {"a": Speculation(), "c": Speculation(is_optional=True)}
+    settings = load({"speculative": "mtp,a=mtp,b=ngram"})
+    unnamed = Speculation(prediction_head=True, is_optional=True)
+    own = Speculation(prediction_head=True)
+    assert find_speculations(settings, directories) == {"a": own, "b": Speculation(), "c": unnamed}
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLMEagle3", "EagleLlamaForCausalLM", "LlamaForCausalLM"])
+def test_a_draft_may_be_an_eagle_head(architecture: str, tmp_path: Path) -> None:
+    from server.ipc.wire.descriptions import Speculation
+    from server.model_sources import find_speculations
+
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    settings = load({"speculative": f"a=draft:{tmp_path}"})
+    if architecture == "EagleLlamaForCausalLM":
+        with pytest.raises(StartError, match="only those of EAGLE-3"):
+            find_speculations(settings, {"a": Path("a")})
+        return
+    (found,) = find_speculations(settings, {"a": Path("a")}).values()
+    is_head = architecture == "LlamaForCausalLMEagle3"
+    assert found == (
+        Speculation(eagle_directory=str(tmp_path)) if is_head else Speculation(draft_directory=str(tmp_path))
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,6 +124,7 @@ def test_sizes(text: str, size: int) -> None:
         ({"quantize": "a=int4,b=x"}, "not 'b=x'"),
         ({"speculative": "a=guess"}, "speculative"),
         ({"speculative": "a=draft:"}, "speculative"),
+        ({"speculative": "mtp,ngram"}, "ngram or mtp"),
         ({"speculative": "draft:a"}, "speculative"),
         ({"kv_cache_dtype": "int4"}, "kv_cache_dtype"),
         ({"kv_cache_dtype": "a=float8"}, "kv_cache_dtype"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests import warm_processes
 from tests.e2e.conftest import REPOSITORY, RunningServer, serving
+from tests.models.draft_heads import eagle_config, eagle_tensors, write_head
 from tests.waiting import eventually
 
 DEMO = REPOSITORY / "weights" / "demo"
@@ -19,15 +21,24 @@ PROMPT = "The old man and his daughter lived in a small house by the river. One 
 
 @pytest.fixture(scope="module")
 def speculative_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The story model three times, with drafts from a served model, from n-grams, and from a directory."""
+    """The story model four times: drafts from a served model, from n-grams, from a directory, and from an EAGLE-3 head.
+
+    The head has random weights, and predicts all tokens.
+    """
     other = shutil.copytree(DEMO / "story", tmp_path_factory.mktemp("other") / "story")
+    sizes = json.loads((DEMO / "story" / "config.json").read_text())
+    own = {"architectures", "model_type", "num_hidden_layers"}
+    settings = {name: value if name in own else sizes.get(name, value) for name, value in eagle_config().items()}
+    settings |= {"draft_vocab_size": None, "eagle_aux_hidden_state_layer_ids": [1, 2, 4]}
+    head = tmp_path_factory.mktemp("head") / "eagle"
+    write_head(head, settings, eagle_tensors(settings))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("TRIPTYCH_API_KEYS", "first-key,second-key")
         with serving(
             tmp_path_factory.mktemp("server") / "log",
-            *(f"{name}={DEMO / 'story'}" for name in ("twin", "repeats", "reads")),
+            *(f"{name}={DEMO / 'story'}" for name in ("twin", "repeats", "reads", "headed")),
             "--speculative",
-            f"twin=draft:reads,repeats=ngram,reads=draft:{other}",
+            f"twin=draft:reads,repeats=ngram,reads=draft:{other},headed=draft:{head}",
             "--speculative-tokens",
             "3",
         ) as server:
@@ -43,7 +54,7 @@ def ask(url: str, key: str = "", **fields) -> dict:
     return answer.json()
 
 
-@pytest.mark.parametrize("model", ["twin", "repeats", "reads"])
+@pytest.mark.parametrize("model", ["twin", "repeats", "reads", "headed"])
 def test_drafts_do_not_change_the_texts(
     demo_server: RunningServer, speculative_server: RunningServer, model: str
 ) -> None:
@@ -62,9 +73,20 @@ def test_drafts_do_not_change_the_texts(
         names = [f'triptych_speculative_{kind}_tokens_total{{model="{model}"}}' for kind in ("drafted", "accepted")]
         return tuple(float(values.get(name, 0)) for name in names)
 
-    eventually(lambda: counted()[1] > 0)  # the worker sends statistics four times a second
+    if model != "headed":  # a random head is seldom right, and its passes take as long as steps of this small model
+        eventually(lambda: counted()[1] > 0)  # the worker sends statistics four times a second
     drafted, accepted = counted()
     assert drafted >= accepted
+
+
+def test_the_source_of_drafts_is_told(speculative_server: RunningServer) -> None:
+    answer = speculative_server.get("/info", headers={"authorization": "Bearer first-key"}).json()
+    assert {model["name"]: model["drafts"] for model in answer["models"]} == {
+        "twin": "draft model reads",
+        "repeats": "n-grams of the text",
+        "reads": "draft model story",
+        "headed": "EAGLE-3 head eagle",
+    }
 
 
 def test_a_prompt_is_cached_only_for_its_key_and_model(speculative_server: RunningServer) -> None:
@@ -91,6 +113,7 @@ def test_a_prompt_is_cached_only_for_its_key_and_model(speculative_server: Runni
         ("story=draft:story", 2, "its own draft"),
         ("nobody=ngram", 2, "no model is named 'nobody'"),
         ("mood=ngram", 1, "needs a model that generates text"),
+        ("story=mtp", 1, "its checkpoint has no prediction head"),
     ],
 )
 def test_the_error_for_an_invalid_draft_is_one_line(setting: str, status: int, words: str) -> None:

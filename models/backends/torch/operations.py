@@ -103,6 +103,10 @@ class TorchOperations:
         """
         return (x.float() * factors.view(-1, *(1,) * (x.dim() - 1))).to(x.dtype)
 
+    def copy_into(self, x: Tensor, out: Tensor) -> None:
+        """Copy a tensor to given memory. x, out: [rows, width], the same dtype."""
+        out.copy_(x)
+
     def take_rows(self, x: Tensor, index: Tensor) -> Tensor:
         """Gather rows. x: [rows, ...]. index: [n], int64. Returns [n, ...], contiguous."""
         return x[index]

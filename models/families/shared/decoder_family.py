@@ -27,6 +27,7 @@ from models.config import (
 from models.families.shared.family import CheckpointTask, Family
 from models.families.shared.fields import Fields, short
 from models.families.shared.gguf import GgufFamily
+from models.families.shared.prediction_head import PredictionHead
 from models.families.shared.rename_rules import renamed
 from weights.rules import Drop, Rename, Rule
 
@@ -50,6 +51,7 @@ def decoder_family(
     pad_token_id: int | None = None,
     refused_dtypes: Mapping[str, str] = MappingProxyType({}),
     gguf: GgufFamily | None = None,
+    prediction_head: Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead] | None = None,
 ) -> Family:
     """Build a family of decoders with all heads that transformers has for it.
 
@@ -67,6 +69,7 @@ def decoder_family(
         not padding; if this is None too, the last token.
     refused_dtypes: dtypes that give wrong numbers in this family, with the reason.
     gguf: how GGUF files of the family are read, None if they are not supported.
+    prediction_head: describes the head for multi-token prediction, as in `Family`; None without one.
     """
     body = body or f"{stem}Model"
     classes, labels, spans = (
@@ -127,4 +130,5 @@ def decoder_family(
         refused_dtypes=refused_dtypes,
         gguf=gguf,
         body=body,
+        prediction_head=prediction_head,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from models.config import ModelConfig
 from models.families.shared.gguf import GgufFamily
+from models.families.shared.prediction_head import PredictionHead
 from models.families.shared.published_code import PublishedCode
 from weights.rules import Rule
 
@@ -48,6 +49,9 @@ class Family:
         architecture can be loaded as it is.
     published_as: code of the family's first checkpoints, by the foreign `model_type` that these checkpoints have.
     gguf: how GGUF files of the family are read, None if they are not supported.
+    prediction_head: describes the head for multi-token prediction that checkpoints of the family may have; takes the
+        arguments of `rules`, and raises ConfigError for a setting that is not supported. None if they have none, or if
+        it is not supported.
     """
 
     name: str
@@ -62,3 +66,4 @@ class Family:
     body: str | None = None
     published_as: Mapping[str, PublishedCode] = field(default_factory=dict)
     gguf: GgufFamily | None = None
+    prediction_head: Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead] | None = None

@@ -87,7 +87,7 @@ def gated_delta_rules(model: ModelConfig, hf: Mapping[str, Any], architecture: s
         _gated_queries(model, LAYER + r"self_attn\.q_proj"),
         *delta_rules(),
         *rotary_rules(model, hf, architecture),
-        # Heads that predict several tokens at once.
+        # The head for multi-token prediction only drafts tokens.
         Drop(r"mtp\..*"),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from models.backends import choice
@@ -52,6 +53,14 @@ class AttentionPattern(NamedTuple):
     chunk: int | None = None
 
 
+class TapShape(NamedTuple):
+    """The layer inputs that a step keeps for a draft head: number of layers, width of a vector, and dtype."""
+
+    num_layers: int
+    width: int
+    dtype: torch.dtype
+
+
 class StepInputs(ABC):
     """Everything a stack's attention needs for one forward pass.
 
@@ -67,6 +76,8 @@ class StepInputs(ABC):
         inputs.
     final_positions: [tokens, hidden], model dtype, added to the final hidden states; or None.
     global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
+    draft_states: [tokens, width], model dtype, hidden states of the model that a draft head reads; None for a model.
+    token_vectors: [tokens, width], model dtype, vectors of the tokens for the first layer of an EAGLE-3 head; or None.
 
     kind: "ragged" or "paged" for steps that can run as a program; None for steps that run eagerly.
     has_int8_cache: whether keys and values are cached in int8.
@@ -90,6 +101,8 @@ class StepInputs(ABC):
         self.layer_inputs: Tensor | None = None
         self.global_vectors: Tensor | None = None
         self.final_positions: Tensor | None = None
+        self.draft_states: Tensor | None = None
+        self.token_vectors: Tensor | None = None
         self._selecting_layer = num_layers if adapters or needs_all_rows else num_layers - 1
         if adapters:
             self.kind = None
@@ -110,6 +123,17 @@ class StepInputs(ABC):
             return x
         return backend(x).take_rows(x, self.output_rows)
 
+    def read_draft_states(self, dtype: torch.dtype, width: int) -> Tensor:
+        """The hidden states of the model that a draft head reads: [tokens, width]. dtype: that of the head."""
+        assert self.draft_states is not None, "a draft head reads hidden states of the model"
+        return self.draft_states
+
+    def tap(self, place: int, x: Tensor) -> None:  # noqa: B027 - steps of whole sequences do nothing
+        """Keep the input of a layer for a draft head. Does nothing in steps of whole sequences, which have no drafts.
+
+        place: index of the layer in `Stack.taps`. x: [tokens, hidden].
+        """
+
     def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[ProgramInput, int]:
         """Values of the program inputs that differ from step to step: addresses and numbers.
 
@@ -129,6 +153,9 @@ class StepInputs(ABC):
         for pattern in patterns:
             fields = self._metadata_of(pattern).view(CpuAttentionView).fields
             values.update(zip(inputs.attention(pattern), fields, strict=True))
+        if self.draft_states is not None:
+            states = self.draft_states
+            values[inputs.draft_states(states.dtype, states.shape[1])] = states.data_ptr()
         if self.output_rows is not None:
             values[inputs.OUTPUT_ROWS] = self.output_rows.data_ptr()
             values[inputs.NUM_OUTPUT_ROWS] = self.output_rows.shape[0]
@@ -249,6 +276,8 @@ class PagedStepInputs(StepInputs):
     cross_cache: cache with the keys and values of the encoder output, already written; None without an encoder.
     state_memory: states of the mixers; None for a stack without mixers.
     config: configuration of the stack.
+    tap_shape: the layer inputs to keep for a draft head; None to keep none.
+    taps: these inputs after the step, by their index in `Stack.taps`: [tokens, hidden] each.
     """
 
     kind: StepKind | None = "paged"
@@ -261,11 +290,14 @@ class PagedStepInputs(StepInputs):
         encodings: PositionEncodings,
         config: StackConfig,
         state_memory: StateMemory | None = None,
+        tap_shape: TapShape | None = None,
     ) -> None:
         output_rows = None if batch.output_lens is None else batch.output_rows
         super().__init__(encodings, output_rows, len(config.layers), batch.adapters)
         self._cache_layers = config.cache_layers
         self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
+        self._tap_shape = tap_shape
+        self.taps: dict[int, Tensor] = {}
         self.has_int8_cache = cache.is_int8
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
@@ -275,9 +307,18 @@ class PagedStepInputs(StepInputs):
             if self._single_steps is None:
                 self.kind = None
 
+    def tap(self, place: int, x: Tensor) -> None:
+        self.taps[place] = x.clone()
+
     def dynamic_inputs(self, patterns: Iterable[AttentionPattern]) -> dict[ProgramInput, int]:
         values = super().dynamic_inputs(patterns)
         values[inputs.CACHE_SLOTS] = self._batch.slot_mapping.data_ptr()
+        if self._tap_shape is not None:
+            num_layers, width, dtype = self._tap_shape
+            tokens = self._batch.token_ids.shape[0]
+            for place in range(num_layers):
+                kept = self.taps[place] = torch.empty(tokens, width, dtype=dtype)
+                values[inputs.tap(place, dtype, width)] = kept.data_ptr()
         if self._state_memory is not None:
             steps = self._single_steps
             assert steps is not None, "a program runs one generated token of each row"

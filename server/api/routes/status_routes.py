@@ -54,6 +54,7 @@ class ModelDescription(AnswerBody):
     `kv_tokens`: number of tokens that a worker's KV cache can hold; null without a KV cache.
     `agent_sequences`: number of sequences with `agent_tokens` tokens that the KV cache can hold at the same time.
     `execution`: how steps run: `program` (one call of the compiled kernels), `CUDA graphs`, or `eager: REASON`.
+    `drafts`: source of draft tokens for speculative decoding; null without drafts.
     `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` accepts `instruction`.
     """
 
@@ -65,6 +66,7 @@ class ModelDescription(AnswerBody):
     dtype: str
     quantization: str | None
     execution: str
+    drafts: str | None
     adapter_of: str | None
     parameters: int
     weight_bytes: int
@@ -236,6 +238,7 @@ def _describe(model: ServedModel) -> dict[str, object]:
         "dtype": about.dtype,
         "quantization": about.quantization,
         "execution": about.execution,
+        "drafts": about.drafts or None,
         "adapter_of": about.adapter_of or None,
         "parameters": about.parameters,
         "weight_bytes": about.weight_bytes,

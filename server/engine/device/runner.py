@@ -125,10 +125,11 @@ class Runner:
         """Compute a step.
 
         schedule: sources to encode, blocks to copy, rows to compute.
-        logits: asks for logits and their top-k in the same step; None for none. Must be None if a prompt is scored.
+        logits: asks for logits and their top-k in the same step; None for none. Must be None if the schedule needs all
+            hidden states.
         Returns:
         - the output rows: for each row that needs logits, in order, its last token and each token of its draft;
-        - hidden states of all tokens, [tokens, hidden], model dtype, if a prompt is scored, else None.
+        - hidden states of all tokens, [tokens, hidden], model dtype, if the schedule needs them, else None.
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -142,7 +143,7 @@ class Runner:
         if self.state_memory is not None:
             batch = divide_rows(batch, schedule.rows)
         caches = self.self_cache, self.cross_cache
-        if not schedule.scores_prompts:
+        if not schedule.needs_all_hidden:
             return self.model.decode(batch, *caches, logits, self.state_memory), None
         assert logits is None, "the logits of the prompt would overwrite those of the step"
         hidden = self.model.decode(replace(batch, output_lens=None), *caches, state_memory=self.state_memory).hidden

@@ -16,8 +16,9 @@ from server.engine.drafting.ngrams import ModelRates, NgramText
 from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.sequence import SequenceGroup
 
-DRAFT_TOKENS, NGRAM_DRAFT_TOKENS = 4, 15
-"""Default maximum length of a draft in tokens: from a draft model, which computes each token, and from n-grams."""
+DRAFT_TOKENS, NGRAM_DRAFT_TOKENS, HEAD_DRAFT_TOKENS = 4, 15, 6
+"""Default maximum length of a draft in tokens: from a draft model, which computes each token; from n-grams; and from a
+draft head, which computes few."""
 MAX_DRAFTING_ROWS = 32
 """Most decoding rows in a step with n-gram drafts. With more rows, a draft token costs about as much time as it saves.
 N-grams are then not looked up, because a lookup takes microseconds per row."""

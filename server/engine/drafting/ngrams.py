@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from server.engine.drafting.acceptance import Acceptance
+
 NGRAM_TOKENS = (3, 2)
 """Lengths of the n-grams that are looked up, longest first. Predictions after a single token are seldom right."""
 MAX_MATCH_TOKENS = 10
@@ -30,29 +32,18 @@ _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.9
 a text is smaller, because a text may begin or cease to repeat at any token."""
 
 
-class AcceptanceRates:
+class AcceptanceRates(Acceptance):
     """Measured share of right predictions, for each class of match lengths.
 
     decay: each new prediction multiplies the weight of earlier ones by this factor.
     """
 
     def __init__(self, decay: float) -> None:
-        self._decay = decay
-        self._right = [0.0] * len(_PRIOR_RATES)
-        self._all = [0.0] * len(_PRIOR_RATES)
+        super().__init__(decay, len(_PRIOR_RATES))
 
     def observe(self, match_tokens: int, is_right: bool) -> None:
         """Learn from one predicted token. match_tokens: length of the match before it, in tokens."""
-        group = _CLASS_OF[min(match_tokens, MAX_MATCH_TOKENS)]
-        self._right[group] = self._decay * self._right[group] + is_right
-        self._all[group] = self._decay * self._all[group] + 1
-
-    def rates(self, assumed: Sequence[float], weight: float) -> list[float]:
-        """Share of right predictions in each class. assumed: prior shares, which count as `weight` predictions."""
-        return [
-            (right + weight * rate) / (count + weight)
-            for right, count, rate in zip(self._right, self._all, assumed, strict=True)
-        ]
+        self.count(_CLASS_OF[min(match_tokens, MAX_MATCH_TOKENS)], is_right)
 
 
 class ModelRates(AcceptanceRates):

@@ -33,6 +33,7 @@ from server.engine.cache.state_tables import StateBlockTables
 from server.engine.device.devices import dtype_of
 from server.engine.device.runner import Runner
 from server.engine.drafting.drafts import Drafter
+from server.engine.drafting.head_drafter import HeadDrafter
 from server.engine.encoding.audio_encoder import AudioRunner, LogMelEngine
 from server.engine.encoding.ctc_engine import CtcEngine
 from server.engine.encoding.encoder_engine import EncoderEngine
@@ -186,7 +187,8 @@ class LoadedCheckpoint:
             return {}
         transformer, rows, size = self.model.transformer, options.max_batch_rows, options.block_size
         beams = self.model.generation.num_beams or 1
-        pools = {"self": (transformer.self_attention_layers(), self.context_tokens, beams)}
+        head = () if self.model.draft_head is None else self.model.draft_head.config.attention_layers
+        pools = {"self": ((*transformer.self_attention_layers(), *head), self.context_tokens, beams)}
         if cross := transformer.cross_attention_layers():
             pools["cross"] = (cross, self.source_tokens, 1)
         needs = {
@@ -224,10 +226,15 @@ def load(
         dtype = dtype_of(spec, device)
         adapters = {adapter: Path(directory) for adapter, directory in spec.adapters.items()}
         directory = Path(spec.directory)
-        with planning_limit((directory, *adapters.values()), progress, limits_memory=device.type == "cpu") as report:
+        head_path = "" if spec.speculation is None else spec.speculation.head_of(spec.directory)
+        head = Path(head_path) if head_path else None
+        paths = (directory, *adapters.values(), *(() if head is None else (head,)))
+        with planning_limit(paths, progress, limits_memory=device.type == "cpu") as report:
 
             def read(memory: TensorMemory) -> LoadedModel:
-                return load_model(directory, dtype, device, report, spec.quantization, adapters, memory, spec.answers)
+                return load_model(
+                    directory, dtype, device, report, spec.quantization, adapters, memory, spec.answers, head
+                )
 
             model, is_from_cache = (
                 (read(memory), False)
@@ -260,7 +267,8 @@ def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
         choice.check_int8_cache(transformer.attention_dtype, loaded.device)
     except choice.QuantizationUnavailable as error:
         raise LoadError(f"model {loaded.spec.name!r}: {error}") from error
-    layers = (*transformer.self_attention_layers(), *transformer.cross_attention_layers())
+    head = () if loaded.model.draft_head is None else loaded.model.draft_head.config.attention_layers
+    layers = (*transformer.self_attention_layers(), *transformer.cross_attention_layers(), *head)
     widest = max((layer.head_dim for layer in layers), default=0)
     if widest > MAX_INT8_HEAD:
         raise LoadError(
@@ -310,6 +318,8 @@ def build(
             }
             if states:
                 state_memory = StateMemory(transformer.mixers(), blocks["state"], loaded.device)
+            if isinstance(drafter, HeadDrafter):
+                drafter.allocate(blocks["self"], options.block_size, loaded.kv_dtype(options))
         except (torch.OutOfMemoryError, RuntimeError, OSError) as error:
             raise LoadError(
                 f"model {spec.name!r}: cannot allocate {kv_memory_bytes:,} bytes for its KV cache; use a smaller "
@@ -361,7 +371,8 @@ def build(
         encoding = CtcEngine(spec.name, runner, limits, step_tokens, loaded.samples)
     elif loaded.encodes:
         encoding = EncoderEngine(spec.name, runner, limits, step_tokens, model.sentence, model.heads)
-    return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), _info(loaded, options, blocks)
+    info = _info(loaded, options, blocks, "" if drafter is None else _drafts(loaded))
+    return ModelEngine(spec.name, generation, encoding, tuple(model.adapters)), info
 
 
 def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
@@ -383,7 +394,19 @@ def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
     ]
 
 
-def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, int]) -> ModelInfo:
+def _drafts(loaded: LoadedCheckpoint) -> str:
+    """The source of draft tokens of a model that has one, for users."""
+    way = loaded.spec.speculation
+    assert way is not None, "a drafter has a setting"
+    if way.prediction_head:
+        return "prediction head of the checkpoint"
+    if way.eagle_directory:
+        return f"EAGLE-3 head {Path(way.eagle_directory).name}"
+    draft = way.draft_model or Path(way.draft_directory).name
+    return f"draft model {draft}" if draft else "n-grams of the text"
+
+
+def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, int], drafts: str) -> ModelInfo:
     model = loaded.model
     sentence = model.sentence.config
     needs = loaded.pool_needs(options)
@@ -428,9 +451,17 @@ def _info(loaded: LoadedCheckpoint, options: EngineOptions, blocks: dict[str, in
         samples_per_token=0 if loaded.samples is None else loaded.samples.samples_per_token,
         min_samples=0 if loaded.samples is None else loaded.samples.min_samples,
         checkpoint_format=model.checkpoint_format,
-        notes=list(model.notes),
+        notes=[*model.notes, *_unused_head(model)],
+        drafts=drafts,
         **_head_infos(model),
     )
+
+
+def _unused_head(model: LoadedModel) -> list[str]:
+    """A note for users about a prediction head that is not loaded."""
+    if not model.has_prediction_head or model.draft_head is not None:
+        return []
+    return ["the prediction head of the checkpoint is not used: --speculative mtp drafts tokens with it"]
 
 
 def _head_infos(model: LoadedModel) -> dict[str, Any]:

@@ -239,7 +239,10 @@ def packed_key(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str
     compiled kernels of this version, on the version of torch, and on the instructions of the processor.
     """
     directory = str(Path(spec.directory).resolve())
-    same = replace(spec, name="", directory=directory, speculation=None, kv_cache_dtype=None)
+    # A draft head is packed with its model.
+    head = None if spec.speculation is None else replace(spec.speculation, draft_model="", draft_directory="")
+    head = head if head is not None and head.head_of(directory) else None
+    same = replace(spec, name="", directory=directory, speculation=head, kv_cache_dtype=None)
     return " ".join(
         (
             files_fingerprint([same]),

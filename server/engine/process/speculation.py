@@ -10,7 +10,14 @@ from models.steps.kv_cache import KVCache
 from server.engine.cache.block_manager import BlockManager
 from server.engine.device.runner import Runner
 from server.engine.drafting.draft_model import ModelDrafter
-from server.engine.drafting.drafts import DRAFT_TOKENS, NGRAM_DRAFT_TOKENS, Drafter, NgramDrafter
+from server.engine.drafting.drafts import (
+    DRAFT_TOKENS,
+    HEAD_DRAFT_TOKENS,
+    NGRAM_DRAFT_TOKENS,
+    Drafter,
+    NgramDrafter,
+)
+from server.engine.drafting.head_drafter import HeadDrafter
 from server.engine.process.kv_memory import PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
 from server.engine.process.loading import LoadedCheckpoint, LoadError, check_int8_cache
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
@@ -32,6 +39,8 @@ def find_drafts(
         problem = why_without_drafts(model)
         if way is None or (problem is not None and way.is_optional):
             continue
+        if problem is None and way.prediction_head and model.model.draft_head is None and not way.is_optional:
+            problem = "its checkpoint has no prediction head that can draft (--speculative mtp)"
         if problem is not None:
             raise LoadError(f"model {name!r}: {problem}")
         if way.draft_model:
@@ -84,13 +93,18 @@ def make_drafter(
 ) -> tuple[int, Drafter | None]:
     """Create the drafter of a model.
 
-    draft: the draft model; None to draft from n-grams.
+    draft: the draft model; None to draft with the draft head of the model, or else from n-grams.
     kv_memory_bytes: memory for keys and values of the model and its draft model, in bytes.
     The memory is divided so that both pools hold the same number of tokens, or by need if the model has mixers.
     Returns the bytes that are left for the target model, and the drafter; None if the model uses no drafts.
     Raises LoadError if the draft model gets less than one block or its memory cannot be allocated.
     """
-    if model.spec.speculation is None or why_without_drafts(model) is not None:
+    way = model.spec.speculation
+    if way is None or why_without_drafts(model) is not None:
+        return kv_memory_bytes, None
+    if model.model.draft_head is not None:
+        return kv_memory_bytes, _head_drafter(model, options)
+    if way.prediction_head:
         return kv_memory_bytes, None
     if draft is None:
         return kv_memory_bytes, NgramDrafter(options.speculative_tokens or NGRAM_DRAFT_TOKENS)
@@ -117,6 +131,19 @@ def make_drafter(
     num_tokens = options.speculative_tokens or DRAFT_TOKENS
     drafter = ModelDrafter(runner, pool, num_tokens, draft.step_tokens(options).batch, draft.context_tokens)
     return kv_memory_bytes - blocks * need.block_bytes, drafter
+
+
+def _head_drafter(model: LoadedCheckpoint, options: EngineOptions) -> HeadDrafter:
+    """The drafter of a model with a draft head, still without a cache: `build` divides the memory of the model."""
+    head = model.model.draft_head
+    assert head is not None
+    # A step and a pass of the head mainly read weights. A pass also reads those of the output head.
+    weights = model.model.weight_bytes - model.model.draft_head_bytes
+    logits = head.num_logits * head.config.hidden_size * model.dtype.itemsize
+    relative_cost = min((model.model.draft_head_bytes + logits) / max(weights, 1), 1.0)
+    num_tokens = options.speculative_tokens or HEAD_DRAFT_TOKENS
+    has_mixers = bool(model.model.transformer.mixers())
+    return HeadDrafter(head, num_tokens, model.step_tokens(options).batch, relative_cost, has_mixers)
 
 
 def kv_shares(

@@ -50,6 +50,7 @@ class Schedule:
     num_row_tokens: tokens of all rows. Set when the schedule is complete.
     num_decode_tokens: tokens of decoding rows that already have a generated token. Set when the schedule is complete.
     is_plain: whether each row of `sequences` computes one token. Set when the schedule is complete.
+    keeps_hidden: whether a draft head reads the final hidden states of all tokens.
     """
 
     decoding: list[SequenceGroup] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Schedule:
     num_row_tokens: int = 0
     num_decode_tokens: int = 0
     is_plain: bool = True
+    keeps_hidden: bool = False
     _rows: list[ScheduledRow] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -92,6 +94,11 @@ class Schedule:
     @property
     def scores_prompts(self) -> bool:
         return any(group.has_prompt_to_score for group in self.groups)
+
+    @property
+    def needs_all_hidden(self) -> bool:
+        """Whether the step must compute the final hidden states of all its tokens."""
+        return self.keeps_hidden or self.scores_prompts
 
     @property
     def has_prefill(self) -> bool:

@@ -36,11 +36,11 @@ from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.scheduling.prefill_budget import PrefillBudget
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
-from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.events import NOT_FINITE, REPORT_SECONDS, STEP_FAILED, TIMED_OUT, EngineEvents, StepFailed
 from server.engine.sequences.grammar_state import fork
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 from server.engine.sequences.stored_sequences import StoredSequences
+from server.engine.stepping.drafting import Drafting
 from server.engine.stepping.steps_ahead import LaunchedStep, StepsAhead
 from server.ipc.wire.logprobs import TokenLogprob, pack
 from server.ipc.wire.messages import (
@@ -70,7 +70,7 @@ class GenerationEngine:
         self.scheduler = scheduler
         self.runner = runner
         self.limits = limits
-        self.drafter = drafter
+        self._drafting = None if drafter is None else Drafting(name, drafter)
         self.num_drafted_tokens = 0
         self.num_accepted_tokens = 0
         self.is_encoder_decoder = scheduler.blocks.cross_pool is not None
@@ -83,21 +83,27 @@ class GenerationEngine:
         self.token_bytes: list[bytes] = []
         self._beam_lags: list[int] = []
         self._alignments = AlignmentQueue()
-        if self._drafter_costs is not None:
-            scheduler.prefill_budget = PrefillBudget(decode_steps=self._drafter_costs)
+        if self._drafting is not None and self._drafting.costs is not None:
+            scheduler.prefill_budget = PrefillBudget(decode_steps=self._drafting.costs)
 
     @property
-    def _drafter_costs(self) -> StepCosts | None:
-        return None if self.drafter is None else self.drafter.costs
+    def drafter(self) -> Drafter | None:
+        """Proposes draft tokens; None without speculative decoding."""
+        return None if self._drafting is None else self._drafting.drafter
+
+    @drafter.setter
+    def drafter(self, drafter: Drafter | None) -> None:
+        self._drafting = None if drafter is None else Drafting(self.name, drafter)
 
     def learn_step_times_again(self, has_fixed_part: bool) -> None:
         """Forget the durations of all steps so far.
 
         has_fixed_part: whether later prefill work has a fixed cost per step, as with captured decode steps.
         """
-        if self._drafter_costs is not None:
-            self._drafter_costs.clear()
-        self.scheduler.prefill_budget = PrefillBudget(has_fixed_part, self._drafter_costs)
+        if self._drafting is not None:
+            self._drafting.learn_costs_again()
+        costs = None if self._drafting is None else self._drafting.costs
+        self.scheduler.prefill_budget = PrefillBudget(has_fixed_part, costs)
 
     @property
     def has_work(self) -> bool:
@@ -108,16 +114,13 @@ class GenerationEngine:
 
         The model keeps its blocks, which take memory again when they are written. It must have no sequences.
         """
-        pools = list(self.scheduler.blocks.pools.values())
-        runners = [self.runner]
-        if self.drafter is not None and self.drafter.pool is not None and self.drafter.runner is not None:
-            pools.append(self.drafter.pool)
-            runners.append(self.drafter.runner)
+        pools = self.scheduler.blocks.pools.values()
         assert not any(pool.used_blocks for pool in pools), "a model without sequences uses no blocks"
         for pool in pools:
             pool.forget_all()
-        for runner in runners:
-            runner.give_back_caches()
+        self.runner.give_back_caches()
+        if self._drafting is not None:
+            self._drafting.give_back()
 
     def set_vocabulary(self, tokens: list[bytes]) -> None:
         """Set the bytes of each token, by id. Needed for grammars, required terms, and stop strings with beams."""
@@ -190,8 +193,8 @@ class GenerationEngine:
         launched = self._ahead.take()
         schedule = self.scheduler.schedule_short() if launched is None else launched.schedule
         if schedule is None:
-            if self.drafter is not None:
-                self._propose_drafts(self.drafter)
+            if self._drafting is not None:
+                self._drafting.propose(self.scheduler.running)
             schedule = self.scheduler.schedule()
         if self.grammar_waits is not None:
             self.grammar_waits.drop_preempted()
@@ -207,7 +210,7 @@ class GenerationEngine:
         self._report(groups, started, events)
         mask_wait_seconds = None
         try:
-            if launched is None and self.drafter is None:
+            if launched is None and self._drafting is None:
                 launched = self._ahead.launch(schedule)
             if launched is None:
                 mask_wait_seconds = self._run(schedule, events)
@@ -221,7 +224,8 @@ class GenerationEngine:
         seconds = time.monotonic() - started
         host = self.scheduler.blocks.host
         copying = 0.0 if host is None else host.take_seconds()
-        self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds - copying)
+        drafting = 0.0 if self._drafting is None else self._drafting.seconds
+        self.scheduler.prefill_budget.observe(num_decoding, num_prefill, seconds - copying - drafting)
         self._align(events)
         lags, self._beam_lags = self._beam_lags, []
         return StepTiming(
@@ -248,33 +252,25 @@ class GenerationEngine:
         for group in due:
             group.report_due = now + REPORT_SECONDS
 
-    def _propose_drafts(self, drafter: Drafter) -> None:
-        """Draft tokens for the groups that decode in this step. If drafting fails, they decode without drafts."""
-        decoding = [group for group in self.scheduler.running if group.is_ready_to_decode]
-        ready = [group for group in decoding if group.accepts_drafts]
-        try:
-            drafter.propose(ready, sum(len(group.sequences) for group in decoding))
-        except Exception:
-            log.exception("drafting for %s failed; these requests continue without drafts", self.name)
-            for group in ready:
-                group.accepts_drafts = False
-                group.sequences[0].draft = []
-                drafter.forget(group)
-
     def _run(self, schedule: Schedule, events: EngineEvents) -> float | None:
         """Compute a scheduled step and record its events.
 
         Returns the seconds spent waiting for grammar masks after the forward pass; None if no group has a grammar.
         """
-        self.runner.clear(*self.scheduler.blocks.take_blocks_to_clear())
+        blocks_to_clear = self.scheduler.blocks.take_blocks_to_clear()
+        self.runner.clear(*blocks_to_clear)
+        if self._drafting is not None:
+            self._drafting.prepare(schedule, blocks_to_clear[0])
         ready = schedule.ready
         waits = self.grammar_waits if any(group.grammar_states for group in ready) else None
         started = time.monotonic()
         if waits is not None:
             waits.start(ready)
         model = self.runner.model
-        request = None if schedule.scores_prompts else step_logits_request(ready, model.max_logits_rows)
+        request = None if schedule.needs_all_hidden else step_logits_request(ready, model.max_logits_rows)
         output, hidden = self.runner.run(schedule, request)
+        if self._drafting is not None:
+            self._drafting.keep_states(schedule, output, hidden)
         scored_groups, failed = score_prompts(schedule.rows, hidden, model) if hidden is not None else ([], [])
         self.scheduler.computed(schedule)
         events.prompts += [PromptScored(group.sequence_id, group.prompt_logprobs.packed()) for group in scored_groups]
@@ -468,9 +464,9 @@ class GenerationEngine:
                 self._alignments.drop(group)
             return
         source_blocks = group.cross_block_table
+        if self._drafting is not None:
+            self._drafting.forget(group, is_useful=reason in ("stop", "length"))
         self.scheduler.remove(group, corrupt=reason == "engine_error")
-        if self.drafter is not None:
-            self.drafter.forget(group)
         if self.grammar_waits is not None:
             self.grammar_waits.forget(group)
         if reason == "abort":

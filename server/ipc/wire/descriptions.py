@@ -66,16 +66,24 @@ Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 
 
 class Speculation(msgspec.Struct, frozen=True):
-    """Source of draft tokens for speculative decoding: a draft model, or n-grams of the text if no model is named.
+    """Source of draft tokens for speculative decoding: a draft model, a draft head, or else n-grams of the text.
 
     draft_model: name of a loaded model; empty for none.
     draft_directory: directory of a checkpoint to load as draft model; empty for none.
+    eagle_directory: directory of an EAGLE-3 head; empty for none.
+    prediction_head: whether the prediction head in the checkpoint of the model drafts.
     is_optional: whether a model that cannot use drafts is served without drafts, instead of failing to load.
     """
 
     draft_model: str = ""
     draft_directory: str = ""
+    eagle_directory: str = ""
+    prediction_head: bool = False
     is_optional: bool = False
+
+    def head_of(self, directory: str) -> str:
+        """Directory of the draft head of a model; empty for none. directory: that of the model."""
+        return directory if self.prediction_head else self.eagle_directory
 
 
 class ModelSpec(msgspec.Struct, frozen=True):
@@ -330,6 +338,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     max_step_tokens: largest number of tokens of a decoder step; of an encoder step if the model does not generate.
     execution: how the steps run: `program` (one call of the compiled kernels), `CUDA graphs` (decode steps), or
         `eager: REASON` (operation by operation).
+    drafts: source of draft tokens for speculative decoding, for users; empty without drafts.
     """
 
     name: str
@@ -371,6 +380,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     answer: AnswerInfo | None = None
     max_step_tokens: int = 0
     execution: str = ""
+    drafts: str = ""
 
     @property
     def is_eager(self) -> bool:

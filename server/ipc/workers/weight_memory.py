@@ -61,8 +61,9 @@ def files_fingerprint(models: Sequence[ModelSpec]) -> str:
     """Digest that changes with the specifications of the models, and with the names, sizes and times of their files."""
     digest = hashlib.sha256(msgspec.json.encode(list(models)))
     for model in models:
-        draft = "" if model.speculation is None else model.speculation.draft_directory
-        for directory in (model.directory, *model.adapters.values(), *([draft] if draft else [])):
+        way = model.speculation
+        drafts = [] if way is None else [path for path in (way.draft_directory, way.eagle_directory) if path]
+        for directory in (model.directory, *model.adapters.values(), *drafts):
             checkpoint = Path(directory)
             for path in _files(checkpoint):
                 with contextlib.suppress(OSError):

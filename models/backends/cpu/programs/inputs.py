@@ -68,6 +68,18 @@ def hidden(dtype: torch.dtype, width: int) -> TensorInput:
 
 
 @cache
+def draft_states(dtype: torch.dtype, width: int) -> TensorInput:
+    """Program input: hidden states of the model, which a draft head reads together with token ids."""
+    return TensorInput("hidden states for a draft head", dtype, (width,))
+
+
+@cache
+def tap(place: int, dtype: torch.dtype, width: int) -> TensorInput:
+    """Program input: memory for the input of a layer that a draft head reads. place: index in `Stack.taps`."""
+    return TensorInput(f"copied layer input {place}", dtype, (width,))
+
+
+@cache
 def logits(vocab_size: int) -> TensorInput:
     """Program input: memory for the logits of the output rows."""
     return TensorInput("logits", torch.float32, (vocab_size,))

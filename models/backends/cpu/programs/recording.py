@@ -71,8 +71,7 @@ def _record(trace: Trace, stack: Stack, head: Head | None, vocab_size: int, key:
     step = SymbolicStepInputs(trace, stack.config, key.kind, key.all_rows, key.has_int8_cache)
     if key.reads_tokens:
         token_ids = cast(Tensor, trace.input(inputs.TOKEN_IDS))
-        x = stack.embedding(token_ids, cast(Tensor, trace.input(inputs.TOKEN_POSITIONS)))
-        stack.set_layer_inputs(step, token_ids, x)
+        x = stack.embed(token_ids, cast(Tensor, trace.input(inputs.TOKEN_POSITIONS)), step)
     else:
         x = cast(Tensor, trace.input(inputs.hidden(key.dtype, width)))
     output = cast(SymbolicTensor, stack.run_layers(x, step))

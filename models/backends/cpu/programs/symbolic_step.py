@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata
@@ -83,6 +84,14 @@ class SymbolicStepInputs(StepInputs):
             cos, sin, positions = (cast(Tensor, self._trace.input(part)) for part in parts)
             rotations[rope] = Rotation(rope, cos, sin, positions)
         return rotations
+
+    def read_draft_states(self, dtype: torch.dtype, width: int) -> Tensor:
+        return cast(Tensor, self._trace.input(inputs.draft_states(dtype, width)))
+
+    def tap(self, place: int, x: Tensor) -> None:
+        if self._is_paged:
+            copied = cast(Tensor, self._trace.input(inputs.tap(place, x.dtype, x.shape[1])))
+            backend(x).copy_into(x, copied)
 
     def self_attention(self, layer: int, attention: Attention, hidden: Tensor) -> Tensor:
         if isinstance(attention, FullSequenceAttention):

@@ -1,0 +1,371 @@
+"""Drafts from a draft head, which reads the hidden states that the model has computed.
+
+Keys and values of the head are in a cache with the block numbers of the model's KV cache, so that prefix caching,
+preemption and memory work as for the model. A step with drafts has three parts: `propose` chooses the lengths of the
+drafts, `complete` lets the head compute their tokens once their blocks are allocated, and `observe` keeps the hidden
+states of the step. See docs/decisions/0185-draft-heads.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.backends.logits import LogitsRequest, LogitsTopK
+from models.draft_head import DraftHead
+from models.steps.batch import DecoderBatch
+from models.steps.kv_cache import KVCache
+from server.engine.cache.block_manager import BlockManager
+from server.engine.choosing.sampling_positions import SamplingPosition
+from server.engine.choosing.selection import choose
+from server.engine.device.device_copies import HostTopK, to_device
+from server.engine.device.runner import Runner
+from server.engine.device.slots import padded_tables, slots_of
+from server.engine.drafting import drafts
+from server.engine.drafting.draft_lengths import HeadCosts, head_draft_lengths
+from server.engine.drafting.drafts import max_draft_tokens
+from server.engine.drafting.head_texts import CATCH_UP_TOKENS, MAX_PATIENCE, FilledBlocks, HeadRates, HeadText
+from server.engine.scheduling.schedule import Schedule, ScheduledRow
+from server.engine.scheduling.step_costs import StepCosts
+from server.engine.sequences.sequence import CachedSequence, SequenceGroup
+
+log = logging.getLogger("triptych.engine")
+
+PROBES = 16
+"""Number of predictions that are compared with a text when the head catches up with it, so that drafts begin again when
+they pay."""
+REST_STEPS = 16
+"""After a choice of no draft, the next choice for the text is made this many steps later, or after a comparison."""
+TRIED_TEXTS = 8
+"""While drafts do not pay, the head reads only the prompt of every eighth request."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """Pairs of one text that a pass of the head computes.
+
+    first, end: the first position, and the position after the last one.
+    outputs: for how many positions at the end the next tokens are predicted.
+    draft: tokens of the draft so far. Further tokens are added if the part drafts.
+    hidden: [1, hidden], state of the head that the next token of the draft reads; None before the first token.
+    """
+
+    group: SequenceGroup
+    text: HeadText
+    first: int
+    end: int
+    outputs: int
+    drafts: bool
+    draft: list[int]
+    hidden: Tensor | None = None
+
+    @property
+    def sequence(self) -> CachedSequence:
+        return self.group.sequences[0]
+
+    @property
+    def num_pairs(self) -> int:
+        return self.end - self.first
+
+    def take(self, count: int) -> _Part:
+        """Remove the first `count` pairs, and return them as a part without outputs."""
+        taken = _Part(self.group, self.text, self.first, self.first + count, 0, False, [])
+        self.first += count
+        self.outputs = min(self.outputs, self.num_pairs)
+        return taken
+
+
+class _Predicted(NamedTuple):
+    """Results of a pass for the positions with outputs: logits, their top k, and hidden states of the head."""
+
+    logits: Tensor
+    top_k: LogitsTopK
+    hidden: Tensor
+
+
+class HeadDrafter:
+    """Drafts with a draft head of the model.
+
+    head: the draft head. num_tokens: longest draft of a sequence.
+    max_batch_tokens: largest number of tokens in one pass of the head.
+    relative_cost, repeats: as of `HeadCosts`.
+    seconds: duration of the passes before the current step.
+    pool, runner: None, because the head uses the blocks of the model.
+    """
+
+    pool: BlockManager | None = None
+    runner: Runner | None = None
+
+    def __init__(
+        self, head: DraftHead, num_tokens: int, max_batch_tokens: int, relative_cost: float, repeats: bool = False
+    ) -> None:
+        self.head = head
+        self.num_tokens, self.max_batch_tokens = num_tokens, max_batch_tokens
+        self.costs: StepCosts | None = StepCosts()
+        self.head_costs = HeadCosts(self.costs, relative_cost, repeats)
+        self.seconds = 0.0
+        self._rates = HeadRates(num_tokens)
+        self._texts: dict[SequenceGroup, HeadText] = {}
+        self._pays = True
+
+    def allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+        """Allocate the cache of the head. num_blocks, block_size: as of the model's cache. dtype: of keys and values.
+
+        Raises RuntimeError or OSError if there is too little memory.
+        """
+        self.cache = KVCache(self.head.config.attention_layers, num_blocks, block_size, dtype, self.head.device)
+        self._filled = FilledBlocks(block_size)
+
+    # ------------------------------------------------------------------------------------------- before the step
+
+    def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
+        """Choose the lengths of drafts. The drafts have any tokens until `complete` computes them."""
+        self.seconds = 0.0
+        if num_rows > drafts.MAX_DRAFTING_ROWS:
+            self._texts.clear()
+            return
+        found: list[tuple[HeadText, CachedSequence, list[float]]] = []
+        for group in groups:
+            (sequence,) = group.sequences
+            text = self._texts.get(group)
+            if text is None or not text.belongs_to(sequence):
+                continue
+            text.settle(sequence.tokens)
+            count, known = max_draft_tokens(group, self.num_tokens), len(sequence.tokens) - 1
+            if text.rest:
+                text.rest -= 1
+            elif count > 0 and text.end >= known > text.start:
+                found.append((text, sequence, text.probabilities(count)))
+        assert self.costs is not None
+        if found and self.costs.has_baseline(num_rows):
+            lengths = head_draft_lengths([row for _, _, row in found], num_rows, self.head_costs)
+            self._pays = any(lengths)
+            for (text, sequence, _), length in zip(found, lengths, strict=True):
+                sequence.draft = sequence.tokens[-1:] * length
+                text.rest = 0 if length else REST_STEPS
+
+    @torch.inference_mode()
+    def complete(self, schedule: Schedule) -> None:
+        """Compute the tokens of the drafts of a schedule, and catch up with texts without drafts."""
+        started = time.perf_counter()
+        drafting, others = [], []
+        scheduled = {group for group in schedule.decoding if group.sequences[0].draft}
+        for group, text in list(self._texts.items()):
+            (sequence, *_) = group.sequences
+            if not text.belongs_to(sequence):
+                continue
+            end = text.known_pairs(sequence)
+            if group in scheduled:
+                text.waited, text.patience = 0, CATCH_UP_TOKENS
+                drafting.append(_Part(group, text, text.written, end, 1, True, []))
+            elif not group.is_ready_to_decode or group.num_generated <= PROBES:
+                if end - text.written >= CATCH_UP_TOKENS:
+                    others.append(_Part(group, text, text.written, end, 0, False, []))
+            elif self._is_due(text, end):
+                others.append(_Part(group, text, text.written, end, PROBES + 1, False, []))
+        is_usual = not others and all(part.num_pairs <= self.num_tokens + 1 for part in drafting)
+        self._first_pass([*drafting, *others])
+        if drafting and is_usual:
+            self.head_costs.observe(len(drafting), time.perf_counter() - started, is_first=True)
+        rows = self._unfinished(drafting)
+        while rows:
+            passed = time.perf_counter()
+            self._later_pass(rows)
+            self.head_costs.observe(len(rows), time.perf_counter() - passed, is_first=False)
+            rows = self._unfinished(rows)
+        for part in drafting:
+            # Tokens that the head could not compute keep their place in the step, and are verified as all others.
+            part.sequence.draft[: len(part.draft)] = part.draft
+            part.text.drafted(len(part.sequence.tokens), part.draft)
+        self.seconds = time.perf_counter() - started
+
+    def _is_due(self, text: HeadText, end: int) -> bool:
+        """Whether the head catches up with a text without drafts now. end: position after the last known pair."""
+        size = self.cache.block_size
+        text.waited += 1
+        if end - text.written > 2 * CATCH_UP_TOKENS:
+            text.skip(-(-(end - CATCH_UP_TOKENS) // size) * size)
+        if text.waited < text.patience or end - text.written < CATCH_UP_TOKENS:
+            return False
+        text.waited, text.patience = 0, min(2 * text.patience, MAX_PATIENCE)
+        return True
+
+    def _unfinished(self, parts: Sequence[_Part]) -> list[_Part]:
+        return [part for part in parts if part.hidden is not None and len(part.draft) < len(part.sequence.draft)]
+
+    def _first_pass(self, parts: Sequence[_Part]) -> None:
+        """Let the head read all pairs of the parts, in passes of limited length, and predict where it is asked to."""
+        waiting = deque(part for part in parts if part.num_pairs)
+        while waiting:
+            room, taken = self.max_batch_tokens, list[_Part]()
+            while waiting and room:
+                fits = waiting[0].num_pairs <= room
+                taken.append(waiting.popleft() if fits else waiting[0].take(room))
+                room -= taken[-1].num_pairs
+            self._read(taken)
+
+    def _read(self, parts: Sequence[_Part]) -> None:
+        """One pass over pairs with hidden states of the model."""
+        tokens = [part.sequence.tokens[part.first + 1 : part.end + 1] for part in parts]
+        states = torch.cat(list(chain.from_iterable(part.text.take(part.end) for part in parts)))
+        found = self._run(parts, list(chain.from_iterable(tokens)), self.head.combined(states))
+        if found is not None:
+            self._predict(parts, found)
+
+    def _later_pass(self, parts: Sequence[_Part]) -> None:
+        """One pass over the last draft token of each part, with the hidden state of the head before it."""
+        for part in parts:
+            part.first, part.end = part.end, part.end + 1
+        states = torch.cat([part.hidden for part in parts if part.hidden is not None])
+        found = self._run(parts, [part.draft[-1] for part in parts], states)
+        assert found is not None
+        self._predict(parts, found)
+
+    def _run(self, parts: Sequence[_Part], token_ids: list[int], states: Tensor) -> _Predicted | None:
+        """Run the head. token_ids: the token after each position of the parts. Returns None if no row has outputs."""
+        size = self.cache.block_size
+        positions = np.concatenate([np.arange(part.first, part.end) - part.text.start for part in parts])
+        slots = [slot for part in parts for slot in slots_of(part.text.table, part.first, part.end, size)]
+        columns = to_device(np.array([token_ids, positions, slots], dtype=np.int64), self.head.device)
+        tables = padded_tables([part.text.table[part.text.start // size : -(-part.end // size)] for part in parts])
+        lens, outputs = tuple(part.num_pairs for part in parts), tuple(part.outputs for part in parts)
+        batch = DecoderBatch(
+            token_ids=columns[0],
+            positions=columns[1],
+            query_lens=lens,
+            key_lens=tuple(part.end - part.text.start for part in parts),
+            slot_mapping=columns[2],
+            block_tables=to_device(tables, self.head.device),
+            output_lens=None if outputs == lens else outputs,
+        )
+        num_outputs = sum(outputs)
+        request = LogitsRequest() if 0 < num_outputs <= self.head.max_logits_rows else None
+        output = self.head.decode(batch, states, self.cache, request)
+        for part in parts:
+            self._filled.write(part.text, part.sequence, part.first, part.end)
+        if not num_outputs:
+            return None
+        if output.logits is None or output.top_k is None:
+            return _Predicted(*self.head.logits_top_k(output.hidden, LogitsRequest()), output.hidden)
+        return _Predicted(output.logits, output.top_k, output.hidden)
+
+    # ----------------------------------------------------------------------------------------------- predictions
+
+    def _predict(self, parts: Sequence[_Part], found: _Predicted) -> None:
+        """Add the predicted tokens to drafts, and compare those of other parts with their texts."""
+        places = []
+        for part in parts:
+            text = [*part.sequence.tokens, *part.draft]
+            ends = range(part.end - part.outputs + 2, part.end + 2)
+            places += [SamplingPosition(part.group, text, end) for end in ends]
+        tokens, is_valid, is_finite = self._choose(found, places)
+        row = 0
+        for part in parts:
+            own = slice(row, row + part.outputs)
+            row += part.outputs
+            if not all(is_finite[own]):
+                part.hidden = None
+                self._drop(part)
+            elif part.drafts:
+                part.hidden = found.hidden[row - 1 : row] if is_valid[row - 1] else None
+                part.draft += tokens[own] if is_valid[row - 1] else []
+            elif part.outputs:
+                # The last prediction is that of a token which the model has not chosen yet.
+                part.text.rest = 0
+                ends = range(part.end - part.outputs + 2, part.end + 1)
+                for token, end in zip(tokens[own], ends, strict=False):
+                    part.text.observe(0, token == part.sequence.tokens[end])
+
+    def _choose(
+        self, found: _Predicted, places: Sequence[SamplingPosition]
+    ) -> tuple[list[int], list[bool], list[bool]]:
+        """Choose a token for each row as the model would, with the same random numbers.
+
+        Returns the tokens, whether each is possible, and whether the logits of its row are finite.
+        """
+        best, logits, token_ids = HostTopK.of(found.top_k), found.logits, self.head.token_ids
+        if token_ids is not None:
+            if any(place.group.tables.change_logits or place.group.params.do_sample for place in places):
+                whole = logits.new_full((len(logits), self.head.vocab_size), -torch.inf)
+                logits = whole.index_copy_(1, token_ids, logits)
+            best = best._replace(ids=token_ids.cpu().numpy()[best.ids])
+        return *choose(logits, places, best), best.is_finite.tolist()
+
+    def _drop(self, part: _Part) -> None:
+        """Stop drafting for a group whose logits are not finite, and clear what the head has written for it."""
+        part.group.accepts_drafts = False
+        self._texts.pop(part.group, None)
+        self.clear(part.text.table)
+
+    # -------------------------------------------------------------------------------------------- after the step
+
+    def needs_all_states(self, schedule: Schedule) -> bool:
+        """Whether a step must compute the final hidden states of all its tokens, because the head reads them."""
+        if self.head.config.target_layers or schedule.num_rows > drafts.MAX_DRAFTING_ROWS:
+            return False
+        rows = schedule.chunks if schedule.is_plain else schedule.rows
+        return any(row.num_tokens > 1 and self._follows(row) for row in rows)
+
+    def observe(self, schedule: Schedule, states: Tensor) -> None:
+        """Keep the hidden states of a step. Call it before the step counts as computed.
+
+        states: for each token of the step, what the head reads: final hidden states, or the layer inputs.
+        """
+        if schedule.num_rows > drafts.MAX_DRAFTING_ROWS:
+            return
+        if states.is_cuda:
+            states = states.clone()  # A captured step overwrites its results.
+        end = 0
+        for row in schedule.rows:
+            first, end = end, end + row.num_step_tokens
+            if self._follows(row):
+                self._text_of(row).add(row.sequence.num_computed_tokens, states[first:end])
+
+    def _follows(self, row: ScheduledRow) -> bool:
+        """Whether the head follows the text of a row: it reads a new prompt only if drafts pay, or to find out."""
+        if not row.group.accepts_drafts:
+            return False
+        is_prompt = row.num_tokens > 1 + row.sequence.repeated_tokens
+        return not is_prompt or row.group in self._texts or self._pays or row.group.sequence_id % TRIED_TEXTS == 0
+
+    def _text_of(self, row: ScheduledRow) -> HeadText:
+        """The text of a row. It begins anew if its blocks have changed, or if a step without hidden states was run."""
+        text, first = self._texts.get(row.group), row.sequence.num_computed_tokens
+        if text is None or not text.belongs_to(row.sequence) or first > text.end:
+            start = self._filled.start(row.sequence, first)
+            acceptance = None if text is None else text.acceptance
+            text = self._texts[row.group] = HeadText(row.sequence.block_table, start, self._rates, acceptance)
+            text.written, text.end = max(first, start), first
+        return text
+
+    def finish(self, group: SequenceGroup) -> None:
+        """Read the last pairs in blocks that other groups can find, before the blocks of an ended group are freed."""
+        text, (sequence, *_) = self._texts.get(group), group.sequences
+        if text is None or not text.belongs_to(sequence):
+            return
+        end = min(text.known_pairs(sequence), sequence.published_blocks * self.cache.block_size)
+        if end > text.written:
+            with torch.inference_mode():
+                self._first_pass([_Part(group, text, text.written, end, 0, False, [])])
+
+    def forget(self, group: SequenceGroup) -> None:
+        self._texts.pop(group, None)
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Set the keys and values of some blocks to zero, because they may not be finite."""
+        self._filled.forget(blocks)
+        self.cache.clear(blocks)
+
+    def give_back(self) -> None:
+        """Return the memory of the cache to the system. No block may be in use."""
+        self._filled.forget_all()
+        self.cache.give_back()
