@@ -127,12 +127,15 @@ import torch
 from torch import Tensor, nn
 
 from models.backends import choice
-from models.backends.cuda.graphs.graph_sizes import GraphSizes, why_not_captured
+from models.backends.cuda.graphs.captures import CaptureTime
+from models.backends.cuda.graphs.graph_runner import make_runner
+from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes, why_not_captured
 from models.backends.linear_weights import LinearPacker
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import AttentionConfig, ClassificationHead, MixerConfig, ModelConfig, SpanHead
 from models.executor import Executor, max_logits_rows
 from models.layers.attention import Attention
+from models.layers.audio_embedding import ConvolutionalEmbedding
 from models.layers.embeddings import Embedding
 from models.layers.heads import Classification, LanguageModel, MaskedLanguageModel, TokenClassification, make_head
 from models.layers.layer import Layer
@@ -146,7 +149,10 @@ from models.steps.step_inputs.base import PagedStepInputs, StepInputs, TapShape
 from models.steps.step_inputs.ragged import RaggedStepInputs, SourceStates
 
 if TYPE_CHECKING:
+    from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
     from models.backends.cuda.graphs.graph_runner import GraphRunner
+    from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
+    from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
     from models.backends.cuda.graphs.step_graphs import StepGraphs
 
 
@@ -337,7 +343,7 @@ class Transformer(nn.Module):
         return f"eager: {choice.why_no_kernels(self.dtype, self.device) or 'no step could run as a program'}"
 
     def why_not_captured(self, cache: KVCache) -> str | None:
-        """Why decode steps cannot be captured as CUDA graphs; None if they can. cache: the self-attention cache."""
+        """Why decoder steps cannot be captured as CUDA graphs; None if they can. cache: the self-attention cache."""
         if self.decoder is None:
             return "the model has no decoder"
         if not choice.runs_cuda_kernels(self.device):
@@ -347,7 +353,12 @@ class Transformer(nn.Module):
         return "an int8 cache" if cache.is_int8 else why_not_captured(self.decoder)
 
     def capture_steps(
-        self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner | None = None
+        self,
+        cache: KVCache,
+        cross_cache: KVCache | None,
+        sizes: GraphSizes,
+        runner: GraphRunner | None = None,
+        time: CaptureTime | None = None,
     ) -> StepGraphs | None:
         """Capture decode steps as CUDA graphs.
 
@@ -356,17 +367,65 @@ class Transformer(nn.Module):
         cache, cross_cache: self-attention and cross-attention cache; the graphs can run only with these caches.
         sizes: limits of the steps.
         runner: captures and replays the graphs; None for the runner of the device.
+        time: limits how many graphs are captured; None for the default limit.
         """
-        stack = self.decoder
-        if stack is None or self.why_not_captured(cache) is not None:
+        if self.decoder is None or self.why_not_captured(cache) is not None:
             return None
         # The import needs triton, which devices without graphs do not have.
-        from models.backends.cuda.graphs.graph_runner import CudaGraphRunner
         from models.backends.cuda.graphs.step_graphs import StepGraphs
 
-        memory = self._executors[stack].logits_memory(self.device)
-        runner = CudaGraphRunner(self.device) if runner is None else runner
-        return StepGraphs(stack, self.logits_into, memory, cache, cross_cache, sizes, runner)
+        memory = self._executors[self.decoder].logits_memory(self.device)
+        runner, time = runner or make_runner(self.device), time or CaptureTime()
+        return StepGraphs(self.decoder, self.logits_into, memory, cache, cross_cache, sizes, runner, time)
+
+    def capture_mixed_steps(
+        self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner, time: CaptureTime
+    ) -> MixedGraphs | None:
+        """Capture decoder steps with prefill or drafts as CUDA graphs. Arguments and result as for `capture_steps`."""
+        if self.decoder is None or self.why_not_captured(cache) is not None or not sizes.tokens:
+            return None
+        from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
+
+        memory = self._executors[self.decoder].logits_memory(self.device)
+        return MixedGraphs(self.decoder, self.logits_into, memory, cache, cross_cache, sizes, runner, time)
+
+    def why_encoder_not_captured(self, cross_cache: KVCache | None) -> str | None:
+        """Why encoder steps cannot be captured as CUDA graphs; None if they can.
+
+        cross_cache: the cross-attention cache; None if the model has none.
+        """
+        stack = self.decoder if self.encoder is None else self.encoder
+        assert stack is not None
+        if not choice.runs_cuda_kernels(self.device):
+            return "the device has no Triton kernels"
+        if not isinstance(stack.embedding, Embedding | ConvolutionalEmbedding):
+            return "recordings of any length"
+        return "an int8 cache" if cross_cache is not None and cross_cache.is_int8 else why_not_captured(stack)
+
+    def capture_encoder(
+        self, cross_cache: KVCache | None, sizes: EncoderSizes, runner: GraphRunner, time: CaptureTime
+    ) -> EncoderGraphs | RecordingGraphs | None:
+        """Capture encoder steps as CUDA graphs. With a cross-attention cache, they can also store its keys.
+
+        Returns None if the device has no graphs, or if the model cannot be captured.
+
+        cross_cache: the graphs can run only with this cache; None to store no keys.
+        sizes: limits of the steps. Other arguments as for `capture_steps`.
+        """
+        stack = self.decoder if self.encoder is None else self.encoder
+        if stack is None or self.why_encoder_not_captured(cross_cache) is not None:
+            return None
+        from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
+        from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
+
+        def store_keys(hidden: Tensor, slots: Tensor) -> None:
+            if cross_cache is not None:
+                self.write_cross(hidden, slots, cross_cache)
+
+        if isinstance(stack.embedding, ConvolutionalEmbedding):
+            num_mels = stack.embedding.num_mels
+            return RecordingGraphs(stack, store_keys, self.dtype, self.device, sizes, num_mels, runner, time)
+        return EncoderGraphs(stack, store_keys, self.dtype, self.device, sizes, runner, time)
 
     def logits(self, hidden: Tensor, adapters: Sequence[str] = ()) -> Tensor:
         """Compute logits over the vocabulary in new memory: [n, hidden], model dtype -> [n, vocab], float32.

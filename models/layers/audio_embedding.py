@@ -31,11 +31,13 @@ class Convolution(ConvolutionWeights):
 class ConvolutionalEmbedding(nn.Module):
     """Two convolutions with a GELU after each, then learned positions. The second convolution halves the frame count.
 
+    num_mels: values of a frame.
     Source: Radford et al. 2022, arXiv:2212.04356, section 2.2.
     """
 
     def __init__(self, config: ConvolutionalEmbeddingConfig, hidden_size: int) -> None:
         super().__init__()
+        self.num_mels = config.num_mels
         self.convolution_1 = Convolution(config.num_mels, hidden_size, stride=1)
         self.convolution_2 = Convolution(hidden_size, hidden_size, stride=2)
         self.positions = EmbeddingTable(config.num_positions, hidden_size)

@@ -66,8 +66,11 @@ class GatedConvolution(nn.Module):
 class ConformerLayer(Layer):
     """Feed-forward, self-attention, convolution, feed-forward, then a norm. The step must contain whole sequences.
 
+    not_captured: why a step with this layer cannot be captured as a CUDA graph.
     Source: Gulati et al. 2020, arXiv:2005.08100, section 2.
     """
+
+    not_captured = "convolutions over the tokens of a recording"
 
     def __init__(self, config: ConformerLayerConfig, hidden_size: int, index: int) -> None:
         super().__init__(config, hidden_size, index)

@@ -17,9 +17,12 @@ from models.steps.step_inputs.base import StepInputs
 class ConvolutionLayer(Layer):
     """Layer that computes `norm(layer(x) + act(conv(x)))`. Each sequence is padded with zeros at both ends.
 
+    not_captured: why a step with this layer cannot be captured as a CUDA graph.
     forward: as `Layer.forward`, but the step must contain whole sequences.
     Source: He et al. 2021, arXiv:2006.03654, and the published code of DeBERTa-v2.
     """
+
+    not_captured = "convolutions over the tokens of a text"
 
     def __init__(self, config: ConvolutionLayerConfig, hidden_size: int, index: int) -> None:
         super().__init__(config, hidden_size, index)

@@ -23,11 +23,13 @@ class GlobalVectorsLayer(Layer):
     they select rows by the index of a token.
 
     global_norm: norm of the global vectors before attention.
+    not_captured: why a step with this layer cannot be captured as a CUDA graph.
     forward: as `Layer.forward`, but the step must contain whole texts.
     Source: Phang et al. 2022, arXiv:2208.04347, section 3.
     """
 
     unadaptable = ("attention", "feed_forward")
+    not_captured = "global vectors of each text"
 
     def __init__(self, config: GlobalVectorsLayerConfig, hidden_size: int, index: int) -> None:
         super().__init__(config, hidden_size, index)

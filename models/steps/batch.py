@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
 
@@ -59,6 +59,12 @@ class EncoderBatch:
         """Position of each token in its sequence, from 0: [tokens], int64."""
         positions = np.concatenate([np.arange(length, dtype=np.int64) for length in self.lengths])
         return torch.from_numpy(positions).to(self.token_ids.device)
+
+    def with_positions(self, positions: Tensor) -> EncoderBatch:
+        """A copy of the batch with positions that do not follow from the lengths: [tokens], int64."""
+        batch = replace(self)
+        batch.__dict__["positions"] = positions
+        return batch
 
     @cached_property
     def rope_lengths(self) -> Tensor:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-from models.backends.logits import DecoderOutput
 
 HOST_READ_METHODS = ("item", "tolist", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__")
 """Methods of a tensor that read a device tensor on the host. On a CPU, some of them run no operation."""
@@ -65,7 +64,7 @@ class FakeGraphRunner:
 
     The results are copied to where the first run put them, as a replay writes to the memory of the capture.
 
-    rows: rows of the captured steps, in their order.
+    rows: rows of the first result of each captured step, in their order.
     log: replays and events, in their order. Event 0 is that of the inputs; 1 and 2 are those of chosen tokens.
     """
 
@@ -75,14 +74,14 @@ class FakeGraphRunner:
         self._num_events = 0
         self._is_replaying = False
 
-    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]:
+    def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
         result = self._run(run)
-        self.rows.append(result.hidden.shape[0])
+        self.rows.append(tree_leaves(result)[0].shape[0])
 
         def replay() -> None:
             self.log.append("replay")
-            for target, source in zip(_tensors(result), _tensors(self._run(run)), strict=True):
-                if target.data_ptr() != source.data_ptr():
+            for target, source in zip(tree_leaves(result), tree_leaves(self._run(run)), strict=True):
+                if target is not None and target.data_ptr() != source.data_ptr():
                     target.copy_(source)
 
         return replay, result
@@ -113,7 +112,7 @@ class FakeGraphRunner:
         with _Mode(check):
             yield
 
-    def _run(self, run: Callable[[], DecoderOutput]) -> DecoderOutput:
+    def _run(self, run: Callable[[], Any]) -> Any:
         def check(name: str, given: list[Tensor], made: list[Tensor]) -> None:
             if name in HOST_READS:
                 raise Forbidden(f"{name} reads or writes on the host during a captured step")
@@ -124,8 +123,3 @@ class FakeGraphRunner:
                 return run()
         finally:
             self._is_replaying = False
-
-
-def _tensors(output: DecoderOutput) -> list[Tensor]:
-    assert output.logits is not None and output.top_k is not None
-    return [output.hidden, output.logits, *(tensor for tensor in output.top_k if tensor is not None)]

@@ -122,7 +122,7 @@ def test_steps_allocate_nothing_and_copy_once(saved, in_kernels) -> None:
     rows.feed({0: [11]})
     runner = FakeGraphRunner()
     rows.capture(runner, 3)
-    assert runner.rows == [4, 2, 1], "the largest step, which holds three rows, is captured first"
+    assert runner.rows == [4, 1, 2], "the largest step, which holds three rows, is captured first"
     table = torch.tensor([rows.pool.blocks[0][:1]])
     batch = DecoderBatch(torch.tensor([9]), torch.tensor([1]), (1,), (2,), table[0] * 4 + 1, table)
     first = rows.graphs.run(batch, LogitsRequest())

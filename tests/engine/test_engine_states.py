@@ -151,8 +151,8 @@ def test_a_planted_bug_in_states_is_found(bug: Callable, monkeypatch: pytest.Mon
 
 
 def draw_the_token_of_the_step_before(patch: pytest.MonkeyPatch) -> None:
-    choices = steps_ahead._choices
-    patch.setattr(steps_ahead, "_choices", lambda rows, ahead: choices(rows, False))
+    count = steps_ahead._num_new_tokens
+    patch.setattr(steps_ahead, "_num_new_tokens", lambda rows, ahead: count(rows, False))
 
 
 def keep_the_blocks_of_steps(patch: pytest.MonkeyPatch) -> None:

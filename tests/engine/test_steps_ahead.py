@@ -128,6 +128,7 @@ def test_a_held_block_is_cleared_where_the_step_was_not_finite(is_finite: bool) 
     row = CachedSequence([5, 6, 7], 2, tables.self_pool.allocate(1))
     assert tables.extend_each([row]) and len(row.block_table) == 1
     row.tokens.append(8)
+    row.num_computed_tokens += 1
     assert tables.extend_each([row]) and len(row.block_table) == 2
     held = tables.hold([row], [4])
     assert held == row.block_table[1:]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
 from models.backends.cuda.kernels.decode_attention import DecodeRows, Partials, num_splits, partial_starts
-from models.backends.cuda.kernels.tile_attention import TileRows
+from models.backends.cuda.kernels.tile_attention import TileRows, spans_of_queries
 
 INTERPRETED_PROCESSORS = 4
 """Number of multiprocessors that is assumed where Triton's interpreter replaces a device."""
@@ -51,10 +53,12 @@ class CudaAttentionView:
         if metadata.block_tables is None:
             ends = list(accumulate(metadata.key_lens))
             columns.append(tuple([0, *ends][:rows]) if metadata.key_starts is None else metadata.key_starts)
-        query_starts, key_lens, *others = self._upload(starts, *columns)
-        longest = max(metadata.query_lens, default=0)
+        spans = spans_of_queries(np.array(metadata.query_lens), np.array(metadata.key_lens))
+        query_starts, key_lens, *others, on_device = self._upload(starts, *columns, spans.ravel())
         key_starts = others[1] if metadata.block_tables is None else None
-        self.tiles = TileRows(query_starts, key_lens, others[0], longest, key_starts, metadata.block_tables)
+        self.tiles = TileRows(
+            query_starts, key_lens, others[0], on_device.view(-1, 2), key_starts, metadata.block_tables
+        )
 
     @classmethod
     def of_rows(
@@ -77,6 +81,18 @@ class CudaAttentionView:
         view._device, view._partials = rows.key_lens.device, partials
         return view
 
+    @classmethod
+    def of_tiles(cls, rows: TileRows) -> CudaAttentionView:
+        """The view of a captured step whose rows have any number of queries.
+
+        rows: tensors in the memory of the graph. Their contents change between replays.
+        """
+        view = cls.__new__(cls)
+        view.decode, view.tiles = None, rows
+        view.max_key_len = view.num_partials = 0
+        view._device, view._partials = rows.key_lens.device, {}
+        return view
+
     def partials(self, num_heads: int, value_dim: int) -> Partials:
         """Memory for partial results. Layers with the same numbers of heads and value dimensions share it."""
         key = num_heads, value_dim
@@ -95,7 +111,7 @@ class CudaAttentionView:
         rows = self.decode.key_lens.shape[0]
         return num_splits(rows, num_kv_heads, self.max_key_len, _num_processors(self._device))
 
-    def _upload(self, *columns: tuple[int, ...] | list[int]) -> list[Tensor]:
+    def _upload(self, *columns: Sequence[int] | NDArray[np.int64]) -> list[Tensor]:
         """Copy columns of int32 numbers to the device, all in one copy. Returns one tensor per column."""
         numbers = torch.from_numpy(np.concatenate([np.array(column, dtype=np.int32) for column in columns]))
         on_device = numbers.to(self._device, non_blocking=True)

@@ -40,15 +40,24 @@ def filter_columns(rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> ND
     rows: settings of each row. A temperature of 0 means that the token with the largest logit is chosen.
     uniforms: [rows], in [0, 1).
     """
+    return with_uniforms(filter_settings(rows), uniforms)
+
+
+def filter_settings(rows: Sequence[Filters]) -> NDArray[np.float64]:
+    """The columns of `filter_columns` that depend on the settings only, [4, rows]."""
     return np.stack(
         [
             temperatures(rows).double().numpy(),
             np.array([row.top_k if row.temperature > 0.0 else _LARGEST_LOGIT for row in rows]),
             np.array([row.top_p for row in rows]),
             torch.tensor([row.min_p for row in rows]).log().double().numpy(),
-            uniforms,
         ]
     )
+
+
+def with_uniforms(settings: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """All columns of `filter_columns`. settings: result of `filter_settings`."""
+    return np.concatenate([settings, uniforms[None]])
 
 
 def draw_by_columns(logits: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,8 @@ class ModelDescription(AnswerBody):
     `source_tokens`: longest source text of an encoder-decoder; null for other models.
     `kv_tokens`: number of tokens that a worker's KV cache can hold; null without a KV cache.
     `agent_sequences`: number of sequences with `agent_tokens` tokens that the KV cache can hold at the same time.
-    `execution`: how steps run: `program` (one call of the compiled kernels), `CUDA graphs`, or `eager: REASON`.
+    `execution`: how steps run: `program` (one call of the compiled kernels), `CUDA graphs`, or `eager: REASON`. Kinds
+    of steps that run eagerly beside CUDA graphs follow: `CUDA graphs; encoder steps eager: REASON`.
     `drafts`: source of draft tokens for speculative decoding; null without drafts.
     `takes_labels`: `/token_classify` needs `labels`. `takes_instruction`: `/rerank` accepts `instruction`.
     """

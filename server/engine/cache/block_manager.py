@@ -77,8 +77,9 @@ class BlockManager:
         blocks: blocks in use, or free blocks that `find` has returned.
         """
         for block in blocks:
-            assert self._references[block] > 0 or block in self._kept, f"block {block} is free and cannot be shared"
-            self._kept.pop(block, None)
+            if self._references[block] == 0:
+                assert block in self._kept, f"block {block} is free and cannot be shared"
+                del self._kept[block]
             self._references[block] += 1
         return list(blocks)
 

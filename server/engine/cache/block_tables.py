@@ -211,12 +211,14 @@ class BlockTables:
         return count
 
     def extend_each(self, rows: Sequence[CachedSequence]) -> bool:
-        """Allocate blocks for one more token after the last one of each sequence.
+        """Allocate blocks for one more token after the last one of each sequence, which is being computed.
 
         Returns False, and allocates no block, if too few are free.
         """
         size = self.self_pool.block_size
-        lacking = [row for row in rows if len(row.block_table) * size <= len(row.tokens)]
+        # Only a token that begins a block can lack it. The other rows, which are most, cost no call.
+        begin = [row for row in rows if (row.num_computed_tokens + 1) % size == 0]
+        lacking = [row for row in begin if len(row.block_table) * size <= len(row.tokens)]
         if len(lacking) > self.self_pool.free_blocks:
             return False
         for row in lacking:
@@ -313,6 +315,15 @@ class BlockTables:
             full = row.num_computed_tokens // size
             if full > row.published_blocks:
                 self._publish_blocks(group, row, full)
+
+    def publish_each(self, groups: Sequence[SequenceGroup]) -> None:
+        """As `publish`, for many groups of one sequence each. A group without a new full block costs no call."""
+        size, has_cache = self.self_pool.block_size, self.prefix_cache
+        for group in groups:
+            (row,) = group.sequences
+            row.verified_tokens = row.num_computed_tokens
+            if has_cache and row.num_computed_tokens // size > row.published_blocks:
+                self.publish(group)
 
     def _publish_blocks(self, group: SequenceGroup, row: CachedSequence, count: int) -> None:
         """Register the first `count` blocks of a row in the prefix cache, except those already registered."""

@@ -289,6 +289,10 @@ class StateBlockTables(BlockTables):
                 self.state_pool.release(list(state.snapshots.values()))
                 state.snapshots = {}
 
+    def publish_each(self, groups: Sequence[SequenceGroup]) -> None:
+        for group in groups:
+            self.publish(group)
+
     # -------------------------------------------------------------------------------------------------- release
 
     def release(self, group: SequenceGroup, corrupt: bool = False) -> None:

@@ -52,12 +52,15 @@ class SamplerRow(Filters):
         Eager steps and captured steps both convert a request with this method.
         """
         if not params.do_sample:
-            return cls()
+            return _GREEDY
         return cls(**{name: getattr(params, name) for name in _FILTERS}, seed=seed, position=position)
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature <= 0.0
+
+
+_GREEDY = SamplerRow()
 
 
 def sample(logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Runs decode steps of the scheduler as CUDA graphs, if a captured step fits their rows."""
+"""Runs decoder steps of the scheduler as CUDA graphs, if a captured step fits their rows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from server.engine.device.decoder_batches import BatchBuilder, BatchRows
 from server.engine.scheduling.schedule import Schedule, ScheduledRow
 
 if TYPE_CHECKING:
+    from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
     from models.backends.cuda.graphs.step_graphs import ChosenTokens, StepGraphs
 
 
@@ -31,25 +32,38 @@ class RowChoices(NamedTuple):
 
 
 class CapturedSteps:
-    """Runs the captured steps of one model, which are CUDA graphs.
+    """Runs the captured decoder steps of one model, which are CUDA graphs.
 
+    graphs: decode steps. mixed: steps with prefill or drafts; None if these run eagerly.
     block_size: block size of the KV cache.
     has_sources: whether the rows have a source in the cross-attention cache.
     """
 
-    def __init__(self, graphs: StepGraphs, block_size: int, has_sources: bool) -> None:
-        self._graphs = graphs
+    def __init__(self, graphs: StepGraphs, mixed: MixedGraphs | None, block_size: int, has_sources: bool) -> None:
+        self._graphs, self._mixed = graphs, mixed
         self._batches = BatchBuilder(torch.device("cpu"), block_size, has_sources, needs_rope_lengths=False)
 
-    def run(self, schedule: Schedule, logits: LogitsRequest) -> DecoderOutput | None:
+    @property
+    def step_sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens of the captured steps with prefill, ascending. A step takes as long as the next of them."""
+        return () if self._mixed is None else self._mixed.sizes
+
+    def run(self, schedule: Schedule, logits: LogitsRequest | None) -> DecoderOutput | None:
         """Compute a step with a captured graph. Returns None, and computes nothing, if no captured step fits its rows.
 
-        logits: the top-k to compute for each row, and whether log-sum-exp is needed.
+        logits: the top-k to compute for each row, and whether log-sum-exp is needed; None for no logits, or if too many
+            rows need them.
         """
-        if not schedule.is_plain or not all(map(_is_single, schedule.chunks)):
+        is_decode = schedule.is_plain and all(map(_is_single, schedule.chunks))
+        if self._mixed is None and not (is_decode and logits is not None):
             return None
         batch = self._batches.build(BatchRows.of(schedule))
-        return self._graphs.run(batch, logits) if self._takes(batch) else None
+        if is_decode:
+            return self._graphs.run(batch, logits) if logits is not None and self._takes(batch) else None
+        num_outputs = sum(batch.query_lens if batch.output_lens is None else batch.output_lens)
+        if self._mixed is None or (num_outputs > 0 and logits is None) or not self._mixed.takes(batch, num_outputs):
+            return None
+        return self._mixed.run(batch, logits)
 
     def launch(
         self, rows: Sequence[ScheduledRow], choices: RowChoices, after: Sequence[ScheduledRow] | None = None

@@ -64,10 +64,10 @@ class BatchRows(NamedTuple):
     def singles(cls, groups: Sequence[SequenceGroup], sequences: Sequence[CachedSequence]) -> BatchRows:
         """Rows that compute the last token of each sequence. sequences: the sequences of the groups, in order."""
         starts, ones = [sequence.num_computed_tokens for sequence in sequences], [1] * len(sequences)
-        token_ids, group_rows = (
-            [sequence.tokens[-1] for sequence in sequences],
-            [len(group.sequences) for group in groups],
-        )
+        # Groups of one sequence each need no count.
+        single = len(groups) == len(sequences)
+        group_rows = list(ones) if single else [len(group.sequences) for group in groups]
+        token_ids = [sequence.tokens[-1] for sequence in sequences]
         return cls(list(groups), group_rows, list(sequences), starts, ones, list(ones), token_ids)
 
 
@@ -110,9 +110,8 @@ class BatchBuilder:
             source_lens = tuple(_for_rows([group.num_source_tokens for group in rows.groups], rows.group_rows))
             each = padded_tables([group.cross_block_table for group in rows.groups])
             source_tables = self._tensor(each if len(each) == len(counts) else each.repeat(rows.group_rows, axis=0))
-        adapters: tuple[str, ...] = ()
-        if any(group.adapter for group in rows.groups):
-            adapters = tuple(_for_rows([group.adapter for group in rows.groups], rows.group_rows))
+        named = [group.adapter for group in rows.groups]
+        adapters = tuple(_for_rows(named, rows.group_rows)) if any(named) else ()
         return DecoderBatch(
             token_ids=on_device[0],
             positions=on_device[1],

@@ -11,13 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.backends.cuda.graphs.graph_sizes import GraphSizes
+from models.backends.cuda.graphs.captures import CaptureTime
+from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.config import AttentionConfig
 from models.steps.alignment import normalise_alignment
 from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
+from server.engine.device.captured_parts import Part, capture_parts
 from server.engine.device.captured_steps import CapturedSteps
 from server.engine.device.decoder_batches import BatchBuilder, BatchRows
 from server.engine.device.slots import Ids, slots_of
@@ -27,7 +29,12 @@ from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.params import SpeechAlignment
 
 if TYPE_CHECKING:
+    from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
+    from models.backends.cuda.graphs.graph_runner import GraphRunner
+    from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
+    from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
     from models.backends.cuda.graphs.step_graphs import StepGraphs
+    from server.engine.device.captured_parts import CapturedEncoder
 
 
 class TransformerProtocol(Protocol):
@@ -55,7 +62,26 @@ class TransformerProtocol(Protocol):
     @property
     def max_logits_rows(self) -> int: ...
 
-    def capture_steps(self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes) -> StepGraphs | None: ...
+    def why_not_captured(self, cache: KVCache) -> str | None: ...
+
+    def capture_steps(
+        self,
+        cache: KVCache,
+        cross_cache: KVCache | None,
+        sizes: GraphSizes,
+        runner: GraphRunner | None = None,
+        time: CaptureTime | None = None,
+    ) -> StepGraphs | None: ...
+
+    def capture_mixed_steps(
+        self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner, time: CaptureTime
+    ) -> MixedGraphs | None: ...
+
+    def why_encoder_not_captured(self, cross_cache: KVCache | None) -> str | None: ...
+
+    def capture_encoder(
+        self, cross_cache: KVCache | None, sizes: EncoderSizes, runner: GraphRunner, time: CaptureTime
+    ) -> EncoderGraphs | RecordingGraphs | None: ...
 
     def logits_top_k(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]: ...
 
@@ -85,7 +111,8 @@ class Runner:
     self_cache: keys and values of self-attention; None for an encoder.
     cross_cache: keys and values of cross-attention; None if the model is not an encoder-decoder.
     state_memory: states of the mixers; None without mixers.
-    captured: decode steps as CUDA graphs; None before `capture_steps`, and if no step could be captured.
+    captured: decoder steps as CUDA graphs; None before `capture_steps`, and if no step could be captured.
+    captured_encoder: encoder steps as CUDA graphs, likewise.
     """
 
     def __init__(
@@ -108,18 +135,29 @@ class Runner:
             needs_rope_lengths=model.keys_depend_on_length,
         )
         self.captured: CapturedSteps | None = None
+        self.captured_encoder: CapturedEncoder | None = None
 
     @torch.inference_mode()
-    def capture_steps(self, sizes: GraphSizes) -> None:
-        """Capture decode steps as CUDA graphs. Does nothing if the device or the model does not allow it.
+    def capture_steps(
+        self, decoder: GraphSizes | None, encoder: EncoderSizes | None = None, time: CaptureTime | None = None
+    ) -> dict[Part, str]:
+        """Capture steps as CUDA graphs, as far as the device and the model allow it.
 
-        sizes: largest number of rows, and largest lengths of texts and sources, of captured steps.
+        decoder: limits of decoder steps, None to capture none. encoder: limits of encoder steps, None to capture none.
+        time: limits how many graphs are captured; None for the default limit.
+        Returns, for each part of the steps that was to be captured and was not, the reason.
         """
-        if self.self_cache is None or self.state_memory is not None:
-            return
-        graphs = self.model.capture_steps(self.self_cache, self.cross_cache, sizes)
-        if graphs is not None:
-            self.captured = CapturedSteps(graphs, self.self_cache.block_size, self.cross_cache is not None)
+        found = capture_parts(self.model, self.device, (self.self_cache, self.cross_cache), decoder, encoder, time)
+        self.captured, self.captured_encoder = found.decoder, found.encoder
+        return found.reasons
+
+    def encode(self, batch: SourceBatch) -> Tensor:
+        """Compute the hidden states of whole inputs, as `Transformer.encode` does.
+
+        They may be in memory that the next encoder step overwrites.
+        """
+        graphs = self.captured_encoder
+        return self.model.encode(batch) if graphs is None or not graphs.takes(batch) else graphs.run(batch)
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, Tensor | None]:
         """Compute a step.
@@ -135,7 +173,7 @@ class Runner:
         if schedule.sources:
             self._encode_sources(schedule)
         self.self_cache.copy_blocks(schedule.copies)
-        if self.captured is not None and logits is not None:
+        if self.captured is not None and not schedule.scores_prompts:
             output = self.captured.run(schedule, logits)
             if output is not None:
                 return output, None
@@ -250,11 +288,15 @@ class Runner:
     def _encode_sources(self, schedule: Schedule) -> None:
         assert self.cross_cache is not None
         batch = self.source_batch(schedule.sources)
-        hidden = self.model.encode(batch)
         size = self.cross_cache.block_size
         slots: list[int] = []
         for group in schedule.sources:
             slots += slots_of(group.cross_block_table, 0, group.num_source_tokens, size)
+        graphs = self.captured_encoder
+        if graphs is not None and graphs.takes(batch):
+            graphs.run(batch, slots)
+            return
+        hidden = self.model.encode(batch)
         self.model.write_cross(hidden, self._tensor(slots), self.cross_cache, batch)
 
     def _tensor(self, values: Ids | Sequence[int] | Sequence[Sequence[int]]) -> Tensor:

@@ -61,8 +61,12 @@ class EncoderEngine:
         self.max_shared_tokens = min(shared_tokens(step_tokens.batch), step_tokens.encode)
         self.queue = EncodeQueue()
         self._long_steps = LongSteps()
-        # Encoder steps are never captured as CUDA graphs.
         self._costs = TokenCosts(has_fixed_part=runner.device.type == "cuda")
+
+    def learn_step_times_again(self) -> None:
+        """Forget the durations of all steps so far, because later steps will have other durations."""
+        self._costs = TokenCosts(has_fixed_part=self.runner.device.type == "cuda")
+        self._long_steps = LongSteps()
 
     @property
     def has_work(self) -> bool:
@@ -175,7 +179,7 @@ class EncoderEngine:
         if any(item.attended_tokens for _, item in asked):
             attended = tuple(item.attended_tokens or len(item.token_ids) for _, item in asked)
             batch = replace(batch, attended=attended)
-        return encoder_outputs(self.runner.model, self.sentence, self.heads, asked, batch)
+        return encoder_outputs(self.runner.model, self.runner.encode, self.sentence, self.heads, asked, batch)
 
     def finish(
         self,

@@ -5,7 +5,7 @@ Items with equal settings are computed together.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,6 +40,7 @@ class EncoderOutput:
 
 def encoder_outputs(
     model: TransformerProtocol,
+    encode: Callable[[EncoderBatch], Tensor],
     sentence: SentenceHead | None,
     heads: TokenHeads,
     asked: Sequence[tuple[Encode, EncodeItem]],
@@ -47,7 +48,8 @@ def encoder_outputs(
 ) -> list[EncoderOutput]:
     """Encode a batch of texts and compute the result of each.
 
-    model: the encoder.
+    model: the encoder, with its head.
+    encode: computes the hidden states of texts, as `Transformer.encode` does.
     sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
     heads: the other heads of the checkpoint.
     asked: message and item of each text, in the order of the batch.
@@ -59,7 +61,7 @@ def encoder_outputs(
         output_group = _OutputGroup(model, sentence, heads, message, items, [])
         output_groups.setdefault(_settings_key(message), output_group).mine.append(index)
     batch = replace(batch, output_positions=_output_positions(output_groups.values(), batch))
-    hidden = model.encode(batch)
+    hidden = encode(batch)
     found: dict[int, EncoderOutput] = {}
     for output_group in output_groups.values():
         found |= zip(output_group.mine, output_group.compute(hidden, batch), strict=True)

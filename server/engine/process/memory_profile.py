@@ -2,7 +2,8 @@
 
 The memory that a step takes besides the cache has two parts. One depends on the limits of a step (activations of the
 longest prefill, logits of the most rows), the other grows with the cache (copies of keys and values of one layer). Two
-runs with small caches of different size give both, and the cache gets the size at which everything fits.
+runs with small caches of different size give both. CUDA graphs keep memory between steps, which a capture of all of
+them tells. The cache gets the size at which everything fits.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class DeviceMemory(Protocol):
     total_bytes: memory of the device.
     free_bytes: memory that a new tensor could take.
     peak_bytes: runs a function, and returns how much more memory was in use at its peak than before it.
+    kept_bytes: runs a function, and returns how much memory its result keeps in use. The result is dropped.
     """
 
     @property
@@ -45,6 +47,8 @@ class DeviceMemory(Protocol):
     def free_bytes(self) -> int: ...
 
     def peak_bytes(self, run: Callable[[], None]) -> int: ...
+
+    def kept_bytes(self, make: Callable[[], object]) -> int: ...
 
 
 class CudaMemory:
@@ -71,17 +75,26 @@ class CudaMemory:
         torch.cuda.synchronize(self._device)
         return torch.cuda.max_memory_allocated(self._device) - before
 
+    def kept_bytes(self, make: Callable[[], object]) -> int:
+        before = self.free_bytes()
+        made = make()
+        taken = before - self.free_bytes()
+        del made
+        return max(taken, 0)
+
 
 def kv_cache_bytes(
     memory: DeviceMemory,
     loaded: list[LoadedCheckpoint],
     options: EngineOptions,
     make_engine: Callable[[int], Engine],
+    capture: Callable[[Engine], object],
 ) -> int:
     """Find the number of bytes for the KV caches of all models of a worker, by running the largest steps twice.
 
     memory: memory of the device, which already holds the weights.
     make_engine: builds an engine whose KV caches have the given number of bytes.
+    capture: captures the CUDA graphs of an engine, with room for as many keys as the models allow.
     Raises LoadError if weights and steps leave less memory than the smaller cache of the two runs.
     """
     token_bytes = sum(need.block_bytes for model in loaded for need in model.pool_needs(options).values())
@@ -93,8 +106,14 @@ def kv_cache_bytes(
     def peak(size: int) -> int:
         return memory.peak_bytes(lambda: _run_largest_steps(make_engine(size), loaded, options))
 
+    def with_graphs() -> Engine:
+        engine = make_engine(small)
+        capture(engine)
+        return engine
+
     try:
         first, second = peak(small), peak(2 * small)
+        graphs = max(memory.kept_bytes(with_graphs) - small, 0)
         # The caches of the measurement must be gone before the real ones are allocated.
         memory.free_bytes()
     except torch.OutOfMemoryError as error:
@@ -102,10 +121,15 @@ def kv_cache_bytes(
     # A peak holds the cache itself, so that the growth is at least 1.
     growth = max((second - first) / small, 1.0)
     fixed = max(first - growth * small, 0.0)
-    size = int((free - fixed) / growth)
+    size = int((free - fixed - graphs) / growth)
     if size < small:
         raise LoadError(_too_little(free))
-    log.info("KV cache of %d MiB; steps take up to %d MiB besides it", size >> 20, int(fixed) >> 20)
+    log.info(
+        "KV cache of %d MiB; steps take up to %d MiB besides it, and CUDA graphs %d MiB",
+        size >> 20,
+        int(fixed) >> 20,
+        graphs >> 20,
+    )
     return size
 
 

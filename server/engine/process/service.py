@@ -20,7 +20,7 @@ from models.backends import choice
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from server.engine.device.devices import cuda_device, why_too_old
-from server.engine.process.captures import capture_models
+from server.engine.process.captures import CAPTURED, capture_models
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
 from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.process.host_memory import warn_without_host_pool
@@ -145,7 +145,9 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     engine = Engine({model.name: model for model, _ in built}, device, configure.epoch)
     warn_without_host_pool(engine.models.values(), options)
     warm_up(engine, loaded)
-    captured = capture_models(engine, loaded, options) if device.type == "cuda" else {}
+    captured = {}
+    if device.type == "cuda":
+        captured = capture_models(engine, loaded, options, CudaMemory(device).free_bytes)
     # Objects that live as long as the process are excluded from garbage collection.
     gc.collect()
     gc.freeze()
@@ -203,7 +205,10 @@ def _log_notes(loaded: list[LoadedCheckpoint], infos: list[ModelInfo], captured:
         for note in info.notes:
             read_from = f", {info.checkpoint_format}" if info.checkpoint_format else ""
             log.warning("model %r%s: %s", info.name, read_from, note)
-        if info.is_eager and (info.name in captured or model.model.transformer.eager_parts):
+        is_slower = info.is_eager and bool(model.model.transformer.eager_parts)
+        if info.name in captured:
+            is_slower = info.execution != CAPTURED
+        if is_slower:
             log.warning("model %r runs slower than it could, %s", info.name, info.execution)
 
 
@@ -237,7 +242,10 @@ def _kv_cache_bytes(
         built = _build(loaded, drafts, replace(options, kv_cache_bytes=size, kv_spill_bytes=0))
         return Engine({model.name: model for model, _ in built}, device)
 
-    return kv_cache_bytes(CudaMemory(device), loaded, options, make_engine)
+    def capture(engine: Engine) -> None:
+        capture_models(engine, loaded, options, is_measurement=True)
+
+    return kv_cache_bytes(CudaMemory(device), loaded, options, make_engine, capture)
 
 
 def _load_models(

@@ -8,6 +8,10 @@ docs/decisions/0126-work-beside-streams.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from models.backends.cuda.graphs.token_sizes import smallest_size
+from server.engine.scheduling.step_costs import StepCosts
 from server.engine.scheduling.step_time import StepTime
 
 MIN_PREFILL_TOKENS = 16
@@ -41,7 +45,29 @@ def shared_tokens(max_batch_tokens: int) -> int:
 
 
 class PrefillBudget(StepTime):
-    """Limits the prefill work in steps that delay the streams of one model, from measured step times."""
+    """Limits the prefill work in steps that delay the streams of one model, from measured step times.
+
+    has_fixed_part, decode_steps: as for `StepTime`.
+    step_sizes: numbers of tokens of captured steps with prefill, ascending. A step takes as long as the next of them,
+        so its prefill tokens count as many as fill it up, and it may have so many.
+    """
+
+    def __init__(
+        self, has_fixed_part: bool = False, decode_steps: StepCosts | None = None, step_sizes: Sequence[int] = ()
+    ) -> None:
+        super().__init__(has_fixed_part, decode_steps)
+        self._step_sizes = tuple(step_sizes)
+
+    def observe(self, decode_tokens: int, prefill_tokens: int, seconds: float) -> None:
+        super().observe(decode_tokens, self._filled(decode_tokens, prefill_tokens), seconds)
+
+    def expected_seconds(self, decode_tokens: int, prefill_tokens: int) -> float | None:
+        return super().expected_seconds(decode_tokens, self._filled(decode_tokens, prefill_tokens))
+
+    def _filled(self, decode_tokens: int, prefill_tokens: int) -> int:
+        """The number of prefill tokens that fill up a captured step; `prefill_tokens` if there is no such step."""
+        size = smallest_size(self._step_sizes, decode_tokens + prefill_tokens) if prefill_tokens else None
+        return prefill_tokens if size is None else size - decode_tokens
 
     def tokens_of_long_steps(self, most: int) -> int:
         """Largest number of prefill tokens in a step without decoding rows.
@@ -70,4 +96,4 @@ class PrefillBudget(StepTime):
             stretch = max(decode_seconds, self._last_step_seconds, least)
             bounds.append(stretch * max(num_waiting / num_just_started, 1.0))
         tokens = cost.tokens_within(min(bounds, default=0.0))
-        return self._prefill_costs.with_trial(max(tokens, MIN_PREFILL_TOKENS))
+        return self._filled(decode_tokens, self._prefill_costs.with_trial(max(tokens, MIN_PREFILL_TOKENS)))

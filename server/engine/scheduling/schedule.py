@@ -89,7 +89,7 @@ class Schedule:
     @property
     def groups(self) -> list[SequenceGroup]:
         """All groups of the step, each once."""
-        return list(dict.fromkeys([*self.sources, *self.decoding, *(row.group for row in self.chunks)]))
+        return list(dict.fromkeys([*self.sources, *self.decoding, *[row.group for row in self.chunks]]))
 
     @property
     def scores_prompts(self) -> bool:

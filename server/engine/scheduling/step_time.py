@@ -13,8 +13,8 @@ from server.engine.scheduling.token_costs import TokenCosts
 class StepTime:
     """Measured durations of decode-only steps by their number of tokens, and measured costs of prefill work.
 
-    has_fixed_part: whether prefill work also has a fixed cost, which does not depend on its tokens. This is the case if
-        decode-only steps are captured as CUDA graphs, because steps with prefill are not.
+    has_fixed_part: whether prefill work may also have a fixed cost, which does not depend on its tokens. This is the
+        case if decode-only steps are captured as CUDA graphs, and some steps with prefill are not.
     decode_steps: learns the durations of decode-only steps; None makes a new one. A drafter of the model uses the same
         object.
     """

@@ -186,7 +186,7 @@ class SequenceGroup:
 
     @property
     def num_generated(self) -> int:
-        return self.num_tokens - self.num_prompt_tokens
+        return len(self.sequences[0].tokens) - self.num_prompt_tokens
 
     @property
     def is_complete(self) -> bool:

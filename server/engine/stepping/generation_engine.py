@@ -103,7 +103,10 @@ class GenerationEngine:
         if self._drafting is not None:
             self._drafting.learn_costs_again()
         costs = None if self._drafting is None else self._drafting.costs
-        self.scheduler.prefill_budget = PrefillBudget(has_fixed_part, costs)
+        captured = self.runner.captured
+        # Sources of an encoder-decoder are encoded in steps of other sizes, and whole.
+        sizes = () if captured is None or self.is_encoder_decoder else captured.step_sizes
+        self.scheduler.prefill_budget = PrefillBudget(has_fixed_part, costs, sizes)
 
     @property
     def has_work(self) -> bool:
@@ -288,20 +291,37 @@ class GenerationEngine:
         return mask_wait_seconds
 
     def _read(self, step: LaunchedStep, events: EngineEvents) -> None:
-        """Read the tokens of a launched step, and record its events."""
+        """Read the tokens of a launched step, and record its events.
+
+        Each group has one sequence, which gets one token, and neither a draft nor log-probabilities to report. A row of
+        a long step costs no call of a function.
+        """
         tokens = self._ahead.read(step)
         self.scheduler.computed(step.schedule)
         now = time.monotonic()
-        for row, token in zip(step.schedule.rows, tokens, strict=True):
-            group = row.group
-            if group.status is SequenceStatus.FINISHED:
-                continue
+        running = [
+            (row.group, row.sequence, token)
+            for row, token in zip(step.schedule.rows, tokens, strict=True)
+            if row.group.status is not SequenceStatus.FINISHED
+        ]
+        finite = [found for found in running if found[2] >= 0]
+        for group, _, token in running if len(finite) < len(running) else ():
             if token < 0:
                 self.finish(group, "engine_error", events, NOT_FINITE)
-                continue
+        self.scheduler.blocks.publish_each([group for group, _, _ in finite])
+        events.tokens += [
+            Tokens(group.sequence_id, [token], None, group.cached_tokens or 0) for group, _, token in finite
+        ]
+        for group, sequence, token in finite:
             if group.first_token is None:
                 group.first_token = now
-            self._append(group, [token], (), events)
+            sequence.tokens += (token,)
+            if token in group.end_ids:
+                self.finish(group, "stop", events)
+            elif sequence.num_computed_tokens + 1 - group.num_prompt_tokens >= group.max_new_tokens:
+                self.finish(group, "length", events)
+            elif self.limits.restart_tokens is not None:
+                self._restart_if_outgrown(group, self.limits.restart_tokens)
 
     def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
         """Choose the next tokens of groups, and record their events.

@@ -18,15 +18,41 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.backends.torch.sampling import Filters
 from server.engine.choosing.sampler import SamplerRow, uniform
 from server.engine.device.captured_steps import CapturedSteps, RowChoices
 from server.engine.device.runner import Runner
 from server.engine.scheduling.schedule import Schedule, ScheduledRow
 from server.engine.scheduling.scheduler import Scheduler
-from server.engine.sequences.sequence import SequenceStatus
+from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.step_graphs import ChosenTokens
+
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """Sampling settings of the rows of a step, which do not change while the rows stay the same.
+
+    filters: settings of each row. sampled: indices of the rows that are sampled. seeds: the seed of each sampled row.
+    """
+
+    filters: tuple[Filters, ...]
+    sampled: list[int]
+    seeds: list[int]
+
+    @classmethod
+    def of(cls, groups: Sequence[SequenceGroup]) -> RowSettings:
+        filters = tuple(SamplerRow.of(group.params, group.seed, 0) for group in groups)
+        sampled = [place for place, row in enumerate(filters) if not row.is_greedy]
+        return cls(filters, sampled, [groups[place].seed for place in sampled])
+
+    def choices(self, positions: Sequence[int]) -> RowChoices:
+        """How the tokens of a step are chosen. positions: number of new tokens of each row before this one."""
+        uniforms = np.zeros(len(self.filters))
+        if self.sampled:
+            uniforms[self.sampled] = uniform(self.seeds, [positions[place] for place in self.sampled])
+        return RowChoices(self.filters, uniforms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +60,13 @@ class LaunchedStep:
     """A step that was launched and whose tokens are not read yet.
 
     tokens: reads the chosen token of each row.
+    settings: sampling settings of each row. The next step of the same rows has the same object.
     held: the block that each row writes. Each has one more owner until the step is over.
     """
 
     schedule: Schedule
     tokens: ChosenTokens
+    settings: RowSettings
     held: list[int]
 
 
@@ -59,7 +87,8 @@ class StepsAhead:
             return None
         if not all(group.runs_ahead and not group.has_prompt_to_score for group in schedule.groups):
             return None
-        return self._launch(captured, schedule, None)
+        settings = RowSettings.of([row.group for row in schedule.rows])
+        return self._launch(captured, schedule, settings, None)
 
     def take(self) -> LaunchedStep | None:
         """Remove and return the launched step, whose tokens the caller must read; None if no step is launched."""
@@ -97,42 +126,51 @@ class StepsAhead:
         scheduler, captured = self._scheduler, self._runner.captured
         assert captured is not None, "a step was launched"
         running = [row for row in step.schedule.rows if row.group.status is SequenceStatus.RUNNING]
-        rows = [row for row in running if row.group.num_generated + 1 < row.group.max_new_tokens]
+        # The tokens of `step` are not read and not counted as computed, except for the one that each row computes.
+        rows = [
+            row
+            for row in running
+            if row.sequence.num_computed_tokens + 2 - row.group.num_prompt_tokens < row.group.max_new_tokens
+        ]
         if not rows or len(running) != len(scheduler.running) or scheduler.can_admit:
             return None
         if not scheduler.blocks.extend_each([row.sequence for row in rows]):
             return None
         # Each row of a launched step computes one token, and so does its next one.
         schedule = Schedule(chunks=rows, num_row_tokens=len(rows), num_decode_tokens=len(rows))
-        return self._launch(captured, schedule, step.schedule.rows)
+        settings = step.settings
+        if len(rows) < len(step.schedule.rows):
+            settings = RowSettings.of([row.group for row in rows])
+        return self._launch(captured, schedule, settings, step.schedule.rows)
 
     def _launch(
-        self, captured: CapturedSteps, schedule: Schedule, after: Sequence[ScheduledRow] | None
+        self,
+        captured: CapturedSteps,
+        schedule: Schedule,
+        settings: RowSettings,
+        after: Sequence[ScheduledRow] | None,
     ) -> LaunchedStep | None:
         """Launch a step whose blocks are allocated. Returns None if no captured step fits its rows.
 
+        settings: sampling settings of the rows.
         after: rows of the previous launched step if the host has not read its tokens yet, else None.
         """
         blocks, rows = self._scheduler.blocks, schedule.rows
         self._runner.clear(*blocks.take_blocks_to_clear())
-        tokens = captured.launch(rows, _choices(rows, after is not None), after)
+        tokens = captured.launch(rows, settings.choices(_num_new_tokens(rows, after is not None)), after)
         if tokens is None:
             return None
         positions = [row.sequence.num_computed_tokens + (after is not None) for row in rows]
         held = blocks.hold([row.sequence for row in rows], positions)
-        return LaunchedStep(schedule, tokens, held)
+        return LaunchedStep(schedule, tokens, settings, held)
 
 
-def _choices(rows: Sequence[ScheduledRow], ahead: bool) -> RowChoices:
-    """Sampling settings and random numbers for the next token of each row.
+def _num_new_tokens(rows: Sequence[ScheduledRow], ahead: bool) -> list[int]:
+    """Number of new tokens of each row before the one that the step chooses.
 
     ahead: whether each row has one more token that the host has not read yet.
     """
-    groups = [row.group for row in rows]
-    filters = [SamplerRow.of(group.params, group.seed, group.num_generated + ahead) for group in groups]
-    sampled = [place for place, choice in enumerate(filters) if not choice.is_greedy]
-    uniforms = np.zeros(len(groups))
-    if sampled:
-        own = [filters[place] for place in sampled]
-        uniforms[sampled] = uniform([choice.seed for choice in own], [choice.position for choice in own])
-    return RowChoices(filters, uniforms)
+    if not ahead:
+        return [row.group.num_generated for row in rows]
+    # The last known token of each sequence is being computed, and the one after it is not read.
+    return [row.sequence.num_computed_tokens + 2 - row.group.num_prompt_tokens for row in rows]

@@ -336,8 +336,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     labelled_spans: how texts are read together with labels; None for models whose labels are fixed.
     answer: tokens by whose logits a language model reranks; None if the checkpoint names none.
     max_step_tokens: largest number of tokens of a decoder step; of an encoder step if the model does not generate.
-    execution: how the steps run: `program` (one call of the compiled kernels), `CUDA graphs` (decode steps), or
-        `eager: REASON` (operation by operation).
+    execution: how the steps run: `program` (one call of the compiled kernels), `CUDA graphs`, or `eager: REASON`
+        (operation by operation). Kinds of steps that run eagerly beside CUDA graphs follow after a semicolon.
     drafts: source of draft tokens for speculative decoding, for users; empty without drafts.
     """
 

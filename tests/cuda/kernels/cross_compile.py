@@ -111,7 +111,7 @@ def _prefill(
     query, key = torch.zeros(64, heads, head_dim, dtype=dtype), torch.zeros(shape, dtype=dtype)
     _, key_lens, first_positions, key_starts = _columns(rows, 4)
     where = {"block_tables": _int(rows, blocks)} if paged else {"key_starts": key_starts}
-    tile_rows = tile_attention.TileRows(_int(rows + 1), key_lens, first_positions, 64, **where)
+    tile_rows = tile_attention.TileRows(_int(rows + 1), key_lens, first_positions, _int(rows, 2), **where)
     tile_attention.tile_attention(query, key, key, tile_rows, scores)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -23,6 +24,14 @@ def _starts(lens: list[int]) -> list[int]:
     return [0, *accumulate(lens)]
 
 
+def _spans(query_lens: list[int], key_lens: list[int]) -> Tensor:
+    """The spans of a step, with unused places at the beginning, in the middle and at the end."""
+    spans = kernels.spans_of_queries(np.array(query_lens), np.array(key_lens)).tolist()
+    for place in (len(spans), len(spans) // 2, 0):
+        spans.insert(place, [0, kernels.NO_QUERIES])
+    return cases.numbers(spans)
+
+
 def _check_prefill(case: Heads, lengths: list[tuple[int, int]], block_size: int) -> None:
     query_lens, key_lens = [count for _, count in lengths], [sum(row) for row in lengths]
     key, value, tables = cases.paged_cache(case, key_lens, block_size)
@@ -32,7 +41,7 @@ def _check_prefill(case: Heads, lengths: list[tuple[int, int]], block_size: int)
         cases.numbers(_starts(query_lens)),
         cases.numbers(key_lens),
         cases.numbers([before for before, _ in lengths]),
-        max(query_lens),
+        _spans(query_lens, key_lens),
         block_tables=tables,
     )
     actual = kernels.tile_attention(query, key, value, rows, scores)
@@ -48,7 +57,8 @@ def _check_encoder(case: Heads, lengths: list[int], causal: bool) -> None:
     value = case.random(generator, tokens, case.kv_heads, case.value_dim)
     scores = cases.scores(case, max(lengths), causal)
     starts = cases.numbers(_starts(lengths))
-    rows = kernels.TileRows(starts, cases.numbers(lengths), starts[:-1] * 0, max(lengths), key_starts=starts[:-1])
+    spans = _spans(lengths, lengths)
+    rows = kernels.TileRows(starts, cases.numbers(lengths), starts[:-1] * 0, spans, key_starts=starts[:-1])
     actual = kernels.tile_attention(query, key, value, rows, scores)
     facts = {"query_lens": tuple(lengths), "key_lens": tuple(lengths)}
     cases.assert_near(actual, cases.expected(query, key, value, scores, False, **facts))
@@ -98,9 +108,8 @@ def test_encoders_equal_the_reference(case: Heads, lengths: list[int], causal: b
 def test_cross_attention_with_shared_keys() -> None:
     case, generator = Heads(torch.float16, 2, 2, 16, 16), torch.Generator().manual_seed(1)
     query, key = case.random(generator, 9, 2, 16), case.random(generator, 50, 2, 16)
-    rows = kernels.TileRows(
-        cases.numbers([0, 4, 9]), cases.numbers([30, 20]), cases.numbers([0, 0]), 5, key_starts=cases.numbers([20, 0])
-    )
+    starts, key_lens, zeros, key_starts = map(cases.numbers, ([0, 4, 9], [30, 20], [0, 0], [20, 0]))
+    rows = kernels.TileRows(starts, key_lens, zeros, _spans([4, 5], [30, 20]), key_starts)
     actual = kernels.tile_attention(query, key, key, rows, Scores(0.25, causal=False))
     facts = {"query_lens": (4, 5), "key_lens": (30, 20), "key_starts": (20, 0), "query_starts": (0, 0)}
     cases.assert_near(actual, cases.expected(query, key, key, Scores(0.25, causal=False), False, **facts))
@@ -114,7 +123,8 @@ def test_queries_without_keys_give_zeros(sinks: bool) -> None:
 
     def attend(key_lens: list[int], query_starts: list[int]) -> Tensor:
         zeros = cases.numbers([0] * len(key_lens))
-        rows = kernels.TileRows(cases.numbers(query_starts), cases.numbers(key_lens), zeros, 3, key_starts=zeros)
+        spans = _spans(np.diff(query_starts).tolist(), key_lens)
+        rows = kernels.TileRows(cases.numbers(query_starts), cases.numbers(key_lens), zeros, spans, key_starts=zeros)
         return kernels.tile_attention(query, key, key, rows, scores)
 
     result = attend([0, 7], [0, 3, 5])
@@ -130,13 +140,26 @@ def test_other_rows_change_no_bit() -> None:
 
     def attend(first: int, end: int, lens: list[int]) -> Tensor:
         starts = cases.numbers(_starts(lens))
-        rows = kernels.TileRows(starts, cases.numbers(lens), starts[:-1] * 0, max(lens), key_starts=starts[:-1])
+        rows = kernels.TileRows(starts, cases.numbers(lens), starts[:-1] * 0, _spans(lens, lens), starts[:-1])
         return kernels.tile_attention(query[first:end], key[first:end], key[first:end], rows, scores)
 
     together = attend(0, 180, lengths)
     assert torch.equal(attend(0, 150, [150]), together[:150]) and torch.equal(attend(150, 180, [30]), together[150:])
     query[:150] = torch.nan
     assert torch.equal(attend(0, 180, lengths)[150:], together[150:])
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), min_size=1, max_size=20))
+def test_spans_contain_each_query_once(lengths: list[tuple[int, int]]) -> None:
+    query_lens, key_lens = np.array([count for _, count in lengths]), np.array([sum(row) for row in lengths])
+    spans = kernels.spans_of_queries(query_lens, key_lens)
+    expected = {(row, number) for row, count in enumerate(query_lens) for number in range(-(-count // 64))}
+    assert len(spans) == len(expected) and {(row, number) for row, number in spans.tolist()} == expected
+    last = np.minimum((spans[:, 1] + 1) * kernels.SPAN_QUERIES, query_lens[spans[:, 0]])
+    visible = (key_lens - query_lens)[spans[:, 0]] + last
+    assert (np.diff(visible) <= 0).all(), "spans that see many keys come first"
+    used = int((query_lens > 0).sum())
+    assert len(spans) <= kernels.max_spans(int(query_lens.sum()), used)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +180,8 @@ def test_the_cut_of_a_prompt_changes_no_bit(case: Heads, cut: int) -> None:
 
     def attend(first: int, end: int) -> Tensor:
         numbers = [cases.numbers([number]) for number in (end, first)]
-        rows = kernels.TileRows(cases.numbers([0, end - first]), *numbers, end - first, block_tables=tables)
+        spans = _spans([end - first], [end])
+        rows = kernels.TileRows(cases.numbers([0, end - first]), *numbers, spans, block_tables=tables)
         return kernels.tile_attention(query[first:end], key, value, rows, scores)
 
     assert torch.equal(torch.cat([attend(0, cut), attend(cut, 200)]), attend(0, 200))

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.backends.cuda.graphs.device_numbers import DeviceNumbers
 from models.backends.cuda.graphs.graph_runner import GraphRunner
 from models.backends.cuda.kernels.decode_attention import KEY_CHUNK_TOKENS
 from models.backends.cuda.operations import NUM_FILTER_COLUMNS
@@ -56,10 +57,12 @@ class StepInputMemory:
     def __init__(self, runner: GraphRunner, device: torch.device, rows: int, widths: tuple[int, ...]) -> None:
         self._rows, self._num_columns = rows, _COLUMNS + 2 * len(widths)
         size = rows * (self._num_columns + sum(widths) + NUM_FILTER_COLUMNS)
-        self._host, self._copied = runner.pinned(size), runner.event()
-        self._numbers = self._host.numpy()
-        self.on_device = torch.zeros(rows + size, dtype=torch.int64, device=device)
+        self._numbers = DeviceNumbers(runner, device, size, reserved=rows)
         self._tables = tuple(torch.zeros(rows, width, dtype=torch.int32, device=device) for width in widths)
+
+    @property
+    def on_device(self) -> Tensor:
+        return self._numbers.on_device
 
     @property
     def chosen(self) -> Tensor:
@@ -71,7 +74,7 @@ class StepInputMemory:
 
         A capture with these inputs therefore writes to no cache.
         """
-        numbers = self.on_device[self._rows :][: self._num_columns * bucket].view(self._num_columns, bucket)
+        numbers = self._numbers.copied[: self._num_columns * bucket].view(self._num_columns, bucket)
         numbers.zero_()
         numbers[3] = -1
         _, places, positions, slots, *of_caches = numbers.unbind()
@@ -88,9 +91,9 @@ class StepInputMemory:
         filter_columns: [columns, rows], settings for drawing the tokens of the step; None to draw none.
         Returns these settings on the device, float64, or None.
         """
-        self._copied.synchronize()
+        numbers = self._numbers.to_write()
         rows, ids = len(batch.query_lens), batch.token_ids.numpy()
-        columns = self._numbers[: self._num_columns * bucket].reshape(self._num_columns, bucket)
+        columns = numbers[: self._num_columns * bucket].reshape(self._num_columns, bucket)
         # Rows without keys; a token with a negative slot is not stored.
         columns[:, rows:] = 0
         columns[3, rows:] = -1
@@ -111,14 +114,12 @@ class StepInputMemory:
             starts[1:] = np.cumsum(-(-key_lens[:-1] // KEY_CHUNK_TOKENS))
             spans.append((end, end + tables.numel(), tables.shape[1]))
             end += tables.numel()
-            self._numbers[end - tables.numel() : end] = tables.numpy().ravel()
+            numbers[end - tables.numel() : end] = tables.numpy().ravel()
         filters_at = end
         if filter_columns is not None:
             end += filter_columns.size
-            self._numbers[filters_at:end] = np.ascontiguousarray(filter_columns).view(np.int64).ravel()
-        copied = self.on_device[self._rows :][:end]
-        copied.copy_(self._host[:end], non_blocking=True)
-        self._copied.record()
+            numbers[filters_at:end] = np.ascontiguousarray(filter_columns).view(np.int64).ravel()
+        copied = self._numbers.send(end)
         for static, (first, last, width) in zip(self._tables, spans, strict=True):
             static[:rows, :width].copy_(copied[first:last].view(rows, width))
         if filter_columns is None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from models.backends.logits import DecoderOutput
+Result = TypeVar("Result")
 
 
 class DeviceEvent(Protocol):
@@ -31,7 +31,7 @@ class GraphRunner(Protocol):
     event: a new event.
     """
 
-    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]: ...
+    def capture(self, run: Callable[[], Result]) -> tuple[Callable[[], object], Result]: ...
 
     def pinned(self, size: int) -> Tensor: ...
 
@@ -44,10 +44,11 @@ class CudaGraphRunner:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def capture(self, run: Callable[[], DecoderOutput]) -> tuple[Callable[[], object], DecoderOutput]:
+    def capture(self, run: Callable[[], Result]) -> tuple[Callable[[], object], Result]:
         # The first run compiles kernels and makes tables, which a capture must not.
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream = self._stream
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             run()
@@ -64,3 +65,8 @@ class CudaGraphRunner:
     def event(self) -> DeviceEvent:
         event: DeviceEvent = torch.cuda.Event()  # type: ignore[no-untyped-call]
         return event
+
+
+def make_runner(device: torch.device) -> GraphRunner:
+    """The runner of a device."""
+    return CudaGraphRunner(device)

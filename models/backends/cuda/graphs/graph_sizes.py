@@ -1,4 +1,4 @@
-"""Limits of captured steps, and why the steps of some decoders are not captured. Does not import triton."""
+"""Limits of captured steps, and why the steps of some stacks are not captured. Does not import triton."""
 
 from __future__ import annotations
 
@@ -8,19 +8,33 @@ from models.stack import Stack
 
 
 class GraphSizes(NamedTuple):
-    """Limits of captured steps.
+    """Limits of the captured steps of a decoder.
 
     rows: largest number of rows. context: largest number of keys of a row.
     source: largest number of source tokens of a row; 0 without an encoder.
+    tokens: largest number of tokens of a step with prefill or drafts; 0 to capture no such steps.
     """
 
     rows: int
     context: int
     source: int = 0
+    tokens: int = 0
+
+
+class EncoderSizes(NamedTuple):
+    """Limits of the captured steps of an encoder.
+
+    tokens: largest number of tokens of a step. text_tokens: largest number of tokens of a text or recording.
+    frames: number of frames of a recording, which all recordings have; 0 for an encoder of texts.
+    """
+
+    tokens: int
+    text_tokens: int
+    frames: int = 0
 
 
 def why_not_captured(stack: Stack) -> str | None:
-    """Why the decode steps of a stack cannot be captured; None where they can.
+    """Why the steps of a stack cannot be captured; None where they can.
 
     While a step is captured, nothing may be read on the host, and no number may influence it except the contents of its
     input tensors. A module that cannot be captured has the reason, a text, in its attribute `not_captured`.

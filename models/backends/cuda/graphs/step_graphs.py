@@ -9,36 +9,33 @@ the largest is captured first, so that the others fit into its memory.
 A step that chooses its tokens on the device leaves them there for the next step, which can therefore be launched before
 the host has read them.
 
-Prefill, adapters, mixers, and rotations that depend on the text length run eagerly.
+Adapters, mixers, and rotations that depend on the text length run eagerly. `mixed_graphs` has the steps with prefill.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.backends.attention_metadata import AttentionMetadata
 from models.backends.choice import backend
 from models.backends.cuda.attention_view import CudaAttentionView
+from models.backends.cuda.graphs.captures import CaptureTime, capture_sizes
 from models.backends.cuda.graphs.graph_inputs import StepInputMemory
 from models.backends.cuda.graphs.graph_runner import DeviceEvent, GraphRunner
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
+from models.backends.cuda.graphs.graph_steps import GraphPagedInputs, GraphPositions
 from models.backends.cuda.kernels.decode_attention import KEY_CHUNK_TOKENS, DecodeRows, Partials, partial_starts
-from models.backends.cuda.operations import draw_by_columns, filter_columns
+from models.backends.cuda.operations import draw_by_columns, filter_settings, with_uniforms
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from models.backends.torch.sampling import Filters
-from models.layers.positions import PositionEncodings
 from models.stack import Stack
 from models.steps.batch import DecoderBatch
 from models.steps.kv_cache import KVCache
-from models.steps.step_inputs.base import AttentionPattern, PagedStepInputs
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of rows for which a step is captured."""
@@ -46,37 +43,6 @@ MAX_PARTIALS = 1 << 14
 """Largest number of partial results of attention in a captured step; steps with more run eagerly."""
 
 Head = Callable[[Tensor, Tensor | None], Tensor]
-
-
-class _Graph(NamedTuple):
-    """A captured step and its results."""
-
-    replay: Callable[[], object]
-    output: DecoderOutput
-
-
-class _GraphStepInputs(PagedStepInputs):
-    """Step inputs of a captured step.
-
-    views: attention view of the cache, and of the cross-attention cache if there is one, in the graph's memory.
-    """
-
-    def __init__(
-        self,
-        batch: DecoderBatch,
-        cache: KVCache,
-        cross_cache: KVCache | None,
-        encodings: PositionEncodings,
-        stack: Stack,
-        views: tuple[CudaAttentionView, ...],
-    ) -> None:
-        super().__init__(batch, cache, cross_cache, encodings, stack.config)
-        self._views = views
-
-    def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata:
-        metadata = super()._make_metadata(pattern)
-        metadata.set_view(self._views[1 if pattern.cross else 0])
-        return metadata
 
 
 class ChosenTokens:
@@ -100,6 +66,7 @@ class StepGraphs:
     head: computes logits from hidden states, in the memory that is its second argument.
     logits: [rows or more, vocab], float32, memory for the logits.
     sizes: limits of the steps.
+    time: limits how many graphs are captured.
     """
 
     def __init__(
@@ -111,6 +78,7 @@ class StepGraphs:
         cross_cache: KVCache | None,
         sizes: GraphSizes,
         runner: GraphRunner,
+        time: CaptureTime,
     ) -> None:
         self._stack, self._head, self._sizes = stack, head, sizes
         self._cache, self._cross_cache = cache, cross_cache
@@ -123,16 +91,15 @@ class StepGraphs:
         chunks = max(-(-length // KEY_CHUNK_TOKENS) for _, length in lengths)
         self._max_partials = min(self._max_rows * chunks, MAX_PARTIALS)
         self._partials: dict[tuple[int, int], Partials] = {}
-        # Graphs read the tables of positions where they are, so these are made once, for the largest context.
-        self._bias = stack.bias(sizes.context)
-        if isinstance(self._bias, Tensor):
-            self._bias = self._bias.float().contiguous()
+        self._positions = GraphPositions(stack, sizes.context)
         # Two steps are under way at most: one whose tokens are read, and the next one.
         self._results = [(runner.pinned(self._max_rows), runner.event()) for _ in range(2)]
         self._num_launched = 0
+        self._last_filters: Sequence[Filters] = ()
+        self._settings: NDArray[np.float64] | None = None
         self._chosen = torch.zeros(self._max_rows, dtype=torch.int64, device=cache.device)
         self._not_finite = torch.full((), -1, dtype=torch.int64, device=cache.device)
-        self._graphs = {bucket: _Graph(*runner.capture(self._step_of(bucket))) for bucket in reversed(buckets)}
+        self._graphs = capture_sizes(runner, buckets, self._step_of, time)
 
     def takes(self, query_lens: Sequence[int], key_lens: Sequence[int], source_lens: Sequence[int]) -> bool:
         """Whether a captured graph can run a step: each row has one query, and no length exceeds the limits.
@@ -175,13 +142,14 @@ class StepGraphs:
         """Replay a step and choose a token for each row on the device. Reads nothing on the host.
 
         batch: as for `run`. The token id `-1 - row` is the token that the last launched step has chosen for a row.
-        filters: settings of the rows; a temperature of 0 chooses the largest logit. typical_p must be 1.
+        filters: settings of the rows, not changed later; a temperature of 0 chooses the largest logit. typical_p must
+            be 1.
         uniforms: [rows], float64, in [0, 1): the random number of each row.
         At most two launched steps may be unread: read the tokens of a step before the second step after it is launched.
         """
         rows = len(filters)
-        draws = any(row.temperature > 0.0 for row in filters)
-        output, columns = self._replay(batch, filter_columns(filters, uniforms) if draws else None)
+        settings = self._settings_of(filters)
+        output, columns = self._replay(batch, None if settings is None else with_uniforms(settings, uniforms))
         assert output.logits is not None and output.top_k is not None
         tokens = output.top_k.ids[:, 0]
         if columns is not None:
@@ -195,6 +163,16 @@ class StepGraphs:
         copied.record()
         return ChosenTokens(host[:rows], copied)
 
+    def _settings_of(self, filters: Sequence[Filters]) -> NDArray[np.float64] | None:
+        """The settings of rows as numbers (`filter_settings`); None if no row is sampled.
+
+        Nothing is computed if the argument is the object of the last call, as in steps of the same rows.
+        """
+        if filters is not self._last_filters:
+            draws = any(row.temperature > 0.0 for row in filters)
+            self._last_filters, self._settings = filters, filter_settings(filters) if draws else None
+        return self._settings
+
     def _replay(
         self, batch: DecoderBatch, filters: NDArray[np.float64] | None = None
     ) -> tuple[DecoderOutput, Tensor | None]:
@@ -203,7 +181,7 @@ class StepGraphs:
         Returns the results of the rows, and the filters on the device (None without filters).
         """
         rows = len(batch.query_lens)
-        bucket = next(bucket for bucket in BUCKETS if bucket >= rows)
+        bucket = next(bucket for bucket in self._graphs if bucket >= rows)
         columns = self._memory.write(batch, bucket, filters)
         replay, (hidden, logits, top_k) = self._graphs[bucket]
         replay()
@@ -214,7 +192,7 @@ class StepGraphs:
     def _step_of(self, bucket: int) -> Callable[[], DecoderOutput]:
         """A function that runs one step of `bucket` rows, for the capture of a graph."""
         inputs, stack, sizes = self._memory.inputs(bucket), self._stack, self._sizes
-        encodings = stack.encodings(inputs.positions, sizes.context)
+        encodings = self._positions.before_capture(inputs.positions)
         cross = inputs.caches[1] if len(inputs.caches) > 1 else None
         batch = DecoderBatch(
             token_ids=inputs.token_places,
@@ -228,8 +206,7 @@ class StepGraphs:
         )
 
         def run() -> DecoderOutput:
-            scales = stack.query_scales(inputs.positions)
-            positions = replace(encodings, score_bias=self._bias, query_scales=scales)
+            positions = self._positions.in_capture(encodings, inputs.positions)
             views = tuple(
                 CudaAttentionView.of_rows(
                     DecodeRows(cache_inputs.tables, cache_inputs.key_lens.int(), cache_inputs.partial_starts.int()),
@@ -239,7 +216,7 @@ class StepGraphs:
                 )
                 for cache_inputs, max_key_len in zip(inputs.caches, (sizes.context, sizes.source), strict=False)
             )
-            step = _GraphStepInputs(batch, self._cache, self._cross_cache, positions, stack, views)
+            step = GraphPagedInputs(batch, self._cache, self._cross_cache, positions, stack, views)
             token_ids = torch.index_select(self._memory.on_device, 0, inputs.token_places)
             x = stack.embedding(token_ids, inputs.positions)
             stack.set_layer_inputs(step, token_ids, x)

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
 from models.backends.cuda.kernels.launch import is_float32, kernel, pipeline_stages, tile_width
+
+SPAN_QUERIES = 64
+"""Queries of a span. A row is divided into spans, and a span into tiles. The size of a tile depends on the kernel."""
+NO_QUERIES = 1 << 20
+"""Number of a span that has no queries in any row. It fills the unused places of a list of spans."""
 
 
 class TileRows(NamedTuple):
@@ -25,7 +32,8 @@ class TileRows(NamedTuple):
     query_starts: [rows + 1], int32: index of each row's first query, and at the end the number of queries.
     key_lens: [rows], int32: number of keys of each row.
     first_positions: [rows], int32: position of each row's first query.
-    max_query_len: largest number of queries of a row, or an upper bound.
+    spans: [spans, 2], int32, contiguous: row and number of each span of queries, see `spans_of_queries`. They are
+        computed in this order. Queries without a span are not computed.
     key_starts: [rows], int32: index of each row's first ragged key; None for a paged cache.
     block_tables: [rows, blocks], int32 or int64: blocks of each row in a paged cache; None for ragged keys.
     """
@@ -33,9 +41,30 @@ class TileRows(NamedTuple):
     query_starts: Tensor
     key_lens: Tensor
     first_positions: Tensor
-    max_query_len: int
+    spans: Tensor
     key_starts: Tensor | None = None
     block_tables: Tensor | None = None
+
+
+def spans_of_queries(query_lens: NDArray[np.int64], key_lens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All spans of the queries of a step, [spans, 2]: row, and number of the span in its row.
+
+    Spans that see many keys come first, so that no long one is left when the others are done.
+
+    query_lens: [rows], number of queries of each row. key_lens: [rows], number of keys of each row.
+    """
+    counts = -(-query_lens // SPAN_QUERIES)
+    rows = np.arange(len(counts)).repeat(counts)
+    numbers = np.arange(len(rows)) - (counts.cumsum() - counts)[rows]
+    # If queries see no later keys, the last query of the last span of a row sees all keys.
+    after = np.maximum(query_lens[rows] - (numbers + 1) * SPAN_QUERIES, 0)
+    order = np.argsort(after - key_lens[rows], kind="stable")
+    return np.stack([rows[order], numbers[order]], 1)
+
+
+def max_spans(num_queries: int, num_rows: int) -> int:
+    """Largest number of spans of a step with up to this many queries, and up to this many rows with queries."""
+    return (num_queries + (SPAN_QUERIES - 1) * min(num_rows, num_queries)) // SPAN_QUERIES
 
 
 def tile_attention(
@@ -52,10 +81,10 @@ def tile_attention(
     """
     tokens, heads, key_dim = query.shape
     kv_heads, value_dim = value.shape[-2:]
-    num_rows = len(rows.key_lens)
+    num_spans = len(rows.spans)
     if out is None:
         out = query.new_empty(tokens, heads, value_dim)
-    if tokens == 0 or num_rows == 0:
+    if num_spans == 0:
         return out
     is_paged = rows.block_tables is not None
     where = rows.block_tables if rows.block_tables is not None else rows.key_starts
@@ -66,11 +95,13 @@ def tile_attention(
     value_width = max(tile_width(value_dim), min(key_width, 32))
     width = max(key_width, value_width)
     queries, keys, num_warps, num_stages = _tiles(width, query.dtype, is_paged, scores.bias is not None)
-    _tiles_kernel[-(-rows.max_query_len // queries), heads, num_rows](
+    parts = SPAN_QUERIES // queries
+    _tiles_kernel[num_spans * parts, heads](
         query,
         key,
         value,
         out,
+        rows.spans,
         rows.query_starts,
         rows.key_lens,
         rows.first_positions,
@@ -91,6 +122,7 @@ def tile_attention(
         VALUE_WIDTH=value_width,
         BLOCK_SIZE=key.shape[1] if is_paged else 0,
         QUERY_TILE=queries,
+        PARTS=parts,
         KEY_TILE=keys,
         CAUSAL=scores.causal,
         HAS_SINKS=scores.sinks is not None,
@@ -140,13 +172,23 @@ def _load_side(side, places, dims, is_key, DIM: tl.constexpr, WIDTH: tl.constexp
 
 
 @kernel(
-    do_not_specialize=["query_starts", "key_lens", "first_positions", "where", "bias", "bias_width", "table_stride"]
+    do_not_specialize=[
+        "spans",
+        "query_starts",
+        "key_lens",
+        "first_positions",
+        "where",
+        "bias",
+        "bias_width",
+        "table_stride",
+    ]
 )
 def _tiles_kernel(
     query,
     key,
     value,
     out,
+    spans,
     query_starts,
     key_lens,
     first_positions,
@@ -172,6 +214,7 @@ def _tiles_kernel(
     VALUE_WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     QUERY_TILE: tl.constexpr,
+    PARTS: tl.constexpr,
     KEY_TILE: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_SINKS: tl.constexpr,
@@ -182,12 +225,13 @@ def _tiles_kernel(
 ):
     """Compute one tile of queries of a row and head.
 
+    spans: row and number of each span. PARTS: tiles of a span.
     where: block tables. With BLOCK_SIZE 0, which means ragged keys, the index of the first key of each row.
     """
-    # The last tiles of causal rows have the most keys, so they start first.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    span = spans + tl.program_id(0) // PARTS * 2
+    row = tl.load(span).to(tl.int64)
+    tile = tl.load(span + 1) * PARTS + tl.program_id(0) % PARTS
     head = tl.program_id(1)
-    row = tl.program_id(2).to(tl.int64)
     start = tl.load(query_starts + row)
     count = tl.load(query_starts + row + 1) - start
     if tile * QUERY_TILE >= count:

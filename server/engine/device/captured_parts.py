@@ -1,0 +1,85 @@
+"""Captures the steps of a model as CUDA graphs: encoder steps, steps with prefill, and decode steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+import torch
+
+from models.backends.cuda.graphs import graph_runner
+from models.backends.cuda.graphs.captures import CaptureTime
+from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
+from models.steps.kv_cache import KVCache
+from server.engine.device.captured_steps import CapturedSteps
+
+if TYPE_CHECKING:
+    from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
+    from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
+    from server.engine.device.runner import TransformerProtocol
+
+    CapturedEncoder = EncoderGraphs | RecordingGraphs
+
+log = logging.getLogger("triptych.engine")
+
+Part = Literal["encoder steps", "prefill", "decode steps"]
+"""A part of the steps of a model, which runs as CUDA graphs or eagerly."""
+Captured = TypeVar("Captured")
+
+REFUSED = "CUDA refuses to capture them, see the log"
+
+
+class CapturedParts(NamedTuple):
+    """Captured steps of a model; None for parts that run eagerly.
+
+    reasons: why parts that were to be captured run eagerly.
+    """
+
+    decoder: CapturedSteps | None
+    encoder: CapturedEncoder | None
+    reasons: dict[Part, str]
+
+
+def capture_parts(
+    model: TransformerProtocol,
+    device: torch.device,
+    caches: tuple[KVCache | None, KVCache | None],
+    decoder: GraphSizes | None,
+    encoder: EncoderSizes | None,
+    time: CaptureTime | None,
+) -> CapturedParts:
+    """Capture the steps of a model, as far as the device and the model allow it.
+
+    caches: caches of self-attention and cross-attention, or None. Other arguments as for `Runner.capture_steps`.
+    """
+    (cache, cross_cache), reasons, time = caches, {}, time or CaptureTime()
+
+    def attempt(part: Part, capture: Callable[[], Captured]) -> Captured | None:
+        """Capture one part. If CUDA refuses, the part runs eagerly, and the others are captured nevertheless."""
+        try:
+            return capture()
+        except RuntimeError:
+            log.exception("%s cannot be captured as CUDA graphs", part)
+            reasons[part] = REFUSED
+            return None
+
+    if decoder is not None and cache is not None and (reason := model.why_not_captured(cache)) is not None:
+        reasons["prefill"] = reasons["decode steps"] = reason
+    if encoder is not None and (reason := model.why_encoder_not_captured(cross_cache)) is not None:
+        reasons["encoder steps"] = reason
+    has_encoder = encoder is not None and "encoder steps" not in reasons
+    has_decoder = decoder is not None and cache is not None and "decode steps" not in reasons
+    if not (has_encoder or has_decoder):
+        return CapturedParts(None, None, reasons)
+    # All graphs share the memory of one runner. The largest steps come first, so that the others fit into it.
+    runner = graph_runner.make_runner(device)
+    encoder_graphs, captured = None, None
+    if encoder is not None and has_encoder:
+        encoder_graphs = attempt("encoder steps", lambda: model.capture_encoder(cross_cache, encoder, runner, time))
+    if decoder is not None and cache is not None and has_decoder:
+        mixed = attempt("prefill", lambda: model.capture_mixed_steps(cache, cross_cache, decoder, runner, time))
+        steps = attempt("decode steps", lambda: model.capture_steps(cache, cross_cache, decoder, runner, time))
+        if steps is not None:
+            captured = CapturedSteps(steps, mixed, cache.block_size, cross_cache is not None)
+    return CapturedParts(captured, encoder_graphs, reasons)
