@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -104,6 +105,31 @@ class KVCache:
             # the block had one slot.
             scales = [side.scales.flatten(1)[:, None, None] for side in self._sides if isinstance(side, Int8Slots)]
             chosen.copy_blocks(scales, [(source, destination, 0, 1) for source, destination, _, _ in copies])
+
+    def copy_slots(self, sources: Tensor, destinations: Tensor) -> None:
+        """Copy slots to other slots in every layer. A slot may be a source and a destination: all are read first.
+
+        sources, destinations: [n], int64, on the device of the cache. Not for an int8 cache.
+        """
+        for tensor in self.tensors:
+            slots = tensor.flatten(0, 1)
+            slots.index_copy_(0, destinations, slots.index_select(0, sources))
+
+    def by_slot(self) -> KVCache:
+        """The same memory as a cache with blocks of one slot, whose block tables name the slot of each token.
+
+        Not for an int8 cache. The copy must not outlive this cache.
+        """
+        assert not self.is_int8, "the scales of an int8 cache are not stored in the order of slots"
+        views: dict[int, CacheSide] = {
+            id(side): side.view(-1, 1, *side.shape[2:]) for side in self._sides if isinstance(side, Tensor)
+        }
+        view = copy(self)
+        view.num_blocks, view.block_size = self.num_blocks * self.block_size, 1
+        view.keys, view.values = ([views[id(side)] for side in sides] for sides in (self.keys, self.values))
+        view._sides = tuple(views.values())
+        view.addresses = {role: view._addresses(role) for role in self.addresses}
+        return view
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Fill blocks with zeros before they are reused, because they may contain NaN or infinity."""

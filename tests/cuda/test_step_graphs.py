@@ -88,7 +88,9 @@ def in_kernels():
         yield
 
 
-@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=LONG) for name in ("llama", "t5"))])
+@pytest.mark.parametrize(
+    "name", ["gpt2", *(pytest.param(name, marks=LONG) for name in ("llama", "t5", "bart", "marian", "m2m-100"))]
+)
 @torch.inference_mode()
 def test_a_replayed_step_equals_an_eager_one(saved, in_kernels, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(step_graphs, "BUCKETS", (3,))
@@ -226,6 +228,8 @@ def test_steps_that_fit_no_graph_are_not_taken(saved, in_kernels, monkeypatch: p
 
 def test_decoders_that_cannot_be_captured_run_eagerly(saved, in_kernels) -> None:
     for name in ("gpt2", "mixtral", "deepseek-v3", "gemma2"):
+        assert why_not_captured(load(saved, name).decoder) is None
+    for name in ("t5", "bart", "marian", "m2m-100", "pegasus", "led", "fsmt", "blenderbot", "switch_transformers"):
         assert why_not_captured(load(saved, name).decoder) is None
     for name, reason in NOT_CAPTURED.items():
         model = load(saved, name)

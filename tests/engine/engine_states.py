@@ -5,7 +5,8 @@ finds in the cache through its block table. A wrong, freed or overwritten block 
 and every answer is compared with the one that its request gets alone.
 
 With steps ahead, a fake of captured steps computes each launched step at once, as a device computes them in order,
-and gives its tokens to the engine when they are read.
+and gives its results to the engine when they are read. For beams it keeps the slots of each row's text, as a device
+does.
 
 A fake model with mixers also keeps the text that it has read in a slot of a state memory, in place of a state. The text
 must be the one in the cache.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any, ClassVar
 
@@ -30,10 +31,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsRequest
+from models.backends.torch.backend import TORCH
+from models.backends.torch.beams import Beams, SearchResults
 from models.backends.torch.sampling import Filters
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
+from server.engine.cache.lane_blocks import SlotCopies
 from server.engine.cache.state_tables import StateBlockTables
+from server.engine.device.captured_searches import searches_of
 from server.engine.device.captured_steps import RowChoices
 from server.engine.drafting.drafts import NgramDrafter
 from server.engine.grammars.grammar_masks import GrammarMasks
@@ -65,12 +70,20 @@ KINDS: dict[str, dict[str, Any]] = {
     "scored": {"logprobs": True, "top_logprobs": 2},
     "beams": {"num_beams": 3, "num_return_sequences": 2},
     "streamed beams": {"num_beams": 2, "stream": True},
+    "banned beams": {
+        "num_beams": 4,
+        "min_new_tokens": 5,
+        "suppress_token_ids": [7],
+        "stop_token_ids": [STOP, 3],
+        "forced_eos_token_id": END,
+        "early_stopping": True,
+    },
     "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7},
     "grammar": {"do_sample": True, "sections": [AnswerSection(grammar=GRAMMAR)]},
     "beams with a grammar": {"num_beams": 2, "sections": [AnswerSection(grammar=GRAMMAR)]},
 }
-AHEAD_KINDS = ("greedy", "sampled", "stopped")
-"""Kinds whose tokens the device can choose."""
+AHEAD_KINDS = ("greedy", "beams", "sampled", "streamed beams", "stopped", "banned beams")
+"""Kinds whose tokens or beams the device can choose."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -92,7 +105,8 @@ class CachedTextRunner:
     """Runner of the fake model.
 
     broken: ids of requests whose rows have logits that are not finite.
-    captured: captured steps; None without them.
+    captured, captured_searches: captured steps; None without them.
+    num_copied: number of copies between blocks.
     states: text in each slot of the state memory, with the number of its tokens that ran in chunks.
     """
 
@@ -104,13 +118,12 @@ class CachedTextRunner:
         self.cache: dict[int, int | None] = {}
         self.broken: set[int] = set()
         self.captured: CapturedTexts | None = None
+        self.captured_searches: CapturedSearchTexts | None = None
+        self.num_copied = 0
         self.states: dict[int, tuple[tuple[int, ...], int]] = {}
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None = None) -> tuple[DecoderOutput, torch.Tensor | None]:
-        size = self.block_size
-        for source, destination, first, end in schedule.copies:
-            for offset in range(first, end):
-                self.cache[destination * size + offset] = self.cache.get(source * size + offset)
+        self.copy_blocks(schedule.copies)
         outputs = []
         for row in schedule.rows:
             sequence, start = row.sequence, row.sequence.num_computed_tokens
@@ -130,6 +143,18 @@ class CachedTextRunner:
         hidden = torch.stack(outputs) if outputs else torch.zeros(0, VOCAB)
         found = self.model.logits_top_k(hidden, logits) if logits is not None else ()
         return DecoderOutput(hidden, *found), None
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
+        size = self.block_size
+        self.num_copied += len(copies)
+        for source, destination, first, end in copies:
+            for offset in range(first, end):
+                self.cache[destination * size + offset] = self.cache.get(source * size + offset)
+
+    def copy_slots(self, copies: Sequence[SlotCopies]) -> None:
+        for sources, destinations in copies:
+            tokens = [self.cache.get(slot) for slot in sources.tolist()]
+            self.cache |= dict(zip(destinations.tolist(), tokens, strict=True))
 
     def run_states(self, schedule: Schedule) -> None:
         """Extend the text of each state by its tokens, and check that no row reads what another one writes."""
@@ -214,13 +239,96 @@ class CapturedTexts:
             text = [runner.cache.get(runner.slot(sequence.block_table, at)) for at in range(position + 1)]
             found.append(runner.logits_of(row.group, text))
         logits = torch.stack(found)
-        tokens, sampled = logits.argmax(-1), [i for i, choice in enumerate(choices.filters) if choice.temperature > 0]
-        if sampled:
-            filters, uniforms = [device_filters(choices.filters[i]) for i in sampled], choices.uniforms[sampled]
-            own = logits[sampled].nan_to_num()
-            tokens[sampled] = backend(own).draw(own, filters, uniforms).tokens
+        tokens = chosen_tokens(logits, choices)
         self._chosen = tokens.tolist()
         return LaunchedTokens(torch.where(logits.isfinite().all(-1), tokens, -1).tolist(), self.log)
+
+
+def chosen_tokens(logits: torch.Tensor, choices: RowChoices) -> torch.Tensor:
+    tokens, sampled = logits.argmax(-1), [i for i, choice in enumerate(choices.filters) if choice.temperature > 0]
+    if sampled:
+        filters, uniforms = [device_filters(choices.filters[i]) for i in sampled], choices.uniforms[sampled]
+        own = logits[sampled].nan_to_num()
+        tokens[sampled] = backend(own).draw(own, filters, uniforms).tokens
+    return tokens
+
+
+class LaunchedSearches(LaunchedTokens):
+    """Results of a launched step with beam searches."""
+
+    def __init__(self, tokens: list[int], results: torch.Tensor, log: list[str]) -> None:
+        super().__init__(tokens, log)
+        self._results = results
+
+    def read_searches(self) -> SearchResults:
+        return SearchResults.of(self._results.numpy())
+
+
+class CapturedSearchTexts:
+    """Captured steps with beam searches of the fake model, in place of `CapturedSearches`.
+
+    slots: for each row of the last step, the slots of its text.
+    num_later: number of steps that were launched before the last one was read.
+    """
+
+    def __init__(self, captured: CapturedTexts) -> None:
+        self.runner, self.log = captured.runner, captured.log
+        self.slots: list[list[int]] = []
+        self.num_later = 0
+        self._beams: Beams | None = None
+
+    def launch(
+        self,
+        rows: Sequence[ScheduledRow],
+        choices: RowChoices,
+        find_candidates: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+        after: Sequence[ScheduledRow] | None = None,
+    ) -> LaunchedSearches | None:
+        if any(row.num_tokens != 1 or row.sequence.draft or not row.needs_logits for row in rows if after is None):
+            return None
+        runner, groups = self.runner, list(dict.fromkeys(row.group for row in rows))
+        searches = searches_of(groups)
+        count = max(searches.num_candidates)
+        if count > VOCAB:
+            return None
+        assert self.log.count("launch") - self.log.count("read") <= 1, "more than two steps are under way"
+        self.log.append("launch")
+        self.num_later += after is not None
+        lanes = [scheduled.sequence for scheduled in after or ()]
+        texts, slots_of_rows, scores = [], [], []
+        for row in rows:
+            sequence, position = row.sequence, row.sequence.num_computed_tokens + (after is not None)
+            if after is None:
+                slots = [runner.slot(sequence.block_table, at) for at in range(position)]
+                token = sequence.tokens[position]
+                search = row.group.beams
+                scores.append(
+                    0.0 if search is None else search.running_beams.scores[row.group.sequences.index(sequence)]
+                )
+            else:
+                place = lanes.index(sequence)
+                slots = self.slots[int(self._beams.parents[place])]
+                token = int(self._beams.tokens[place])
+                scores.append(float(self._beams.scores[place]))
+            slots_of_rows.append([*slots, runner.slot(sequence.block_table, position)])
+            runner.cache[slots_of_rows[-1][-1]] = None if row.group.sequence_id in runner.broken else token
+        self.slots = slots_of_rows
+        for row, slots in zip(rows, self.slots, strict=True):
+            texts.append(runner.logits_of(row.group, [runner.cache.get(slot) for slot in slots]))
+        logits = torch.stack(texts)
+        tokens, is_finite = chosen_tokens(logits, choices), logits.isfinite().all(-1)
+        top_k = backend(logits).logits_top_k(logits, count, True)
+        found = find_candidates(logits, top_k, groups, int(after is not None))
+        self._beams = Beams(tokens, torch.arange(len(rows)), torch.zeros(len(rows)))
+        columns = torch.from_numpy(searches.columns())
+        results = TORCH.choose_beams(*found, is_finite, torch.tensor(scores), columns, count, self._beams)
+        return LaunchedSearches(torch.where(is_finite, tokens, -1).tolist(), results, self.log)
+
+
+def capture(runner: CachedTextRunner) -> None:
+    """Let a runner launch steps ahead, with and without beams."""
+    runner.captured = CapturedTexts(runner)
+    runner.captured_searches = CapturedSearchTexts(runner.captured)
 
 
 def make_engine(
@@ -304,7 +412,7 @@ class EngineStates(RuleBasedStateMachine):
         generation = self.engine.models["fake"].generation
         assert generation is not None
         if self.ahead:
-            generation.runner.captured = CapturedTexts(generation.runner)
+            capture(generation.runner)
         self.generation = generation
         self.specs: dict[int, Spec] = {}
         self.groups: dict[int, SequenceGroup] = {}
@@ -316,7 +424,8 @@ class EngineStates(RuleBasedStateMachine):
         # depend on the constants in our sources.
         self.add(sorted(KINDS)[self.seen["runs"] % len(KINDS)], stem=1, more=3, limit=9, seed=1)
         for number in range(3 * self.ahead):
-            self.add(AHEAD_KINDS[number], stem=1, more=2, limit=20, seed=2 + number)
+            kind = AHEAD_KINDS[(number + self.seen["runs"]) % len(AHEAD_KINDS)]
+            self.add(kind, stem=1, more=2, limit=20, seed=2 + number)
 
     @rule(
         kind=st.sampled_from(sorted(KINDS)),
@@ -394,6 +503,7 @@ class EngineStates(RuleBasedStateMachine):
             log = self.generation.runner.captured.log
             assert log.count("launch") == log.count("read"), "a launched step was not read"
             self.seen["ahead"] += sum(pair == ("launch", "launch") for pair in itertools.pairwise(log))
+            self.seen["searches ahead"] += self.generation.runner.captured_searches.num_later
 
     # -------------------------------------------------------------------------------------------------- checks
 

@@ -12,13 +12,13 @@ import pytest
 from models.backends.torch.sampling import Filters
 from server.engine.choosing.sampler import SamplerRow
 from server.engine.sequences import ahead_fields
-from server.engine.sequences.ahead_fields import PARAMS_FIELDS, ROW_FIELDS, may_run_ahead
+from server.engine.sequences.ahead_fields import PARAMS_FIELDS, ROW_FIELDS, SEARCH_FIELDS, may_run_ahead
 from server.ipc.wire.messages import Generate, GenerateRow, Hypothesis, SequencePart
 from server.ipc.wire.params import GenerationParams, PromptProbe, SpeechAlignment, TimestampRules
 from server.ipc.wire.sections import AnswerSection
 from server.operations.generating.sequence_tries import build_trie
 from tests.engine import engine_states
-from tests.engine.engine_states import DEVICE_FILTERS, GRAMMAR, TOKENS, VOCAB, CapturedTexts, make_engine
+from tests.engine.engine_states import DEVICE_FILTERS, GRAMMAR, TOKENS, VOCAB, capture, make_engine
 from tests.ipc.one_row import one_row
 
 PROMPT = [5, 6, 7, 8]
@@ -87,7 +87,7 @@ def answers(params: dict[str, Any], ahead: bool) -> tuple[list[Hypothesis], int]
     generation.set_vocabulary(TOKENS)
     engine.take_sequences(SequencePart(7, "fake", len(TRIE.ends), TRIE.tokens + TRIE.first_children + TRIE.ends))
     if ahead:
-        runner.captured = CapturedTexts(runner)
+        capture(runner)
     engine.add(one_row(0, "fake", PROMPT, max_new_tokens=LIMIT, seed=3, **params))
     found: list[Hypothesis] = []
     while engine.has_work:
@@ -114,21 +114,57 @@ def test_a_field_gives_the_tokens_of_the_ordinary_path_or_keeps_the_request_from
     value, others = VALUES[name]
     (expected, _), (found, launches) = (answers({**others, name: value}, ahead) for ahead in (False, True))
     assert found == expected
-    assert (launches > 0) <= (name in PARAMS_FIELDS), "a field that is not listed runs ahead"
+    listed = PARAMS_FIELDS if {"num_beams": 1, **others, name: value}["num_beams"] == 1 else SEARCH_FIELDS
+    assert (launches > 0) <= (name in listed), "a field that is not listed runs ahead"
     if name not in SAME_TOKENS:
         without, _ = answers(others, False)
         assert without != expected, "the value of this test has no effect"
 
 
+@pytest.mark.parametrize("name", [name for name in FIELDS if name not in NEEDS_A_SOURCE | {"do_sample"}])
+def test_a_field_of_a_search_gives_the_beams_of_the_ordinary_path_or_keeps_the_request_from_steps_ahead(
+    name: str,
+) -> None:
+    value, others = VALUES[name]
+    params = {"num_beams": 3, "num_return_sequences": 2, **others, name: value}
+    params.pop("do_sample", None)  # the engine refuses it with beams
+    (expected, _), (found, launches) = (answers(params, ahead) for ahead in (False, True))
+    assert found == expected
+    assert (launches > 0) <= (params.keys() <= SEARCH_FIELDS), "a field that is not listed runs ahead"
+
+
 @pytest.mark.parametrize("name", FIELDS)
 def test_only_the_listed_fields_run_ahead(name: str) -> None:
     sent = message(**{name: VALUES[name][0]})
-    assert may_run_ahead(sent.params, sent.rows[0]) is (name in PARAMS_FIELDS)
+    assert may_run_ahead(sent.params, sent.rows[0]) is (name in PARAMS_FIELDS or name == "num_beams")
+    sent = message(**{"num_beams": 4, name: VALUES[name][0]})
+    assert may_run_ahead(sent.params, sent.rows[0]) is (name in SEARCH_FIELDS)
+
+
+def test_only_narrow_searches_that_ban_single_tokens_run_ahead() -> None:
+    for params, runs in (
+        ({"num_beams": 31, "end_token_ids": [1]}, True),
+        ({"num_beams": 32, "end_token_ids": [1]}, False),
+        ({"num_beams": 4, "end_token_ids": [*range(3, 10)], "stop_token_ids": [*range(10, 17)]}, True),
+        ({"num_beams": 4, "end_token_ids": [*range(3, 10)], "stop_token_ids": [*range(10, 18)]}, False),
+        ({"num_beams": 4, "bad_words_ids": [[3], [4]]}, True),
+        ({"num_beams": 4, "bad_words_ids": [[3], [4, 5]]}, False),
+    ):
+        sent = message(**params)
+        assert may_run_ahead(sent.params, sent.rows[0]) is runs, params
 
 
 def test_some_requests_run_ahead() -> None:
     for params in ({}, ALONE, {**ALONE, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "stream": True}):
         assert answers(params, True)[1] > 3
+    for params in (
+        {"num_beams": 2},
+        {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.3, "early_stopping": "never", "stream": True},
+        {"num_beams": 3, "min_new_tokens": 9, "bad_words_ids": [[5]], "end_token_ids": [6], "forced_eos_token_id": 6},
+        {"num_beams": 3, "suppress_token_ids": [5], "begin_suppress_token_ids": [6], "forced_bos_token_id": 7},
+    ):
+        found, launches = answers(params, True)
+        assert launches > 3 and found == answers(params, False)[0]
 
 
 def test_a_new_field_is_refused_until_it_is_listed() -> None:
@@ -145,7 +181,7 @@ def test_a_new_field_is_refused_until_it_is_listed() -> None:
 
 
 def test_the_lists_name_fields_that_exist() -> None:
-    assert set(FIELDS) >= PARAMS_FIELDS
+    assert set(FIELDS) >= PARAMS_FIELDS | SEARCH_FIELDS
     assert {field.name for field in msgspec.structs.fields(GenerateRow)} == ROW_FIELDS | {"terms"}
 
 
@@ -175,6 +211,14 @@ def test_an_ignored_field_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ahead_fields, "PARAMS_FIELDS", PARAMS_FIELDS | {name})
     with pytest.raises(AssertionError):
         test_a_field_gives_the_tokens_of_the_ordinary_path_or_keeps_the_request_from_steps_ahead(name)
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "no_repeat_ngram_size", "stop_texts"])
+def test_an_ignored_field_of_a_search_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: a field that is listed, and that needs the text of each beam, gives other beams."""
+    monkeypatch.setattr(ahead_fields, "SEARCH_FIELDS", SEARCH_FIELDS | {name})
+    with pytest.raises(AssertionError):
+        test_a_field_of_a_search_gives_the_beams_of_the_ordinary_path_or_keeps_the_request_from_steps_ahead(name)
 
 
 @pytest.mark.parametrize("name", DEVICE_FILTERS)

@@ -12,7 +12,6 @@ import torch
 from models.config import ConfigError
 from server.engine.device import devices
 from server.engine.process import memory_profile, service
-from server.engine.process.captures import capture_models
 from server.engine.process.loading import LoadedCheckpoint, LoadError, build
 from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv_cache_bytes, room_for_models
 from server.engine.process.speculation import kv_shares

@@ -11,7 +11,7 @@ import torch
 from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.beams.beam_search import Beam, BeamSearch, advance_together
-from server.engine.choosing import selection
+from server.engine.choosing import candidates, selection
 from server.engine.choosing.logits_processors import process
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 from server.ipc.wire.params import TimestampRules
@@ -55,12 +55,12 @@ def group_with_tokens(number: int, settings: dict) -> SequenceGroup:
 def found(logits: torch.Tensor, requests: list[SequenceGroup]) -> tuple[torch.Tensor, torch.Tensor]:
     logits = logits.clone()
     top_k = backend(logits).logits_top_k(logits, *selection.logits_request(requests))
-    return selection._candidates(logits, top_k, requests)
+    return candidates.find_candidates(logits, top_k, requests)
 
 
 def expected(logits: torch.Tensor, requests: list[SequenceGroup]) -> torch.Tensor:
     scores = logits.log_softmax(dim=-1)
-    rows = [row for request in requests for row in selection._processor_rows(request)]
+    rows = [row for request in requests for row in candidates._processor_rows(request, 0)]
     process(scores, rows)
     again = [index for index, row in enumerate(rows) if row.params.renormalize_logits]
     scores[again] = scores[again].log_softmax(dim=-1)
@@ -91,7 +91,7 @@ def test_all_settings_in_one_batch():
 @pytest.mark.parametrize("name", ["repetition", "renormalized repetition", "forced end"])
 def test_logits_in_place_of_log_probabilities_are_noticed(monkeypatch, name):
     """Negative control: if processors that need log-probabilities get logits, the candidates differ."""
-    monkeypatch.setattr(selection, "takes_log_probs", lambda row: False)
+    monkeypatch.setattr(candidates, "takes_log_probs", lambda row: False)
     assert not candidates_equal_reference([group_with_tokens(number, SETTINGS[name]) for number in range(3)])
 
 

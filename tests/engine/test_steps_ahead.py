@@ -13,16 +13,15 @@ from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.block_tables import BlockTables
 from server.engine.sequences.sequence import CachedSequence
 from server.engine.stepping.engine import Engine
-from server.ipc.wire.messages import Generate
-from tests.engine.engine_states import CapturedTexts, make_engine, message
+from server.ipc.wire.messages import Generate, Hypothesis
+from tests.engine.engine_states import CapturedTexts, capture, make_engine, message
 from tests.ipc.one_row import one_row
 
 
 @pytest.fixture
 def engine() -> Engine:
     made = make_engine(4, 64, 64, 8, prefix=False, drafts=False, part=64)
-    runner = made.models["fake"].generation.runner
-    runner.captured = CapturedTexts(runner)
+    capture(made.models["fake"].generation.runner)
     return made
 
 
@@ -84,7 +83,7 @@ def test_a_prompt_that_does_not_fit_stops_no_step_ahead() -> None:
     assert list(pairwise(log_of(made))).count(("launch", "launch")) == 2
 
 
-@pytest.mark.parametrize("kind", ["penalised", "scored", "beams"])
+@pytest.mark.parametrize("kind", ["penalised", "scored", "groups", "beams with a grammar"])
 def test_a_row_that_needs_the_host_is_read_at_once(engine: Engine, kind: str) -> None:
     engine.add(greedy(0, 4))
     engine.add(message(1, (kind, 0, 3, 30, 1)))
@@ -92,6 +91,95 @@ def test_a_row_that_needs_the_host_is_read_at_once(engine: Engine, kind: str) ->
         engine.step()
         assert engine.models["fake"].generation._ahead.next is None or 1 not in engine._requests
     run(engine)
+
+
+def beams(sequence_id: int, limit: int, **params: object) -> Generate:
+    """A beam search that only its limit ends."""
+    return one_row(sequence_id, "fake", [5, 6, 7, 8 + sequence_id], max_new_tokens=limit, num_beams=3, **params)
+
+
+def finished(engine: Engine) -> dict[int, list[Hypothesis]]:
+    """Run all requests to their end. Returns their hypotheses."""
+    ends: dict[int, list[Hypothesis]] = {}
+    while engine.has_work:
+        output = engine.step()
+        ends |= {end.sequence_id: end.hypotheses for end in output.finished} if output is not None else {}
+    return ends
+
+
+def alone(request: Generate) -> list[Hypothesis]:
+    """The hypotheses of a request that runs alone, without captured steps."""
+    made = make_engine(4, 64, 64, 8, prefix=False, drafts=False, part=64)
+    made.add(request)
+    return finished(made)[request.rows[0].sequence_id]
+
+
+def test_steps_with_beams_are_launched_before_the_last_one_is_read(engine: Engine) -> None:
+    engine.add(beams(0, 6))
+    assert finished(engine)[0] == alone(beams(0, 6))
+    # The first token comes from a single sequence. The last step is known to be the last one.
+    assert log_of(engine) == ["launch", "launch", "read", "launch", "read", "launch", "read", "launch", "read", "read"]
+    runner = engine.models["fake"].generation.runner
+    assert runner.num_copied == 0, "blocks are copied while no step but the device's own runs"
+
+
+def test_searches_and_other_rows_share_steps(engine: Engine) -> None:
+    engine.add(beams(0, 9, num_return_sequences=3, length_penalty=0.5))
+    engine.add(one_row(1, "fake", [5, 6, 9], max_new_tokens=12, do_sample=True, temperature=1.4, seed=4))
+    engine.add(beams(2, 7, early_stopping="never", end_token_ids=[3, 4, 5]))
+    expected = {
+        0: alone(beams(0, 9, num_return_sequences=3, length_penalty=0.5)),
+        1: alone(one_row(1, "fake", [5, 6, 9], max_new_tokens=12, do_sample=True, temperature=1.4, seed=4)),
+        2: alone(beams(2, 7, early_stopping="never", end_token_ids=[3, 4, 5])),
+    }
+    assert finished(engine) == expected
+    assert list(pairwise(log_of(engine))).count(("launch", "launch")) >= 1 and log_of(engine).count("launch") >= 10
+
+
+def test_beams_leave_their_lanes_for_a_step_of_the_host(engine: Engine) -> None:
+    engine.add(beams(0, 20))
+    for _ in range(6):
+        engine.step()
+    generation = engine.models["fake"].generation
+    (group,) = generation.scheduler.running
+    assert generation._ahead.next is not None and group.lanes is not None and group.lanes.num_steps > 2
+    engine.add(message(1, ("penalised", 0, 3, 4, 1)))
+    engine.step()
+    assert generation._ahead.next is None and group.lanes is None
+    assert [row.tokens for row in group.sequences] == [[5, 6, 7, 8, *text] for text in group.beams.running_beams.texts]
+    assert finished(engine)[0] == alone(beams(0, 20))
+    assert log_of(engine)[-2:] == ["read", "read"], "the beams are in lanes again"
+
+
+def test_streamed_beams_run_ahead(engine: Engine) -> None:
+    engine.add(beams(0, 12, stream=True, end_token_ids=[3]))
+    assert run(engine)[0] == alone(beams(0, 12, end_token_ids=[3]))[0].token_ids
+    assert log_of(engine).count("launch") > 3
+
+
+def test_an_aborted_search_leaves_its_blocks_to_the_step_under_way(engine: Engine) -> None:
+    engine.add(beams(0, 20))
+    for _ in range(5):
+        engine.step()
+    generation = engine.models["fake"].generation
+    pool = generation.scheduler.blocks.self_pool
+    assert generation._ahead.next is not None
+    engine.abort(0)
+    assert pool.used_blocks == 3, "the block that each row of the step writes"
+    assert engine.has_work and run(engine) == {}
+    assert pool.used_blocks == 0 and not engine.has_work
+
+
+def test_a_search_that_considers_many_continuations_is_read_at_once(engine: Engine) -> None:
+    """More continuations than tokens: the first search considers 18 of 20 tokens, the second one would consider 24."""
+    ends = [*range(15, 20)]
+    engine.add(beams(0, 4, end_token_ids=ends))
+    assert finished(engine)[0] == alone(beams(0, 4, end_token_ids=ends)) and log_of(engine).count("launch") > 0
+    wide = one_row(1, "fake", [5, 6, 7], max_new_tokens=4, num_beams=4, end_token_ids=ends)
+    made = make_engine(4, 64, 64, 8, prefix=False, drafts=False, part=64)
+    capture(made.models["fake"].generation.runner)
+    made.add(wide)
+    assert finished(made)[1] == alone(wide) and log_of(made) == []
 
 
 def test_an_aborted_request_leaves_its_block_to_the_step_under_way(engine: Engine) -> None:

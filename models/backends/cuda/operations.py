@@ -16,11 +16,13 @@ from torch import Tensor
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cuda.attention_view import CudaAttentionView, scores_of
 from models.backends.cuda.kernels import activation as activation_kernels
+from models.backends.cuda.kernels import beams as beam_kernels
 from models.backends.cuda.kernels import decode_attention, norms, rotary, sampling, tile_attention
 from models.backends.cuda.kernels import logits_top_k as top_k_kernels
 from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.logits import LogitsTopK
 from models.backends.torch.backend import Backend
+from models.backends.torch.beams import Beams
 from models.backends.torch.sampling import Drawn, Filters, temperatures
 from models.config import Activation
 
@@ -168,6 +170,23 @@ class CudaBackend(Backend):
         if k > top_k_kernels.MAX_TOP_K:
             return super().logits_top_k(logits, k, with_logsumexp)
         return top_k_kernels.logits_top_k(logits, k, with_logsumexp)
+
+    def choose_beams(
+        self,
+        log_probs: Tensor,
+        token_ids: Tensor,
+        is_finite: Tensor,
+        scores: Tensor,
+        searches: Tensor,
+        num_candidates: int,
+        beams: Beams,
+    ) -> Tensor:
+        return beam_kernels.choose_beams(log_probs, token_ids, is_finite, scores, searches, num_candidates, beams)
+
+    def follow_beams(
+        self, tables: Tensor, beams: Beams, scores: Tensor, places: Tensor, slots: Tensor, key_lens: Tensor
+    ) -> None:
+        beam_kernels.follow_beams(tables, beams, scores, places, slots, key_lens)
 
     def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
         # The kernel has no typical_p. It still draws the other rows, whose tokens must not depend on the batch.

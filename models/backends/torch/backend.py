@@ -7,13 +7,14 @@ An operation that a backend has no kernel for is inherited. Each operation is do
 from __future__ import annotations
 
 from models.backends.torch.attention import TorchAttention
+from models.backends.torch.beams import TorchBeams
 from models.backends.torch.mixer_chunks import TorchMixerChunks
 from models.backends.torch.mixers import TorchMixers
 from models.backends.torch.operations import TorchOperations
 from models.backends.torch.sampling import TorchSampling
 
 
-class Backend(TorchOperations, TorchAttention, TorchMixers, TorchMixerChunks, TorchSampling):
+class Backend(TorchOperations, TorchAttention, TorchMixers, TorchMixerChunks, TorchSampling, TorchBeams):
     """All operations that models compute with."""
 
 

@@ -15,13 +15,13 @@ def logits_top_k(logits: Tensor, k: int, with_logsumexp: bool) -> LogitsTopK:
 
     with_logsumexp: whether the result also has the log-sum-exp of each row.
     """
-    ids = logits.argmax(dim=-1, keepdim=True) if k == 1 else _sort_keys(logits).topk(k, dim=-1).indices
+    ids = logits.argmax(dim=-1, keepdim=True) if k == 1 else sort_keys(logits).topk(k, dim=-1).indices
     values = logits.gather(1, ids).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     logsumexp = (logits - values[:, :1]).double().logsumexp(dim=-1).float() if with_logsumexp else None
     return LogitsTopK(values, ids, logsumexp, torch.isfinite(logits).all(dim=-1))
 
 
-def _sort_keys(logits: Tensor) -> Tensor:
+def sort_keys(logits: Tensor) -> Tensor:
     """Integer keys that sort like the logits: [rows, vocab], int64. Of equal logits, the lower id has the larger key.
 
     The keys of a row are all different. NaN has the lowest keys.

@@ -206,7 +206,18 @@ def advance_together(
 def _advance_equals(
     searches: Sequence[BeamSearch], log_probs: Float32s, token_ids: Ids, describe: Sequence[Describe | None]
 ) -> list[list[int]]:
-    totals, rows, tokens = _best_candidates(searches, log_probs, token_ids)
+    return advance_by_candidates(searches, *_best_candidates(searches, log_probs, token_ids), describe)
+
+
+def advance_by_candidates(
+    searches: Sequence[BeamSearch], totals: Float32s, rows: Ids, tokens: Ids, describe: Sequence[Describe | None]
+) -> list[list[int]]:
+    """Advance searches of equal `shape` by the best continuations of all their beams, best first.
+
+    totals: [searches, candidates], float32: sums of log-probabilities.
+    rows, tokens: [searches, candidates], int64: row of the parent beam, and new token.
+    describe, result: as for `advance_together`.
+    """
     ends = (tokens[:, :, None] == searches[0].end_id_array).any(axis=2)
     for index, search in enumerate(searches):
         search.length += 1

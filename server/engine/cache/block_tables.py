@@ -15,8 +15,10 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple
 
+from server.engine.beams.beam_lanes import BeamLanes
 from server.engine.cache.block_manager import BlockManager
 from server.engine.cache.host_pool import HostPool
+from server.engine.cache.lane_blocks import SlotCopies, leave_lanes
 from server.engine.sequences.prefix_keys import extend_keys
 from server.engine.sequences.sequence import CachedSequence, SequenceGroup, common_length
 
@@ -262,8 +264,15 @@ class BlockTables:
         All tokens of the group are computed. The first child of a sequence is the sequence itself, with one more token.
         Another child replaces a sequence without children, if there is one, and takes over its last block if possible:
         only slots with different tokens are copied, before the next step. Full blocks are shared.
+
+        Beams in lanes stay in their sequences: the device has moved them.
         """
         assert group.beams is not None
+        if group.lanes is not None:
+            group.lanes.follow(parents)
+            for sequence, token in zip(group.sequences, group.beams.running_beams.last_tokens, strict=True):
+                sequence.tokens.append(token)
+            return
         old, claims = group.sequences, _claims_of(tuple(parents), len(group.sequences))
         children = [old[index] for index in claims.rows]
         for place, row in claims.branches:
@@ -305,10 +314,13 @@ class BlockTables:
         return ended
 
     def publish(self, group: SequenceGroup) -> None:
-        """Record that logits from all computed tokens are finite, and let other groups find the full blocks."""
+        """Record that logits from all computed tokens are finite, and let other groups find the full blocks.
+
+        Blocks of lanes are not found: they have tokens of several texts.
+        """
         for row in group.sequences:
             row.verified_tokens = row.num_computed_tokens
-        if not self.prefix_cache:
+        if not self.prefix_cache or group.lanes is not None:
             return
         size = self.self_pool.block_size
         for row in group.sequences:
@@ -351,8 +363,20 @@ class BlockTables:
             if unverified:
                 self._cross_blocks_to_clear += freed
 
+    def enter_lanes(self, group: SequenceGroup) -> None:
+        """Let each beam of a group write to the blocks of its own sequence.
+
+        No other sequence has the block of its last token, which the next step computes.
+        """
+        group.lanes = BeamLanes(group.num_tokens - 1, len(group.sequences))
+
+    def leave_lanes(self, group: SequenceGroup) -> SlotCopies | None:
+        """Give each beam of a group a block table with its text. Returns the slots to copy for that; None for none."""
+        return leave_lanes(self.self_pool, group)
+
     def release_for_recompute(self, group: SequenceGroup) -> None:
         """Free the self-attention blocks of a group that will be computed again. Its encoded source is kept."""
+        assert group.lanes is None, "the sequences of lanes do not have the texts of the beams"
         self._release_sequences(group, not group.is_verified)
 
     def _release_sequences(self, group: SequenceGroup, unverified: bool) -> None:
@@ -363,7 +387,7 @@ class BlockTables:
             if unverified:
                 self._self_blocks_to_clear += [block for block in freed if not self.self_pool.is_published(block)]
         group.shared_tokens = group.writable_tokens = 0
-        group.copies = []
+        group.copies, group.lanes = [], None
 
     def take_blocks_to_clear(self) -> tuple[list[int], list[int]]:
         """Take the lists of freed `self` and `cross` blocks that must be cleared before their next use.

@@ -18,15 +18,14 @@ from models.backends.choice import backend
 from models.backends.logits import DecoderOutput, LogitsTopK
 from server.engine.beams.beam_search import BeamSearch, Ids, advance_together
 from server.engine.beams.running_beams import Describe, Float32s
-from server.engine.choosing.logits_processors import ProcessorRow, process, runs_of, takes_log_probs
+from server.engine.choosing.candidates import find_candidates
+from server.engine.choosing.logits_processors import process
 from server.engine.choosing.sampler import sample
 from server.engine.choosing.sampling_positions import SamplingPosition, sampling_positions
 from server.engine.choosing.token_reports import beam_reports, describe, describers, processed_top
-from server.engine.device.device_copies import HostTopK, read_together, to_device
-from server.engine.device.output_rows import logits_request, num_output_rows, parts_of, replaced, rows_at
+from server.engine.device.device_copies import HostTopK, read_together
+from server.engine.device.output_rows import logits_request, num_output_rows, parts_of, rows_at
 from server.engine.device.runner import TransformerProtocol
-from server.engine.device.wide_searches import are_wide, widened
-from server.engine.sequences.grammar_state import GrammarState
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.logprobs import TokenLogprob
 
@@ -245,7 +244,7 @@ def _find_candidates(
     """
     reported = any(group.params.logprobs for group in groups)
     raw = logits.clone() if reported and any(group.tables.change_logits for group in groups) else logits
-    candidates = _candidates(logits, top_k, groups)
+    candidates = find_candidates(logits, top_k, groups)
     further = max((len(own) for group in groups for own in _search(group).further_tokens), default=0)
     num_best = candidates[0].shape[1] - further
     reports = beam_reports(raw, logits, top_k, candidates[1], groups) if reported else []
@@ -274,131 +273,3 @@ def _find_candidates(
         own = [describe_each[index] for index in indices]
         batches[shape, width] = _SearchBatch(members, values[:, columns][rows], tokens[:, columns][rows], own)
     return selections, batches
-
-
-def _candidates(logits: Tensor, top_k: LogitsTopK, groups: Sequence[SequenceGroup]) -> tuple[Tensor, Tensor]:
-    """The best continuations of each beam after processing, followed by the `further_tokens` of its search.
-
-    logits: [rows, vocab], float32, raw; overwritten by the processors. top_k: their top-k with log-sum-exp.
-    Returns log-probabilities [rows, candidates], float32, the best ones in descending order, and token ids
-        [rows, candidates], int64. Rows with fewer further tokens than others end with minus infinity.
-    Most processors give the same result if a constant is added to a row. After these, the log-sum-exp is subtracted
-    from the few candidates only. Other processors need log-probabilities (`takes_log_probs`): for their rows, the
-    log-sum-exp is first subtracted from the whole row.
-    """
-    further = _further_tokens(groups, logits.device)
-    is_wide = are_wide(groups)
-    if not any(group.tables.change_logits for group in groups):
-        found = _continuations(top_k.log_probs_of(_with_further(top_k.values, logits, further)), top_k.ids, further)
-
-        def best_raw(rows: list[int], k: int) -> tuple[Tensor, Tensor]:
-            best = backend(logits).logits_top_k(rows_at(logits, rows), k)
-            return top_k.rows(rows).log_probs_of(best.values), best.ids
-
-        return widened(*found, groups, best_raw) if is_wide else found
-    owners = [group for group in groups for _ in group.sequences]
-    processed = [index for index, group in enumerate(owners) if group.tables.change_logits]
-    rows = [row for group in groups if group.tables.change_logits for row in _processor_rows(group)]
-    before, scores = top_k.rows(processed), rows_at(logits, processed)
-    runs = list(runs_of(rows))
-    absolute = [index for indices, row in runs if takes_log_probs(row) for index in indices]
-    if absolute:
-        own = before.rows(absolute).to_log_probs(rows_at(scores, absolute))
-        if own.data_ptr() != scores.data_ptr():
-            scores[to_device(absolute, logits.device)] = own
-    process(scores, rows)
-    if scores is not logits and any(group.params.processed_logprobs for group in groups):
-        logits[to_device(processed, logits.device)] = scores
-    renormalized = [index for indices, row in runs if row.params.renormalize_logits for index in indices]
-    after = backend(scores).logits_top_k(scores, top_k.values.shape[1], with_logsumexp=bool(renormalized))
-    own_further = None if further is None else rows_at(further, processed)
-    convert = _Conversion(before, after, frozenset(absolute), frozenset(renormalized))
-    changed = convert(_with_further(after.values, scores, own_further), range(len(processed)))
-    values, ids = _continuations(changed, after.ids, own_further)
-    if len(processed) == len(logits):
-
-        def best_processed(rows: list[int], k: int) -> tuple[Tensor, Tensor]:
-            best = backend(scores).logits_top_k(rows_at(scores, rows), k)
-            return convert(best.values, rows), best.ids
-
-        return widened(values, ids, groups, best_processed) if is_wide else (values, ids)
-    raw = top_k.log_probs_of(_with_further(top_k.values, logits, further))
-    raw_values, raw_ids = _continuations(raw, top_k.ids, further)
-    return replaced(raw_values, processed, values), replaced(raw_ids, processed, ids)
-
-
-class _Conversion(NamedTuple):
-    """Converts processed logits to log-probabilities.
-
-    before, after: top-k of the rows before and after the processors, `after` with log-sum-exp if any is renormalized.
-    absolute: rows whose processed logits are log-probabilities. renormalized: rows that get another log-softmax.
-    """
-
-    before: LogitsTopK
-    after: LogitsTopK
-    absolute: frozenset[int]
-    renormalized: frozenset[int]
-
-    def __call__(self, picked: Tensor, rows: Sequence[int]) -> Tensor:
-        """Log-probabilities of some logits of rows. picked: [rows, n], float32. Returns the same shape."""
-        absolute = [place for place, row in enumerate(rows) if row in self.absolute]
-        renormalized = [place for place, row in enumerate(rows) if row in self.renormalized]
-        changed = picked
-        if len(renormalized) < len(rows):
-            changed = self.before.rows(rows).log_probs_of(picked)
-            changed = replaced(changed, absolute, rows_at(picked, absolute)) if absolute else changed
-        if renormalized:
-            # log-softmax of a row of -inf is NaN; such a row has no candidates.
-            own = self.after.rows([rows[place] for place in renormalized]).log_probs_of(rows_at(picked, renormalized))
-            changed = replaced(changed, renormalized, own.masked_fill(own.isnan(), -torch.inf))
-        return changed
-
-
-def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
-    """`BeamSearch.further_tokens` of each row: [rows, width], int64. None if no row has any.
-
-    width: the most further tokens of a row. Rows with fewer of them are filled up with -1.
-    """
-    if not any(group.beams is not None and group.beams.further_tokens for group in groups):
-        return None
-    lists: list[Sequence[int]] = []
-    for group in groups:
-        lists += _search(group).further_tokens or [()] * len(group.sequences)
-    width = max(map(len, lists))
-    if width == 0:
-        return None
-    return to_device([[*further, *[-1] * (width - len(further))] for further in lists], device)
-
-
-def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tensor:
-    """Append the logits of each row's further tokens to its best logits.
-
-    best: [rows, k]. logits: [rows, vocab]. further: [rows, width], with -1 for missing tokens; None for none.
-    Returns [rows, k + width]. Missing tokens get the logit of token 0.
-    """
-    return best if further is None else torch.cat([best, logits.gather(1, further.clamp(min=0))], 1)
-
-
-def _continuations(values: Tensor, ids: Tensor, further: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Append the ids of further tokens to `ids`, and set the values of missing tokens to minus infinity.
-
-    values: [rows, k + width], of the tokens in `ids` and `further`. ids: [rows, k].
-    further: [rows, width], with -1 for missing tokens; None for none.
-    Returns values and token ids, both [rows, k + width].
-    """
-    if further is None:
-        return values, ids
-    ids = torch.cat([ids, further], 1)
-    return values.masked_fill(ids < 0, -torch.inf), ids
-
-
-def _processor_rows(group: SequenceGroup) -> list[ProcessorRow]:
-    params, limit, generated = group.params, group.max_new_tokens, group.num_generated
-    if group.tables.only_ban:
-        return [ProcessorRow(params, limit, (), generated, group.tables)] * len(group.sequences)
-    grammar_states: Sequence[GrammarState | None] = group.grammar_states or [None] * len(group.sequences)
-    nodes = [-1] * len(group.sequences) if group.nodes is None else group.nodes.tolist()
-    return [
-        ProcessorRow(params, limit, row.tokens, generated, group.tables, grammar_state, node)
-        for row, grammar_state, node in zip(group.sequences, grammar_states, nodes, strict=True)
-    ]

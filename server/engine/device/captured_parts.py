@@ -1,4 +1,4 @@
-"""Captures the steps of a model as CUDA graphs: encoder steps, steps with prefill, and decode steps."""
+"""Captures the steps of a model as CUDA graphs: encoder steps, steps with prefill, decode steps, and steps of beams."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from models.backends.cuda.graphs import graph_runner
 from models.backends.cuda.graphs.captures import CaptureTime
 from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
 from models.steps.kv_cache import KVCache
+from server.engine.device.captured_searches import CapturedSearches
 from server.engine.device.captured_steps import CapturedSteps
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("triptych.engine")
 
-Part = Literal["encoder steps", "prefill", "decode steps"]
+Part = Literal["encoder steps", "prefill", "decode steps", "beam searches"]
 """A part of the steps of a model, which runs as CUDA graphs or eagerly."""
 Captured = TypeVar("Captured")
 
@@ -37,6 +38,7 @@ class CapturedParts(NamedTuple):
     """
 
     decoder: CapturedSteps | None
+    searches: CapturedSearches | None
     encoder: CapturedEncoder | None
     reasons: dict[Part, str]
 
@@ -71,10 +73,10 @@ def capture_parts(
     has_encoder = encoder is not None and "encoder steps" not in reasons
     has_decoder = decoder is not None and cache is not None and "decode steps" not in reasons
     if not (has_encoder or has_decoder):
-        return CapturedParts(None, None, reasons)
+        return CapturedParts(None, None, None, reasons)
     # All graphs share the memory of one runner. The largest steps come first, so that the others fit into it.
     runner = graph_runner.make_runner(device)
-    encoder_graphs, captured = None, None
+    encoder_graphs, captured, searches = None, None, None
     if encoder is not None and has_encoder:
         encoder_graphs = attempt("encoder steps", lambda: model.capture_encoder(cross_cache, encoder, runner, time))
     if decoder is not None and cache is not None and has_decoder:
@@ -82,4 +84,10 @@ def capture_parts(
         steps = attempt("decode steps", lambda: model.capture_steps(cache, cross_cache, decoder, runner, time))
         if steps is not None:
             captured = CapturedSteps(steps, mixed, cache.block_size, cross_cache is not None)
-    return CapturedParts(captured, encoder_graphs, reasons)
+        if steps is not None and decoder.rows > 1:
+            # The import needs triton, which devices without graphs do not have.
+            from models.backends.cuda.graphs.beam_graphs import BeamGraphs
+
+            beams = attempt("beam searches", lambda: BeamGraphs(steps, time))
+            searches = None if beams is None else CapturedSearches(beams, cache.block_size, cross_cache is not None)
+    return CapturedParts(captured, searches, encoder_graphs, reasons)

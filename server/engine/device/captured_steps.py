@@ -54,7 +54,7 @@ class CapturedSteps:
         logits: the top-k to compute for each row, and whether log-sum-exp is needed; None for no logits, or if too many
             rows need them.
         """
-        is_decode = schedule.is_plain and all(map(_is_single, schedule.chunks))
+        is_decode = schedule.is_plain and all(map(is_single, schedule.chunks))
         if self._mixed is None and not (is_decode and logits is not None):
             return None
         batch = self._batches.build(BatchRows.of(schedule))
@@ -75,7 +75,7 @@ class CapturedSteps:
         after: rows of the previous launched step, if the host has not read its tokens yet. They include all of `rows`.
         Returns the chosen tokens, to be read later; None, and starts nothing, if no captured step fits the rows.
         """
-        if after is None and not all(map(_is_single, rows)):
+        if after is None and not all(map(is_single, rows)):
             return None
         given = BatchRows.singles([row.group for row in rows], [row.sequence for row in rows])
         if after is not None:
@@ -89,6 +89,6 @@ class CapturedSteps:
         return not batch.adapters and self._graphs.takes(batch.query_lens, batch.key_lens, batch.source_lens)
 
 
-def _is_single(row: ScheduledRow) -> bool:
+def is_single(row: ScheduledRow) -> bool:
     """Whether a row computes only the last token of its sequence, without a draft."""
     return row.num_tokens == 1 and not row.sequence.draft and row.needs_logits

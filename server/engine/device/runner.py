@@ -19,7 +19,9 @@ from models.steps.alignment import normalise_alignment
 from models.steps.batch import DecoderBatch, EncoderBatch, SourceBatch, WaveformBatch
 from models.steps.kv_cache import KVCache
 from models.steps.state_memory import StateMemory
+from server.engine.cache.lane_blocks import SlotCopies
 from server.engine.device.captured_parts import Part, capture_parts
+from server.engine.device.captured_searches import CapturedSearches
 from server.engine.device.captured_steps import CapturedSteps
 from server.engine.device.decoder_batches import BatchBuilder, BatchRows
 from server.engine.device.slots import Ids, slots_of
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
     from models.backends.cuda.graphs.step_graphs import StepGraphs
     from server.engine.device.captured_parts import CapturedEncoder
+
+
+_COPIED_SLOTS = 8192
+"""How many slots are copied at once, at least. Their keys or values are in memory twice meanwhile."""
 
 
 class TransformerProtocol(Protocol):
@@ -112,7 +118,7 @@ class Runner:
     cross_cache: keys and values of cross-attention; None if the model is not an encoder-decoder.
     state_memory: states of the mixers; None without mixers.
     captured: decoder steps as CUDA graphs; None before `capture_steps`, and if no step could be captured.
-    captured_encoder: encoder steps as CUDA graphs, likewise.
+    captured_searches, captured_encoder: steps with beam searches, and encoder steps, likewise.
     """
 
     def __init__(
@@ -135,6 +141,7 @@ class Runner:
             needs_rope_lengths=model.keys_depend_on_length,
         )
         self.captured: CapturedSteps | None = None
+        self.captured_searches: CapturedSearches | None = None
         self.captured_encoder: CapturedEncoder | None = None
 
     @torch.inference_mode()
@@ -148,7 +155,7 @@ class Runner:
         Returns, for each part of the steps that was to be captured and was not, the reason.
         """
         found = capture_parts(self.model, self.device, (self.self_cache, self.cross_cache), decoder, encoder, time)
-        self.captured, self.captured_encoder = found.decoder, found.encoder
+        self.captured, self.captured_searches, self.captured_encoder = found.decoder, found.searches, found.encoder
         return found.reasons
 
     def encode(self, batch: SourceBatch) -> Tensor:
@@ -278,6 +285,22 @@ class Runner:
             self.self_cache.clear(self_blocks)
         if self.cross_cache is not None:
             self.cross_cache.clear(cross_blocks)
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
+        """Copy slots between blocks of the `self` pool. copies: see `Schedule.copies`."""
+        assert self.self_cache is not None
+        self.self_cache.copy_blocks(copies)
+
+    def copy_slots(self, copies: Sequence[SlotCopies]) -> None:
+        """Copy slots of the `self` pool. No slot is in two of the copies. Some thousand slots are copied at a time."""
+        assert self.self_cache is not None
+        waiting = list(copies)
+        while waiting:
+            part = [waiting.pop()]
+            while waiting and sum(len(own.sources) for own in part) < _COPIED_SLOTS:
+                part.append(waiting.pop())
+            sources, destinations = (np.concatenate(columns) for columns in zip(*part, strict=True))
+            self.self_cache.copy_slots(self._tensor(sources), self._tensor(destinations))
 
     def give_back_caches(self) -> None:
         """Return the memory of KV caches and states to the system. No block and no slot may be in use."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
+from server.engine.beams.beam_groups import make_search
 from server.ipc.wire.messages import GenerateRow
 from server.ipc.wire.params import GenerationParams
 
@@ -26,7 +27,26 @@ prompt is scored."""
 _BY_BEAMS = frozenset({"stream", "renormalize_logits"})
 """Fields without effect on the tokens of a sequence without beams."""
 PARAMS_FIELDS = _BY_DEVICE | _BY_ENDS | _BY_PROMPT | _BY_BEAMS
-"""Fields of `GenerationParams` that a request which runs ahead may set."""
+"""Fields of `GenerationParams` that a request without beams which runs ahead may set."""
+_OF_SEARCHES = frozenset({"num_beams", "num_return_sequences", "length_penalty", "early_stopping"})
+"""Fields that the host applies when it reads the continuations that a beam search considers."""
+_OF_EVERY_TEXT = frozenset(
+    {
+        "min_new_tokens",
+        "bad_words_ids",
+        "suppress_token_ids",
+        "begin_suppress_token_ids",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+    }
+)
+"""Fields that ban or force tokens, in the same way for all texts of a length, if `bad_words_ids` has single tokens
+only. Steps of beam searches process logits as usual, on the device (`server.engine.choosing.candidates`)."""
+SEARCH_FIELDS = (PARAMS_FIELDS - {"do_sample"}) | _OF_SEARCHES | _OF_EVERY_TEXT
+"""Fields of `GenerationParams` that a beam search which runs ahead may set. A search draws no tokens, so the filters of
+sampling have no effect on it."""
+MAX_CANDIDATES = 63
+"""Largest number of continuations that a search may consider on the device (`models.backends.torch.beams`)."""
 ROW_FIELDS = frozenset(
     {
         "sequence_id",
@@ -45,7 +65,17 @@ ROW_FIELDS = frozenset(
 
 def may_run_ahead(params: GenerationParams, row: GenerateRow) -> bool:
     """Whether a row sets only fields that steps launched ahead support."""
-    return _set_fields(params) <= PARAMS_FIELDS and _set_fields(row) <= ROW_FIELDS
+    fields = PARAMS_FIELDS if params.num_beams == 1 else SEARCH_FIELDS
+    if not (_set_fields(params) <= fields and _set_fields(row) <= ROW_FIELDS):
+        return False
+    return params.num_beams == 1 or _is_narrow(params)
+
+
+def _is_narrow(params: GenerationParams) -> bool:
+    """Whether a beam search considers few continuations, and bans single tokens only."""
+    search = make_search(params, 1, frozenset((*params.end_token_ids, *params.stop_token_ids)))
+    assert search is not None, "a request without beams has no search"
+    return search.num_candidates <= MAX_CANDIDATES and all(len(word) == 1 for word in params.bad_words_ids)
 
 
 def _set_fields(message: msgspec.Struct) -> Set[str]:

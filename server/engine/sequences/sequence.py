@@ -14,6 +14,7 @@ import numpy as np
 
 from server.engine.beams.allowed_sequences import TrieArrays
 from server.engine.beams.beam_groups import make_search
+from server.engine.beams.beam_lanes import BeamLanes
 from server.engine.sequences.ahead_fields import may_run_ahead
 from server.engine.sequences.grammar_state import GrammarState
 from server.engine.sequences.prefix_keys import root_key
@@ -90,6 +91,8 @@ class SequenceGroup:
     accepts_drafts: whether speculative decoding is possible.
     runs_ahead: whether steps that are launched ahead support all fields that the request sets
         (`server.engine.sequences.ahead_fields`).
+    lanes: while a device moves the beams, where the tokens of their texts are; else None. The sequences then have the
+        tokens of the lanes, not those of the beams.
     preempted_tokens: computed tokens that were dropped by a preemption; 0 after the next admission.
     shared_tokens: after a preemption, number of leading tokens that the beams share again. Only the first beam computes
         them.
@@ -155,6 +158,7 @@ class SequenceGroup:
         self.cached_tokens: int | None = None
         self.accepts_drafts = params.num_beams == 1 and not params.sections and not params.has_sequences
         self.runs_ahead = may_run_ahead(params, row)
+        self.lanes: BeamLanes | None = None
         self.tables = TokenTables.of(params, text, stored_sequences)
         self.end_ids = frozenset((*params.end_token_ids, *params.stop_token_ids))
         self.beams = make_search(params, row.max_new_tokens, self.end_ids)

@@ -25,7 +25,7 @@ from server.engine.choosing.finished_groups import (
     result_of,
 )
 from server.engine.choosing.prompt_scores import score_prompts
-from server.engine.choosing.selection import select
+from server.engine.choosing.selection import Selection, select
 from server.engine.device.output_rows import output_of, output_without, step_logits_request
 from server.engine.device.runner import Runner
 from server.engine.drafting.drafts import Drafter
@@ -291,18 +291,18 @@ class GenerationEngine:
         return mask_wait_seconds
 
     def _read(self, step: LaunchedStep, events: EngineEvents) -> None:
-        """Read the tokens of a launched step, and record its events.
+        """Read the results of a launched step, and record its events.
 
-        Each group has one sequence, which gets one token, and neither a draft nor log-probabilities to report. A row of
-        a long step costs no call of a function.
+        Each group without beams has one sequence, which gets one token, and neither a draft nor log-probabilities to
+        report. A row of a long step costs no call of a function.
         """
-        tokens = self._ahead.read(step)
+        tokens, of_searches = self._ahead.read(step)
         self.scheduler.computed(step.schedule)
         now = time.monotonic()
         running = [
             (row.group, row.sequence, token)
             for row, token in zip(step.schedule.rows, tokens, strict=True)
-            if row.group.status is not SequenceStatus.FINISHED
+            if row.group.beams is None and row.group.status is not SequenceStatus.FINISHED
         ]
         finite = [found for found in running if found[2] >= 0]
         for group, _, token in running if len(finite) < len(running) else ():
@@ -322,6 +322,8 @@ class GenerationEngine:
                 self.finish(group, "length", events)
             elif self.limits.restart_tokens is not None:
                 self._restart_if_outgrown(group, self.limits.restart_tokens)
+        self._record(of_searches, events)
+        self._ahead.leave_lanes()
 
     def _choose(self, output: DecoderOutput, ready: list[SequenceGroup], events: EngineEvents) -> None:
         """Choose the next tokens of groups, and record their events.
@@ -332,7 +334,10 @@ class GenerationEngine:
         if not ready:
             return
         self._fail_without_grammar_token(ready, events)
-        selections = select(output, self.runner.model, ready)
+        self._record(select(output, self.runner.model, ready), events)
+
+    def _record(self, selections: Sequence[Selection], events: EngineEvents) -> None:
+        """Give the chosen tokens to their groups, end groups, and record the events."""
         now = time.monotonic()
         for selection in selections:
             if selection.group.status is SequenceStatus.FINISHED:

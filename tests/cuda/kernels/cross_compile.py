@@ -25,6 +25,7 @@ from triton.runtime.jit import JITFunction
 
 from models.backends.cuda.kernels import (
     activation,
+    beams,
     decode_attention,
     experts,
     logits_top_k,
@@ -37,6 +38,7 @@ from models.backends.cuda.kernels import (
     tile_attention,
 )
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
+from models.backends.torch.beams import Beams
 from tests.cuda.kernels.planted_faults import load_narrowly, spill
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -89,8 +91,10 @@ def _decode(
     dtype: torch.dtype = torch.bfloat16,
     rows: int = 4,
     blocks: int = 16,
+    block_size: int = 32,
 ) -> None:
-    cache, query = (torch.zeros(shape, dtype=dtype) for shape in ((4, 32, kv_heads, head_dim), (rows, heads, head_dim)))
+    shapes = (4, block_size, kv_heads, head_dim), (rows, heads, head_dim)
+    cache, query = (torch.zeros(shape, dtype=dtype) for shape in shapes)
     _, key_lens, starts = _columns(rows, 3)
     partials = decode_attention.Partials.empty(4, rows, heads, head_dim, query.device)
     decode_rows = decode_attention.DecodeRows(_int(rows, blocks), key_lens, starts)
@@ -151,6 +155,22 @@ def _draw(rows: int = 2) -> None:
     sampling.draw(torch.zeros(rows, 128_256), filters, uniforms)
 
 
+def _choose_beams(num_searches: int = 4, num_candidates: int = 10) -> None:
+    rows = num_searches * 4
+    ids, parents, _ = _columns(rows, 3, torch.int64)
+    chosen = Beams(ids, parents, torch.zeros(rows))
+    searches = torch.zeros(4, num_searches, dtype=torch.int64)
+    log_probs, token_ids = torch.zeros(rows, 16), torch.zeros(rows, 16, dtype=torch.int64)
+    is_finite = torch.zeros(rows, dtype=torch.bool)
+    beams.choose_beams(log_probs, token_ids, is_finite, torch.zeros(rows), searches, num_candidates, chosen)
+
+
+def _follow_beams() -> None:
+    places, slots, key_lens = _columns(256, 3, torch.int64)
+    chosen = Beams(places, places, torch.zeros(256))
+    beams.follow_beams(_int(256, 1024), chosen, torch.zeros(256), places, slots, key_lens)
+
+
 def _mixture(tokens: int) -> None:
     tiles = experts.ExpertTiles(_int(tokens * 4), *_columns(48 + tokens, 3), choices=4, tile=16 if tokens < 64 else 64)
     middle = experts.gated_expert_linear(_half(tokens, 1024), _half(32, 1024, 1024), None, tiles, "silu")
@@ -187,6 +207,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "decode, 48 heads and 1 of keys": lambda: _decode(128, 48, 1, _PLAIN),
     "decode, latent": lambda: _decode(576, 128, 1, _PLAIN),
     "decode, Gemma, window, cap, bias, sinks": lambda: _decode(256, 32, 8, _biased(32)),
+    "decode, Marian, by slot": lambda: _decode(64, 8, 8, _PLAIN, blocks=512, block_size=1),
     "decode, float32": lambda: _decode(128, 48, 1, _PLAIN, torch.float32),
     "prefill, LLaMA 8B": lambda: _prefill(128, 32, 8, _PLAIN, True),
     "prefill, latent": lambda: _prefill(576, 16, 1, _PLAIN, True),
@@ -203,6 +224,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "gated activation": lambda: _gated(_half(2, 28672)),
     "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(2, 128_256), 20, True),
     "draw": _draw,
+    "choice of beams": _choose_beams,
+    "slots of beams": _follow_beams,
     "grouping by expert": lambda: _group(4),
     "mixture, few tokens": lambda: _mixture(4),
     "mixture, many tokens": lambda: _mixture(600),
@@ -227,6 +250,7 @@ OTHER_STEPS: dict[str, Callable[[], Any]] = {
     "rotation and cache write": lambda: _rotate_and_store(tokens=3),
     "top k of logits": lambda: logits_top_k.logits_top_k(torch.zeros(5, 128_256), 16, True),
     "draw": lambda: _draw(rows=3),
+    "choice of beams": lambda: _choose_beams(3, 16),
     "grouping by expert": lambda: _group(3),
     "mixture, few tokens": lambda: _mixture(5),
     "int8, few rows": lambda: _int8(16),

@@ -22,6 +22,8 @@ HAVE_NO_MATRIX_PRODUCTS = (
     "gated activation",
     "top k of logits",
     "draw",
+    "choice of beams",
+    "slots of beams",
     "grouping by expert",
 )
 """Cases that are compiled for one capability: matrix products differ most between generations."""
@@ -35,7 +37,7 @@ MAX_SHARED_BYTES = {80: 99 * 1024, 90: 227 * 1024}
 MIN_WIDE_SHARE = 0.5
 """Smallest share of the bytes that the load instructions of a kernel read in loads of 16 bytes."""
 
-READS_LITTLE = frozenset({"_order_kernel", "_cut_kernel"})
+READS_LITTLE = frozenset({"_order_kernel", "_cut_kernel", "_choose_kernel", "_follow_kernel"})
 """Kernels that read a few kilobytes."""
 
 READS_A_BIAS_PER_SCORE = frozenset({"encoder, T5"})

@@ -67,6 +67,7 @@ class StepGraphs:
     logits: [rows or more, vocab], float32, memory for the logits.
     sizes: limits of the steps.
     time: limits how many graphs are captured.
+    partials: memory for partial results of attention that other graphs have allocated; None to allocate it.
     """
 
     def __init__(
@@ -79,8 +80,9 @@ class StepGraphs:
         sizes: GraphSizes,
         runner: GraphRunner,
         time: CaptureTime,
+        partials: dict[tuple[int, int], Partials] | None = None,
     ) -> None:
-        self._stack, self._head, self._sizes = stack, head, sizes
+        self._stack, self._head, self._sizes, self._runner = stack, head, sizes, runner
         self._cache, self._cross_cache = cache, cross_cache
         buckets = BUCKETS[: bisect_left(BUCKETS, sizes.rows) + 1]
         self._max_rows = buckets[-1]
@@ -90,7 +92,7 @@ class StepGraphs:
         self._logits = logits
         chunks = max(-(-length // KEY_CHUNK_TOKENS) for _, length in lengths)
         self._max_partials = min(self._max_rows * chunks, MAX_PARTIALS)
-        self._partials: dict[tuple[int, int], Partials] = {}
+        self._partials: dict[tuple[int, int], Partials] = {} if partials is None else partials
         self._positions = GraphPositions(stack, sizes.context)
         # Two steps are under way at most: one whose tokens are read, and the next one.
         self._results = [(runner.pinned(self._max_rows), runner.event()) for _ in range(2)]
@@ -150,13 +152,7 @@ class StepGraphs:
         rows = len(filters)
         settings = self._settings_of(filters)
         output, columns = self._replay(batch, None if settings is None else with_uniforms(settings, uniforms))
-        assert output.logits is not None and output.top_k is not None
-        tokens = output.top_k.ids[:, 0]
-        if columns is not None:
-            is_drawn, drawn = draw_by_columns(output.logits, columns)
-            tokens = torch.where(is_drawn, drawn, tokens)
-        chosen = torch.where(output.top_k.is_finite, tokens, self._not_finite, out=self._chosen[:rows])
-        torch.clamp(chosen, min=0, out=self._memory.chosen[:rows])
+        chosen = self._choose(output, columns)
         host, copied = self._results[self._num_launched % 2]
         self._num_launched += 1
         host[:rows].copy_(chosen, non_blocking=True)
@@ -172,6 +168,22 @@ class StepGraphs:
             draws = any(row.temperature > 0.0 for row in filters)
             self._last_filters, self._settings = filters, filter_settings(filters) if draws else None
         return self._settings
+
+    def _choose(self, output: DecoderOutput, columns: Tensor | None) -> Tensor:
+        """Choose a token for each row, and keep it for the next step.
+
+        columns: settings for drawing the tokens; None to draw none.
+        Returns [rows], int64: the tokens; -1 for a row with a logit that is not finite.
+        """
+        assert output.logits is not None and output.top_k is not None
+        tokens = output.top_k.ids[:, 0]
+        if columns is not None:
+            is_drawn, drawn = draw_by_columns(output.logits, columns)
+            tokens = torch.where(is_drawn, drawn, tokens)
+        rows = len(tokens)
+        chosen = torch.where(output.top_k.is_finite, tokens, self._not_finite, out=self._chosen[:rows])
+        torch.clamp(chosen, min=0, out=self._memory.chosen[:rows])
+        return chosen
 
     def _replay(
         self, batch: DecoderBatch, filters: NDArray[np.float64] | None = None

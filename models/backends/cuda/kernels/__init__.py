@@ -16,6 +16,7 @@ scratch memory, a captured step allocates nothing.
 | `activation`       | gated activation                                                                   |
 | `logits_top_k`     | top k and log-sum-exp of logits                                                    |
 | `sampling`         | random draw of tokens                                                              |
+| `beams`            | the next beams of beam searches, and the cache slots of their texts                |
 | `experts`          | products of a mixture of experts                                                   |
 | `quantized_linear` | products with weights of 8 or 4 bits                                               |
 | `row_products`     | products of a single row, with weights of floats, 8 or 4 bits                      |

@@ -1,0 +1,66 @@
+"""Brings the beams of a search from their lanes (`BeamLanes`) back to block tables of their own. Holds no tensors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.engine.cache.block_manager import BlockManager
+from server.engine.sequences.sequence import SequenceGroup
+
+
+class SlotCopies(NamedTuple):
+    """Cache slots to copy. All sources are read before a destination is written. sources, destinations: [n], int64."""
+
+    sources: NDArray[np.int64]
+    destinations: NDArray[np.int64]
+
+
+def leave_lanes(pool: BlockManager, group: SequenceGroup) -> SlotCopies | None:
+    """Give each beam a block table and the tokens of its text. Returns the slots to copy for that, or None for none.
+
+    group: a group in lanes. Afterwards it is not in lanes.
+    Blocks before the first one that was written in lanes are shared with the beam from which each beam comes. Of the
+    other blocks, beams with the same tokens in a full block share the block of the first of them, and the blocks of the
+    others become free. All remaining tokens of a beam that are in other lanes are copied to its own lane.
+    """
+    lanes, rows, size = group.lanes, group.sequences, pool.block_size
+    assert lanes is not None and group.beams is not None
+    group.lanes = None
+    prompt = rows[0].tokens[: group.num_prompt_tokens]
+    texts = group.beams.running_beams.texts
+    if lanes.num_steps == 0:
+        return None
+    ancestors, first_block = lanes.ancestors(), lanes.start // size
+    before = np.repeat(ancestors[:1], lanes.start - first_block * size, axis=0)
+    # Lane of each token from the start of the first written block on: [tokens, beams].
+    lane_of = np.concatenate([before, ancestors])
+    offsets, num_full = np.arange(len(lane_of)), len(lane_of) // size
+    own = np.array([row.block_table[first_block : first_block + pool.blocks_for(len(lane_of))] for row in rows])
+    last = lane_of[size - 1 :: size]
+    # Beams with the same ancestor have the same tokens before it.
+    first_equal = (last[:, :, None] == last[:, None, :]).argmax(axis=2)
+    is_copied = lane_of != np.arange(len(rows))
+    is_copied[: num_full * size] &= np.repeat(first_equal == np.arange(len(rows)), size, axis=0)
+    at, beams = is_copied.nonzero()
+    blocks = offsets[at] // size
+    copies = SlotCopies(
+        own[lane_of[at, beams], blocks] * size + offsets[at] % size, own[beams, blocks] * size + offsets[at] % size
+    )
+    origins = [rows[lane] for lane in ancestors[0].tolist()]
+    heads = [pool.share(origin.block_table[:first_block]) for origin in origins]
+    keys = [(origin.block_keys[:first_block], min(origin.published_blocks, first_block)) for origin in origins]
+    for beam, row in enumerate(rows):
+        pool.release(row.block_table[:first_block])
+        tail = row.block_table[first_block:]
+        for block, equal in enumerate(first_equal[:, beam].tolist()):
+            if equal != beam:
+                pool.release([tail[block]])
+                tail[block] = pool.share([int(own[equal, block])])[0]
+        row.block_table = heads[beam] + tail
+        row.block_keys, row.published_blocks = keys[beam]
+        row.tokens = [*prompt, *texts[beam]]
+    group.writable_tokens = min(len(row.block_table) for row in rows) * size
+    return copies if len(at) else None
