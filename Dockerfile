@@ -51,13 +51,14 @@ ENTRYPOINT ["triptych"]
 CMD ["serve"]
 
 FROM runtime AS cuda
-# Triton compiles a small C module for each kernel that it launches, and keeps its kernels in the volume.
+# Triton compiles a small C module for each kernel that it launches. Its kernels, and other things that a first start on
+# a device finds out, are kept in the volume.
 USER 0
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 USER 10001
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    CC=gcc TRITON_CACHE_DIR=/models/triton
+    CC=gcc TRITON_CACHE_DIR=/models/triton XDG_CACHE_HOME=/models/cache
 COPY --from=build-cuda /opt/triptych /opt/triptych
 
 FROM runtime AS cpu

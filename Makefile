@@ -256,7 +256,7 @@ bench: $(RUNTIME) $(PEERS)/.installed  ## Compare with the peers and write docs/
 bench-quick: $(RUNTIME) $(PEERS)/.installed  ## The main rows only, in under five minutes
 	@$(BIN)/python -m benchmarks --quick --peers $(PEERS)/bin/python $(ARGS)
 
-bench-gpu: $(DEV)  ## Measure a CUDA device for ten minutes: speed as a share of the limits of the device (ARGS="--budget 300")
+bench-gpu: $(DEV)  ## Measure a CUDA device for five minutes, as shares of its limits; again to go on (ARGS="--budget 600")
 	@$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 clean:  ## Remove the environment and build products

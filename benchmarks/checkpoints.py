@@ -132,12 +132,12 @@ def make(name: str, root: Path) -> Path:
     ends = {"wrap": kind == "encoder", "pad_last": kind == "seq2seq"}
     vocabulary.write(directory, shape.vocab_size, **ends, added=shape.added_tokens)
     if shape.kind == "encoder":
-        _write_pooling(directory, config.hidden_size)
+        write_pooling(directory, config.hidden_size)
     (directory / "complete").touch()
     return directory
 
 
-def _write_pooling(directory: Path, hidden_size: int) -> None:
+def write_pooling(directory: Path, hidden_size: int) -> None:
     """Write the files of sentence-transformers for mean pooling and normalization to unit length."""
     parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
     modules = [

@@ -5,34 +5,101 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
 
-from benchmarks import vocabulary
+from benchmarks import checkpoints, vocabulary
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def write(directory: Path, hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Path:
+Kind = Literal["random", "fp8", "constant"]
+"""The weights of a checkpoint. fp8: matrices of layers are stored as codes of 8 bits with a scale for each block, as
+DeepSeek does. constant: the final norm is zero, so that all logits are zero and every token is the first one."""
+FP8_BLOCK = 128
+MAX_DRAFTED_TOKENS = 32_000
+"""Number of tokens that a head for a larger vocabulary drafts, as the heads that its authors published."""
+_FINAL_NORM = "model.norm.weight"
+
+
+def write(
+    directory: Path, hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device, kind: Kind = "random"
+) -> Path:
     """Write a checkpoint with a tokenizer, unless the directory has a complete one. Returns the directory.
 
-    hf: contents of `config.json`, with the `model_type` `llama`, `qwen3` or `marian`.
+    hf: contents of `config.json`, with the `model_type` `llama`, `qwen3`, `marian` or `bert`. The vectors of a BERT are
+        means of its tokens, of length 1, unless it has a head.
     device: device that generates the random numbers.
+    kind: the weights; others than random ones are for LLaMA only.
     """
     done = directory / "complete"
     if done.exists():
         return directory
     directory.mkdir(parents=True, exist_ok=True)
-    files = _marian(hf) if hf["model_type"] == "marian" else _llama(hf)
+    files = {"marian": _marian, "bert": _bert}.get(hf["model_type"], _llama)(hf)
+    file_of: dict[str, str] = {}
     for file, shapes in files.items():
         tensors = {name: _random(shape, dtype, device) for name, shape in shapes.items()}
+        if kind == "fp8":
+            tensors = {new: tensor for name, old in tensors.items() for new, tensor in _in_fp8(name, old).items()}
+        if kind == "constant" and _FINAL_NORM in tensors:
+            tensors[_FINAL_NORM].zero_()
         save_file(tensors, directory / file, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": {name: file for file, shapes in files.items() for name in shapes}}
+        file_of |= dict.fromkeys(tensors, file)
+    index = {"metadata": {}, "weight_map": file_of}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    (directory / "config.json").write_text(json.dumps(dict(hf)))
-    vocabulary.write(directory, hf["vocab_size"], wrap=False, pad_last=hf["model_type"] == "marian")
+    fp8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [FP8_BLOCK, FP8_BLOCK]}}
+    (directory / "config.json").write_text(json.dumps(dict(hf) | (fp8 if kind == "fp8" else {})))
+    family = hf["model_type"]
+    vocabulary.write(directory, hf["vocab_size"], wrap=family == "bert", pad_last=family == "marian")
+    if family == "bert" and hf["architectures"] == ["BertModel"]:
+        checkpoints.write_pooling(directory, hf["hidden_size"])
+    done.touch()
+    return directory
+
+
+def write_draft_head(
+    directory: Path, hf: Mapping[str, Any], dtype: torch.dtype, device: torch.device, is_constant: bool
+) -> Path:
+    """Write an EAGLE-3 head for a LLaMA, unless the directory has a complete one. Returns the directory.
+
+    hf: contents of the model's `config.json`. is_constant: whether it drafts the first token only.
+    """
+    done = directory / "complete"
+    if done.exists():
+        return directory
+    directory.mkdir(parents=True, exist_ok=True)
+    hidden, middle, layers = hf["hidden_size"], hf["intermediate_size"], hf["num_hidden_layers"]
+    read_layers = sorted({1, layers // 2, layers - 1})
+    heads, kv_heads = (hf[name] * hf["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
+    drafted = min(hf["vocab_size"], MAX_DRAFTED_TOKENS)
+    layer: Shapes = {
+        "self_attn.q_proj": (heads, 2 * hidden),
+        "self_attn.k_proj": (kv_heads, 2 * hidden),
+        "self_attn.v_proj": (kv_heads, 2 * hidden),
+        "self_attn.o_proj": (hidden, heads),
+        "mlp.gate_proj": (middle, hidden),
+        "mlp.up_proj": (middle, hidden),
+        "mlp.down_proj": (hidden, middle),
+        **dict.fromkeys(("hidden_norm", "input_layernorm", "post_attention_layernorm"), (hidden,)),
+    }
+    shapes = {f"midlayer.{name}.weight": shape for name, shape in layer.items()}
+    shapes |= {
+        "fc.weight": (hidden, len(read_layers) * hidden),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (drafted, hidden),
+    }
+    tensors = {name: _random(shape, dtype, device) for name, shape in shapes.items()}
+    if is_constant:
+        tensors["norm.weight"].zero_()
+    # Logit i is that of token i.
+    tensors["d2t"] = torch.zeros(drafted, dtype=torch.int64)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    settings = dict(hf) | {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1}
+    settings |= {"draft_vocab_size": drafted, "eagle_aux_hidden_state_layer_ids": read_layers}
+    (directory / "config.json").write_text(json.dumps(settings))
     done.touch()
     return directory
 
@@ -41,6 +108,16 @@ def _random(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
     """A matrix of small random numbers, or a vector of ones (the weights of a norm), on the CPU."""
     tensor = torch.empty(shape, dtype=dtype, device=device)
     return (tensor.normal_(std=0.02) if len(shape) > 1 else tensor.fill_(1)).cpu()
+
+
+def _in_fp8(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors that store a tensor in an fp8 checkpoint: codes and scales of a layer's matrix, or the tensor."""
+    if not name.endswith("_proj.weight"):
+        return {name: tensor}
+    blocks = [-(-size // FP8_BLOCK) for size in tensor.shape]
+    # Random numbers with a deviation of 0.02 become codes with a deviation of 1.
+    scales = torch.full(blocks, 0.02)
+    return {name: (tensor.float() / 0.02).to(torch.float8_e4m3fn), f"{name}_scale_inv": scales}
 
 
 def _llama(hf: Mapping[str, Any]) -> dict[str, Shapes]:
@@ -89,4 +166,30 @@ def _marian(hf: Mapping[str, Any]) -> dict[str, Shapes]:
                 shapes |= {f"{prefix}.{name}.weight": shape, f"{prefix}.{name}.bias": shape[:1]}
             for name in norms:
                 shapes |= {f"{prefix}.{name}.weight": (hidden,), f"{prefix}.{name}.bias": (hidden,)}
+    return {"model.safetensors": shapes}
+
+
+def _bert(hf: Mapping[str, Any]) -> dict[str, Shapes]:
+    """Tensor shapes of a BERT, with the classification head if it has one. All tensors are in one file."""
+    hidden, middle = hf["hidden_size"], hf["intermediate_size"]
+    has_head = hf["architectures"] == ["BertForSequenceClassification"]
+    prefix = "bert." if has_head else ""
+    embeddings = {"word": hf["vocab_size"], "position": hf["max_position_embeddings"], "token_type": 2}
+    shapes: Shapes = {
+        f"{prefix}embeddings.{name}_embeddings.weight": (size, hidden) for name, size in embeddings.items()
+    }
+    norms = [f"{prefix}embeddings.LayerNorm"]
+    linears: dict[str, tuple[int, int]] = {}
+    for number in range(hf["num_hidden_layers"]):
+        layer = f"{prefix}encoder.layer.{number}."
+        linears |= {f"{layer}attention.self.{part}": (hidden, hidden) for part in ("query", "key", "value")}
+        linears |= {f"{layer}attention.output.dense": (hidden, hidden)}
+        linears |= {f"{layer}intermediate.dense": (middle, hidden), f"{layer}output.dense": (hidden, middle)}
+        norms += [f"{layer}attention.output.LayerNorm", f"{layer}output.LayerNorm"]
+    if has_head:
+        linears |= {"bert.pooler.dense": (hidden, hidden), "classifier": (hf["num_labels"], hidden)}
+    for name, shape in linears.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.weight": (hidden,), f"{name}.bias": (hidden,)}
     return {"model.safetensors": shapes}

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from models.config import MixtureOfExpertsConfig
 from models.families import family_of
 from models.stack import Stack
-from models.steps.batch import DecoderBatch, EncoderBatch
+from models.steps.batch import AudioBatch, DecoderBatch, EncoderBatch
 from models.steps.kv_cache import KVCache
 from models.transformer import Transformer
 
@@ -32,6 +33,19 @@ _LLAMA = {
     "eos_token_id": 2,
 }
 
+
+def _bart(hidden: int, layers: int, heads: int, middle: int) -> dict[str, Any]:
+    """Sizes of an encoder and a decoder of the same size, as BART names them."""
+    sides = ("encoder", "decoder")
+    sizes = {"layers": layers, "attention_heads": heads, "ffn_dim": middle}
+    return {"d_model": hidden} | {f"{side}_{name}": size for side in sides for name, size in sizes.items()}
+
+
+def _whisper(hidden: int, layers: int, heads: int, middle: int, mels: int, vocab: int) -> dict[str, Any]:
+    names = {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}
+    return names | _bart(hidden, layers, heads, middle) | {"num_mel_bins": mels, "vocab_size": vocab}
+
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-1b": _LLAMA
     | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64}
@@ -47,8 +61,20 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"tie_word_embeddings": True},
     "bert-base": {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 768, "num_hidden_layers": 12}
     | {"num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 512, "vocab_size": 30522},
+    "nllb-600m": {"model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"], "vocab_size": 256206}
+    | _bart(1024, 12, 16, 4096)
+    | {"activation_function": "relu", "max_position_embeddings": 1024, "scale_embedding": True},
+    "whisper-small": _whisper(768, 12, 12, 3072, 80, 51865),
+    "whisper-large-v3": _whisper(1280, 32, 20, 5120, 128, 51866),
+    "moe-7b": {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 50304}
+    | {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 16}
+    | {"head_dim": 128, "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 1024}
+    | {"max_position_embeddings": 8192},
 }
 """Contents of `config.json` for each shape, by its name."""
+
+ENCODER_DECODERS = frozenset({"t5-large", "nllb-600m"})
+"""Shapes of `CONFIGS` that read a source text."""
 
 _TINY_LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 16, "vocab_size": 400}
 _TINY_LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -60,6 +86,10 @@ _TINY: dict[str, dict[str, Any]] = {
     | {"vocab_size": 400},
     "bert-base": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     | {"vocab_size": 400},
+    "nllb-600m": _bart(64, 2, 4, 128) | {"vocab_size": 400},
+    "whisper-small": _bart(64, 2, 4, 128) | {"num_mel_bins": 16, "vocab_size": 400},
+    "whisper-large-v3": _bart(64, 2, 4, 128) | {"num_mel_bins": 16, "vocab_size": 400},
+    "moe-7b": _TINY_LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
 }
 
 
@@ -101,18 +131,25 @@ def layers_cost(model: Transformer, stack: Stack, tokens: int, keys: int, output
     """Least cost of a stack's layers and of the model's head in one step.
 
     The bytes are those of the weights. Embedding tables count only if they are also the head's matrix. The key and
-    value matrices of cross-attention do not count, because a step reads their results from a cache.
+    value matrices of cross-attention do not count, because a step reads their results from a cache. A mixture of
+    experts computes some experts for each token, and reads those that a token chooses, on average.
 
     tokens: number of tokens in the step. keys: number of keys that a token attends to, summed over the tokens.
     outputs: number of rows of logits; 0 for a step without a head.
     """
-    size = elements = 0
+    size = elements = 0.0
     for name, parameter in stack.named_parameters():
         parts = name.split(".")
         if parts[0] == "embedding" or ("cross_attention" in parts and parts[-2] in ("key", "value")):
             continue
-        size += parameter.nbytes
-        elements += parameter.numel() if parameter.dim() > 1 else 0
+        computed = read = 1.0
+        if "experts" in parts:
+            experts = stack.config.layers[int(parts[1])].feed_forward
+            assert isinstance(experts, MixtureOfExpertsConfig)
+            computed = experts.experts_per_token / experts.num_experts
+            read = 1 - (1 - computed) ** tokens
+        size += parameter.nbytes * read
+        elements += parameter.numel() * computed if parameter.dim() > 1 else 0
     operations = 2 * elements * tokens
     if outputs:
         head = [parameter for parameter in model.head.parameters() if parameter.dim() > 1] if model.head else []
@@ -192,6 +229,11 @@ def prefill_batch(tokens: int, device: torch.device, vocab_size: int) -> Decoder
 def encoder_batch(texts: int, length: int, device: torch.device, vocab_size: int) -> EncoderBatch:
     """Batch of texts of random tokens, all of the same length."""
     return EncoderBatch(torch.randint(vocab_size, (texts * length,), device=device), (length,) * texts)
+
+
+def recordings_batch(recordings: int, frames: int, num_mels: int, device: torch.device) -> AudioBatch:
+    """Batch of recordings with random log-mel frames, all of the same length."""
+    return AudioBatch(torch.randn(recordings * frames, num_mels, device=device), (frames,) * recordings)
 
 
 def _tables(rows: int, length: int, block_size: int, device: torch.device) -> torch.Tensor:

@@ -367,8 +367,8 @@ def _model_problem(name: str, directory: Path) -> str | None:
     return None
 
 
-async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ServedModel, Device]:
-    """Load a checkpoint in a worker process, and return the model and the device on which it runs.
+async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tuple[ServedModel, Device, str]:
+    """Load a checkpoint in a worker process, and return the model, the device on which it runs, and a line about it.
 
     The worker has ended when this returns.
 
@@ -398,7 +398,7 @@ async def inspect(source: str, settings: Settings, worker: Sequence[str]) -> tup
         model = ServedModel(client.models[name], text)
         if model.chat_problem is not None:
             raise CheckpointError(model.chat_problem)
-        return model, client.device
+        return model, client.device, pool.supervisors[0].about_device
     finally:
         await pool.stop()
 

@@ -1,4 +1,4 @@
-"""Show the progress of loading: a bar for each model on a terminal, else log lines."""
+"""Show the progress of loading: bars on a terminal, else log lines."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import logging
 import sys
 from typing import Any
 
-from server.ipc.wire.messages import Progress
+from server.ipc.wire.messages import PreparingKernels, Progress
 
 log = logging.getLogger("triptych")
 
 _LARGE_BYTES = 256 << 20
 """Size of weights above which a log line is written before they are read, because reading them takes long."""
+_KERNELS = "kernels of the GPU"
+"""Name of the bar of kernels. No model has such a name."""
 
 
 class LoadProgress:
-    """Shows the progress of loading. Called with each progress message.
+    """Shows the progress of loading. Called with each message about it.
 
     bars: whether progress bars may be drawn if standard error is a terminal.
     """
@@ -25,11 +27,12 @@ class LoadProgress:
         self._bars: dict[str, Any] = {}
         self._logged: set[tuple[str, bool]] = set()
 
-    def __call__(self, progress: Progress) -> None:
-        if self._bars_allowed and sys.stderr.isatty():
-            self._draw(progress)
+    def __call__(self, progress: Progress | PreparingKernels) -> None:
+        draws = self._bars_allowed and sys.stderr.isatty()
+        if isinstance(progress, PreparingKernels):
+            (self._draw_kernels if draws else self._log_kernels)(progress)
         else:
-            self._log(progress)
+            (self._draw if draws else self._log)(progress)
 
     def _draw(self, progress: Progress) -> None:
         from tqdm import tqdm
@@ -40,8 +43,7 @@ class LoadProgress:
             self._bars[progress.model] = bar
         bar.update(progress.done_bytes - bar.n)
         if progress.done_bytes >= progress.total_bytes:
-            bar.close()
-            del self._bars[progress.model]
+            self._bars.pop(progress.model).close()
 
     def _log(self, progress: Progress) -> None:
         complete = progress.done_bytes >= progress.total_bytes
@@ -49,3 +51,25 @@ class LoadProgress:
             self._logged.add((progress.model, complete))
             size = progress.total_bytes / 2**20
             log.info("%s: %s %.1f MiB of weights", progress.model, "read" if complete else "reading", size)
+
+    def _draw_kernels(self, progress: PreparingKernels) -> None:
+        """Draw the number of kernels. How many there will be is not known."""
+        from tqdm import tqdm
+
+        bar = self._bars.get(_KERNELS)
+        if bar is None:
+            bar = self._bars[_KERNELS] = tqdm(
+                desc=_KERNELS, bar_format="{desc}: {n_fmt} prepared in {elapsed}", mininterval=0
+            )
+        bar.update(progress.num_kernels - bar.n)
+        if progress.is_complete:
+            self._bars.pop(_KERNELS).close()
+
+    def _log_kernels(self, progress: PreparingKernels) -> None:
+        log.info(
+            "%s %d kernels of the GPU in %.0f s, kept in %s for the next start",
+            "prepared" if progress.is_complete else "compiling, so far",
+            progress.num_kernels,
+            progress.seconds,
+            progress.directory,
+        )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 from starlette.datastructures import Headers
 
@@ -34,9 +38,10 @@ def test_the_dashboard_uses_metrics_that_exist() -> None:
 
 
 def test_images_and_compose_use_settings_that_exist() -> None:
-    text = (REPOSITORY / "Dockerfile").read_text() + (REPOSITORY / "docker-compose.yml").read_text()
+    files = ("Dockerfile", "docker-compose.yml", "deploy/compose/gpu.yml")
+    text = "".join((REPOSITORY / file).read_text() for file in files)
     used = set(re.findall(r"TRIPTYCH_([A-Z_]+)(?==|:| )", text))
-    assert {"HOST", "PORT", "INSECURE_NO_AUTH"} <= used
+    assert {"HOST", "PORT", "INSECURE_NO_AUTH", "DEVICE"} <= used
     assert {name.lower() for name in used - {"TARGET"}} <= Settings.model_fields.keys()
 
 
@@ -93,16 +98,53 @@ def test_the_cuda_image_compiles_kernels_and_keeps_them_in_the_volume() -> None:
     stage = (REPOSITORY / "Dockerfile").read_text().split("FROM runtime AS cuda\n")[1].split("\nFROM ")[0]
     assert re.search(r"apt-get install .*\bgcc\b.*\blibc6-dev\b", stage)
     assert re.search(r"CC=gcc\b", stage) and re.search(r"TRITON_CACHE_DIR=/models/", stage)
+    assert re.search(r"XDG_CACHE_HOME=/models/", stage)
     assert re.findall(r"^USER (\d+)$", stage, re.MULTILINE)[-1] == "10001", "the server must not run as root"
 
 
 def test_compose_for_gpus_changes_only_the_server() -> None:
     (service,) = yaml.safe_load((REPOSITORY / "deploy/compose/gpu.yml").read_text())["services"].items()
     name, changes = service
-    assert name == "triptych" and changes.keys() == {"build", "image", "deploy"}
+    assert name == "triptych" and changes.keys() == {"build", "image", "environment", "deploy"}
     assert f"FROM runtime AS {changes['build']['target']}\n" in (REPOSITORY / "Dockerfile").read_text()
     (device,) = changes["deploy"]["resources"]["reservations"]["devices"]
     assert device["driver"] == "nvidia" and device["capabilities"] == ["gpu"]
+
+
+@pytest.fixture(scope="module")
+def compose() -> list[str]:
+    """The command of compose: the plugin of docker, or the program."""
+    if shutil.which("docker-compose") is not None:
+        return ["docker-compose"]
+    if (
+        shutil.which("docker") is not None
+        and not subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
+    ):
+        return ["docker", "compose"]
+    pytest.skip("neither docker-compose nor the plugin `docker compose` is installed")
+
+
+@pytest.mark.parametrize("gpus", [None, "2"])
+def test_compose_reads_its_files_and_reserves_gpus(compose: list[str], gpus: str | None) -> None:
+    """The merged files, as compose itself reads them."""
+    files = ["-f", "docker-compose.yml", "-f", "deploy/compose/gpu.yml"]
+    environment = {**os.environ} | ({} if gpus is None else {"GPUS": gpus})
+    ended = subprocess.run(
+        [*compose, *files, "config"], cwd=REPOSITORY, env=environment, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    service = yaml.safe_load(ended.stdout)["services"]["triptych"]
+    assert service["build"]["target"] == "cuda" and service["image"] == "triptych:cuda"
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    assert int(device["count"]) == int(gpus or 1)
+    assert service["environment"]["TRIPTYCH_DEVICE"] == "cuda"
+    assert service["environment"]["TRIPTYCH_INSECURE_NO_AUTH"] == "true", "the settings of the first file remain"
+    # Version 1 writes volumes as text, version 2 as objects.
+    targets = {volume.split(":")[1] if isinstance(volume, str) else volume["target"] for volume in service["volumes"]}
+    stage = (REPOSITORY / "Dockerfile").read_text().split("FROM runtime AS cuda\n")[1]
+    (kernels,) = re.findall(r"TRITON_CACHE_DIR=(\S+)", stage)
+    assert any(kernels.startswith(f"{target}/") for target in targets), "compiled kernels are kept in a volume"
 
 
 def test_the_image_gets_every_file_that_it_copies() -> None:

@@ -112,6 +112,7 @@ def test_the_parts_of_each_overlay(objects: dict[str, Any], overlay: str) -> Non
     assert container["image"] == f"triptych:{target}"
     assert re.search(rf"^FROM runtime AS {target}$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
     assert (container["resources"]["limits"].get("nvidia.com/gpu") == "1") == (overlay == "gpu")
+    assert objects["ConfigMap"]["data"].get("TRIPTYCH_DEVICE") == ("cuda" if overlay == "gpu" else None)
     assert (objects.keys() >= CUSTOM_KINDS) == (overlay == "keda")
     if overlay == "keda":
         _check_scaling(objects)

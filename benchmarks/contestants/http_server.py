@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,20 @@ from server.ipc.wire.descriptions import DeviceChoice
 class Entry:
     """A Triptych server for one model.
 
-    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache, in bytes.
+    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache in bytes, None for the default of the server.
+    flags: further flags of the server.
     """
 
-    def __init__(self, device: DeviceChoice = "cpu", kv_bytes: int = KV_BYTES) -> None:
-        self._device, self._kv_bytes = device, kv_bytes
+    def __init__(
+        self, device: DeviceChoice = "cpu", kv_bytes: int | None = KV_BYTES, flags: Sequence[str] = ()
+    ) -> None:
+        self._device, self._kv_bytes, self._flags = device, kv_bytes, flags
 
     def load(self, subject: Subject) -> dict[str, Any]:
         if subject.isa is not None:
             raise Refused("not run: a server always uses the best instruction set of the processor")
         self._subject = subject
-        self._server = Server(subject, self._device, self._kv_bytes)
+        self._server = Server(subject, self._device, self._kv_bytes, self._flags)
         self._server.wait()
         with urllib.request.urlopen(f"http://127.0.0.1:{self._server.port}/info") as answer:
             (model,) = json.load(answer)["models"]
@@ -98,7 +101,7 @@ class Entry:
         time until a server with the demo models is ready.
         """
         self._server.stop()
-        self._server = Server(self._subject, self._device, self._kv_bytes)
+        self._server = Server(self._subject, self._device, self._kv_bytes, self._flags)
         self._server.wait()
         one = Job("generate", job.inputs, job.new_tokens)
         seconds = [self._run(one).seconds for _ in range(10)]
@@ -119,23 +122,41 @@ class Server:
     """A Triptych server process. The constructor starts it.
 
     subject: the model to serve, or None for the demo models.
-    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache in bytes; not used for the demo models.
+    device: `cpu` or `cuda`.
+    kv_bytes: memory for the KV cache in bytes, None for the default of the server; not used for the demo models.
+    flags: further flags; not used for the demo models.
+    environment: further environment variables.
     port: TCP port, known after `wait`.
     """
 
     port: int
 
-    def __init__(self, subject: Subject | None, device: DeviceChoice, kv_bytes: int) -> None:
+    def __init__(
+        self,
+        subject: Subject | None,
+        device: DeviceChoice,
+        kv_bytes: int | None,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         command = [sys.executable, "-m", "server.cli", "serve", "--port", "0", "--log-level", "warning"]
         command += ["--device", device]
         if subject is not None:
             flag = "--dtype" if subject.precision in DTYPES else "--quantize"
             command += [f"m={subject.directory}", flag, subject.precision, "--threads", str(subject.threads)]
-            command += ["--kv-cache-memory", str(kv_bytes), "--no-access-log"]
+            command += ["--no-access-log", *flags]
+            if kv_bytes is not None:
+                command += ["--kv-cache-memory", str(kv_bytes)]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.ready_seconds = 0.0
         self._started = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, preexec_fn=die_with_parent)
+        self.process = subprocess.Popen(
+            command,
+            env=os.environ | (environment or {}),
+            stdout=self._log,
+            stderr=self._log,
+            preexec_fn=die_with_parent,
+        )
 
     def wait(self, seconds: float = 180) -> None:
         """Wait until the server has printed its address and answers /ready with 200.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.contestants.contract import Outcome, Refused, Subject
 from benchmarks.precisions import model_spec
@@ -20,17 +20,23 @@ from server.ipc.wire.messages import (
 )
 from server.ipc.wire.params import GenerationParams
 
+if TYPE_CHECKING:
+    from server.engine.stepping.engine import Engine
+
 KV_BYTES = 1 << 30
 
 
 class Entry:
     """An engine of Triptych with one model.
 
-    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache, in bytes.
+    device: `cpu` or `cuda`. kv_bytes: memory for the KV cache, in bytes. rows: largest number of rows of a step.
+    engine: the engine; set by `load`.
     """
 
-    def __init__(self, device: DeviceChoice = "cpu", kv_bytes: int = KV_BYTES) -> None:
-        self._device, self._kv_bytes = device, kv_bytes
+    engine: Engine
+
+    def __init__(self, device: DeviceChoice = "cpu", kv_bytes: int = KV_BYTES, rows: int = 128) -> None:
+        self._device, self._kv_bytes, self._rows = device, kv_bytes, rows
 
     def load(self, subject: Subject) -> dict[str, Any]:
         let_threads_sleep()
@@ -42,9 +48,9 @@ class Entry:
 
         self._ids = itertools.count(1)
         spec = model_spec("m", subject.directory, subject.precision)
-        options = EngineOptions(threads=subject.threads, kv_cache_bytes=self._kv_bytes)
+        options = EngineOptions(threads=subject.threads, kv_cache_bytes=self._kv_bytes, max_batch_rows=self._rows)
         started = time.perf_counter()
-        self._engine, (info,) = start(Configure(1, self._device, [spec], options), lambda progress: None)
+        self.engine, (info,) = start(Configure(1, self._device, [spec], options), lambda progress: None)
         self._starts = info.generation.decoder_start_token_ids
         return {
             "ready_seconds": time.perf_counter() - started,
@@ -57,7 +63,7 @@ class Entry:
         return self._generate(job) if job.kind == "generate" else self._embed(job)
 
     def _generate(self, job: Job) -> Outcome:
-        engine, outcome = self._engine, Outcome(0.0)
+        engine, outcome = self.engine, Outcome(0.0)
         waiting = [
             self._request(prompt, new, job.beams) for prompt, new in zip(job.inputs, job.new_tokens, strict=True)
         ]
@@ -96,7 +102,7 @@ class Entry:
     def _embed(self, job: Job) -> Outcome:
         calls = [job.inputs[start : start + job.batch] for start in range(0, len(job.inputs), job.batch)]
         calls.reverse()
-        engine, outcome = self._engine, Outcome(0.0)
+        engine, outcome = self.engine, Outcome(0.0)
         open_items: dict[int, int] = {}
         sent: dict[int, float] = {}
         started = time.perf_counter()

@@ -44,7 +44,7 @@ def check(
         check(changed, settings, worker, run)
     if views:
         return
-    model, device = run(lambda: inspect(arguments.path, settings, worker))
+    model, device, about_device = run(lambda: inspect(arguments.path, settings, worker))
     info = model.info
     context = f"{info.context_tokens} tokens"
     if info.is_encoder_decoder:
@@ -54,6 +54,7 @@ def check(
         ("serves", ", ".join(model.tasks)),
         ("parameters", f"{info.parameters:,}"),
         ("weights", f"{info.weight_bytes / 2**20:,.1f} MiB, {info.quantization or info.dtype} on {device}"),
+        *([("device", about_device)] if about_device else []),
         *([("format", info.checkpoint_format)] if info.checkpoint_format else []),
         *(("note", note) for note in info.notes),
         ("execution", info.execution),

@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from models.backends import choice
 from models.config import ConfigError
+from models.steps import kv_cache
 from server.engine.device import devices
 from server.engine.process import memory_profile, service
 from server.engine.process.loading import LoadedCheckpoint, LoadError, build
@@ -17,6 +19,7 @@ from server.engine.process.memory_profile import PROFILE_TOKENS, SPARE_SHARE, kv
 from server.engine.process.speculation import kv_shares
 from server.engine.stepping.engine import Engine
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
+from tests.engine.accounted_memory import AccountedMemory
 from tests.parity import moonshine
 from tests.parity.checkpoints import load
 
@@ -116,6 +119,10 @@ def test_engines_and_descriptions_have_the_sizes_of_their_device(pairs) -> None:
     engine, info = build(pairs("bert").loaded, EngineOptions(), 1 << 20)
     assert engine.encoding is not None and engine.encoding.max_tokens == info.max_step_tokens == 1536
     assert engine.encoding.max_shared_tokens == 512 // 8
+
+
+def no_capture(engine: Engine) -> None:
+    """Captures no steps."""
 
 
 class FakeMemory:
@@ -246,7 +253,8 @@ def test_the_measurement_fills_a_known_number_of_tokens(pairs) -> None:
     kv_cache_bytes(memory, loaded, options, make_engine, memory.capture)
     token_bytes = loaded[0].pool_needs(options)["self"].block_bytes // options.block_size
     small = 3 * PROFILE_TOKENS * token_bytes
-    assert sizes == [small, 2 * small, small], "two runs of steps, and a capture of graphs"
+    # A prompt and streams: a first run of each, two measured ones of each, and the captured steps.
+    assert sizes == [small, small, small, 2 * small, small, 2 * small, small]
 
 
 @pytest.mark.parametrize(
@@ -285,3 +293,58 @@ def test_a_decoder_of_recordings_gets_a_cache(tmp_path, shape) -> None:
         return Engine({shape: build(loaded, options, size)[0]}, cpu)
 
     assert kv_cache_bytes(memory, [loaded], options, make_engine, memory.capture) > 50 << 20
+
+
+@pytest.mark.parametrize(("name", "total_bytes"), [("gpt2", 3 << 20), ("marian", 4 << 20)])
+def test_steps_and_captured_steps_fit_beside_the_cache(pairs, name: str, total_bytes: int, monkeypatch) -> None:
+    """The same memory that was measured holds the cache that was found, its largest steps and captured steps.
+
+    Steps of the torch reference copy keys and values, so that they take many times the memory of the cache.
+    """
+    monkeypatch.setattr(kv_cache, "lazy_zeros", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
+    one = pairs(name).loaded
+    options = EngineOptions(block_size=4, max_batch_rows=4, max_batch_tokens=64)
+    token_bytes = sum(need.block_bytes for need in one.pool_needs(options).values()) // options.block_size
+    small = token_bytes * PROFILE_TOKENS * options.max_batch_rows
+    graph_bytes = 1 << 18
+
+    def make_engine(size: int) -> Engine:
+        return Engine({name: build(one, options, size)[0]}, torch.device("cpu"))
+
+    def capture(engine: Engine) -> None:
+        """Captured steps have memory of their own for as long as their engine exists."""
+        engine.models[name].generation.runner.captured = torch.zeros(graph_bytes, dtype=torch.uint8)
+
+    with choice.using("torch"), AccountedMemory(total_bytes) as memory:
+        size = kv_cache_bytes(memory, [one], options, make_engine, capture)
+        graphs = torch.zeros(graph_bytes, dtype=torch.uint8)
+        before = memory.used_bytes()
+        peak = before + max(
+            memory.peak_bytes(lambda probe=probe: memory_profile._run(make_engine(size), probe))
+            for probe in memory_profile._probes([one], options)
+        )
+    assert small < size, "the cache is larger than that of the measurement"
+    assert len(graphs) == graph_bytes and 0.4 * total_bytes <= peak <= total_bytes
+
+
+def test_a_step_that_fails_in_the_measurement_is_not_taken_for_too_little_memory(pairs) -> None:
+    """A kernel that cannot be compiled, for example, is no reason to look for a smaller model."""
+    one = pairs("gpt2").loaded
+
+    def make_engine(size: int) -> Engine:
+        engine = Engine({"gpt2": build(one, EngineOptions(max_batch_rows=3), size)[0]}, torch.device("cpu"))
+
+        def run(*arguments: object) -> None:
+            raise errors[0]
+
+        engine.models["gpt2"].generation.runner.run = run
+        return engine
+
+    memory = FakeMemory(1 << 50, 0, 1.0)
+    errors: list[Exception] = [RuntimeError("PassManager::run failed\nmore lines")]
+    with pytest.raises(LoadError, match=r"model 'gpt2': a step failed .*PassManager::run failed\).*--kv-cache-memory"):
+        kv_cache_bytes(memory, [one], EngineOptions(max_batch_rows=3), make_engine, no_capture)
+    for error in (torch.OutOfMemoryError("x"), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")):
+        errors[0] = error
+        with pytest.raises(LoadError, match="too little for steps and a KV cache"):
+            kv_cache_bytes(memory, [one], EngineOptions(max_batch_rows=3), make_engine, no_capture)

@@ -12,6 +12,7 @@ from server.ipc.wire.messages import (
     Failed,
     Finished,
     Generate,
+    PreparingKernels,
     Progress,
     Stats,
 )
@@ -19,7 +20,7 @@ from server.ipc.wire.messages import (
 
 class Recorder:
     def __init__(self) -> None:
-        self.progress: list[Progress] = []
+        self.progress: list[Progress | PreparingKernels] = []
         self.stats: list[Stats] = []
         self.lost = 0
         self.admitted: list[tuple[str, int]] = []
@@ -28,7 +29,7 @@ class Recorder:
         self.finished: list[Finished | Encoded | Failed | None] = []
         self.cancelled: list[Stage] = []
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress | PreparingKernels) -> None:
         self.progress.append(progress)
 
     def on_ready(self, models: list[ModelInfo], device: Device) -> None:

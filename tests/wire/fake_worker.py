@@ -9,6 +9,7 @@ The first byte of the prompt (or source) can cause a failure:
 
 At a `&`, generation stops until the process gets SIGUSR1, so that tests do not depend on time. With the environment
 variable FAKE_WORKER_PLAIN these characters have no meaning. FAKE_WORKER_BLOCKS is the size of each KV pool.
+FAKE_WORKER_DEVICE describes the CUDA device that the worker has; by default it has none.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from server.ipc.wire.messages import (
     GenerateRow,
     Hypothesis,
     LoadFailed,
+    PreparingKernels,
     Progress,
     PromptScored,
     Ready,
@@ -244,7 +246,16 @@ class Worker:
                 self.send(Progress(self.epoch, spec.name, 0, 4000))
                 self.send(Progress(self.epoch, spec.name, 4000, 4000))
             devices = int(os.environ.get("FAKE_WORKER_DEVICES", "1"))
-            self.send(Ready(self.epoch, [describe(spec) for spec in message.models], "cpu", devices))
+            models = [describe(spec) for spec in message.models]
+            if message.device == "cuda" and "FAKE_WORKER_DEVICE" not in os.environ:
+                self.send(LoadFailed(self.epoch, "device cuda was requested, but torch finds no CUDA device"))
+                sys.exit(2)
+            if message.device != "cuda":
+                self.send(Ready(self.epoch, models, "cpu", devices))
+                return
+            for complete in (False, True):
+                self.send(PreparingKernels(self.epoch, 40 + complete, 61.5, "/models/triton", complete))
+            self.send(Ready(self.epoch, models, "cuda", devices, os.environ["FAKE_WORKER_DEVICE"]))
         elif isinstance(message, SequencePart):
             self.sequence_sets.add(message.set_id)
         elif isinstance(message, ForgetSequences):

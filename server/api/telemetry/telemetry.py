@@ -15,6 +15,7 @@ from server.ipc.wire.messages import (
     Encoded,
     Failed,
     Finished,
+    PreparingKernels,
     Progress,
     Stats,
 )
@@ -40,12 +41,12 @@ class Telemetry:
     report: called with the progress of loading, which the command line shows as a progress bar.
     """
 
-    def __init__(self, metrics: Metrics, report: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self, metrics: Metrics, report: Callable[[Progress | PreparingKernels], None] | None = None) -> None:
         self.metrics = metrics
         self._report = report
         self._token_metrics: dict[str, tuple[FastCounterSeries, Histogram, FastHistogramSeries]] = {}
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress | PreparingKernels) -> None:
         if self._report is not None:
             self._report(progress)
 

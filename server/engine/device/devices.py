@@ -20,6 +20,18 @@ def cuda_device(worker_index: int) -> torch.device:
     return torch.device("cuda", worker_index % torch.cuda.device_count())
 
 
+def why_no_device() -> str:
+    """Why torch can use no CUDA device, in one line. Called where there is none."""
+    if torch.version.cuda is None:
+        return (
+            f"this build of torch ({torch.__version__}) is for CPUs only; install torch for CUDA, or use --device cpu"
+        )
+    return (
+        "torch finds no CUDA device; `nvidia-smi` shows whether the driver finds one, and a container needs access to "
+        "it (--gpus all)"
+    )
+
+
 def why_too_old(device: torch.device) -> str | None:
     """Why this build of torch has no code for a CUDA device, in one line; None if it has."""
     built = [int(found[1]) for name in torch.cuda.get_arch_list() if (found := re.fullmatch(r"sm_(\d+)a?", name))]

@@ -1,9 +1,10 @@
 """Size of the KV cache on a CUDA device: the memory that weights and steps leave free, found by running large steps.
 
 The memory that a step takes besides the cache has two parts. One depends on the limits of a step (activations of the
-longest prefill, logits of the most rows), the other grows with the cache (copies of keys and values of one layer). Two
-runs with small caches of different size give both. CUDA graphs keep memory between steps, which a capture of all of
-them tells. The cache gets the size at which everything fits.
+longest prefill), the other grows with the cache (copies of keys and values of one layer). Two runs with small caches of
+different size give both, for each kind of step. A run before them makes what stays in memory (kernels, memory for
+logits, workspaces of libraries). Captured steps have memory of their own. The cache gets the size at which everything
+fits.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import torch
 
 from server.engine.encoding.ctc_engine import silence
 from server.engine.process.loading import LoadedCheckpoint, LoadError
 from server.engine.scheduling.schedule import SOURCE_TOKENS_PER_TOKEN
-from server.engine.stepping.engine import Engine
+from server.engine.stepping.engine import Engine, StepError
 from server.engine.stepping.generation_engine import GenerationEngine
 from server.ipc.wire.descriptions import EngineOptions
 from server.ipc.wire.messages import Encode, EncodeItem, Generate, GenerateRow
@@ -90,12 +92,12 @@ def kv_cache_bytes(
     make_engine: Callable[[int], Engine],
     capture: Callable[[Engine], object],
 ) -> int:
-    """Find the number of bytes for the KV caches of all models of a worker, by running the largest steps twice.
+    """Find the number of bytes for the KV caches of all models of a worker, by running the largest steps.
 
     memory: memory of the device, which already holds the weights.
     make_engine: builds an engine whose KV caches have the given number of bytes.
     capture: captures the CUDA graphs of an engine, with room for as many keys as the models allow.
-    Raises LoadError if weights and steps leave less memory than the smaller cache of the two runs.
+    Raises LoadError if weights and steps leave less memory than the smaller cache of the two runs, or if a step fails.
     """
     token_bytes = sum(need.block_bytes for model in loaded for need in model.pool_needs(options).values())
     token_bytes = -(-token_bytes // options.block_size)
@@ -103,31 +105,32 @@ def kv_cache_bytes(
     small = max(token_bytes * max([PROFILE_TOKENS * options.max_batch_rows, *prompts]), 1)
     free = memory.free_bytes() - int(SPARE_SHARE * memory.total_bytes)
 
-    def peak(size: int) -> int:
-        return memory.peak_bytes(lambda: _run_largest_steps(make_engine(size), loaded, options))
+    def peak(size: int, probe: Probe) -> int:
+        return memory.peak_bytes(lambda: _run(make_engine(size), probe))
 
     def with_graphs() -> Engine:
         engine = make_engine(small)
         capture(engine)
         return engine
 
+    probes = _probes(loaded, options)
     try:
-        first, second = peak(small), peak(2 * small)
+        for probe in probes:
+            peak(small, probe)
+        free = memory.free_bytes() - int(SPARE_SHARE * memory.total_bytes)
+        peaks = [(peak(small, probe), peak(2 * small, probe)) for probe in probes] or [(small, 2 * small)]
         graphs = max(memory.kept_bytes(with_graphs) - small, 0)
         # The caches of the measurement must be gone before the real ones are allocated.
         memory.free_bytes()
     except torch.OutOfMemoryError as error:
         raise LoadError(_too_little(free)) from error
-    # A peak holds the cache itself, so that the growth is at least 1.
-    growth = max((second - first) / small, 1.0)
-    fixed = max(first - growth * small, 0.0)
-    size = int((free - fixed - graphs) / growth)
+    size, beside = min(_size(free - graphs, small, *found) for found in peaks)
     if size < small:
         raise LoadError(_too_little(free))
     log.info(
         "KV cache of %d MiB; steps take up to %d MiB besides it, and CUDA graphs %d MiB",
         size >> 20,
-        int(fixed) >> 20,
+        beside >> 20,
         graphs >> 20,
     )
     return size
@@ -148,6 +151,17 @@ def room_for_models(memory: DeviceMemory, options: EngineOptions) -> int:
     return options.memory_bytes or free
 
 
+def _size(free: int, small: int, first: int, second: int) -> tuple[int, int]:
+    """The size of the cache at which a step fits into the free memory, and the memory of this step besides the cache.
+
+    free: bytes for cache and step. first, second: peaks of the step with caches of `small` and of twice `small` bytes.
+    """
+    # A peak holds the cache itself, so that the growth is at least 1.
+    growth = max((second - first) / small, 1.0)
+    size = int((free - max(first - growth * small, 0.0)) / growth)
+    return size, free - size
+
+
 def _too_little(free: int) -> str:
     return (
         f"the weights leave {max(free, 0) >> 20:,} MiB of the device, too little for steps and a KV cache; "
@@ -155,25 +169,62 @@ def _too_little(free: int) -> str:
     )
 
 
-def _run_largest_steps(engine: Engine, loaded: list[LoadedCheckpoint], options: EngineOptions) -> None:
-    """Run the largest steps of each model, one after the other. The engine cannot be used afterwards.
+class Probe(NamedTuple):
+    """A request whose steps are as large as those of a model can be.
 
-    Raises torch.OutOfMemoryError if a step fails.
+    model: the model. make: makes the message for an engine.
     """
+
+    model: str
+    make: Callable[[Engine], Generate | Encode]
+
+
+def _probes(loaded: list[LoadedCheckpoint], options: EngineOptions) -> list[Probe]:
+    """The largest requests of all models. Each is measured by itself, because their peaks grow at different rates."""
+    found: list[Probe] = []
     for model in loaded:
-        found = engine.models[model.spec.name]
-        messages: list[Generate | Encode] = []
+        name = model.spec.name
         # The steps of a decoder that reads recordings are not measured.
-        if found.generation is not None and not model.reads_recordings:
-            messages += [_largest_prefill(model, found.generation, options), _streams(model, found.generation, options)]
-        if found.encoding is not None and not model.reads_recordings:
-            messages.append(_texts(model, options))
-        for message in messages:
-            engine.add(message)
-            while engine.has_work:
-                output = engine.step()
-                if output is not None and output.failed:
-                    raise torch.OutOfMemoryError(output.failed[0].message)
+        if model.generates and not model.reads_recordings:
+            found.append(Probe(name, partial(_with_generation, _largest_prefill, model, options)))
+            found.append(Probe(name, partial(_with_generation, _streams, model, options)))
+        if model.encodes and not model.reads_recordings:
+            found.append(Probe(name, _always(_texts(model, options))))
+    return found
+
+
+def _always(message: Encode) -> Callable[[Engine], Encode]:
+    """A function that returns a message for every engine."""
+    return lambda engine: message
+
+
+def _with_generation(
+    make: Callable[[LoadedCheckpoint, GenerationEngine, EngineOptions], Generate],
+    model: LoadedCheckpoint,
+    options: EngineOptions,
+    engine: Engine,
+) -> Generate:
+    generation = engine.models[model.spec.name].generation
+    assert generation is not None
+    return make(model, generation, options)
+
+
+def _run(engine: Engine, probe: Probe) -> None:
+    """Run the steps of a probe. The engine cannot be used afterwards.
+
+    Raises torch.OutOfMemoryError if the device has too little memory, and LoadError if a step fails otherwise.
+    """
+    engine.add(probe.make(engine))
+    while engine.has_work:
+        output = engine.step()
+        if output is not None and output.failed:
+            error = engine.step_error or StepError(False, output.failed[0].message)
+            if error.is_of_memory:
+                raise torch.OutOfMemoryError(error.text)
+            raise LoadError(
+                f"model {probe.model!r}: a step failed while the size of the KV cache was measured ({error.text}); "
+                "--kv-cache-memory sets the size without a measurement"
+            )
 
 
 def _largest_prefill(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:

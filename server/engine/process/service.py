@@ -19,9 +19,11 @@ from msgspec.structs import replace
 from models.backends import choice
 from models.backends.cpu.missing import why_kernels_are_missing
 from models.backends.tensor_memory import PRIVATE, TensorMemory
-from server.engine.device.devices import cuda_device, why_too_old
+from server.engine.device.devices import cuda_device, why_no_device, why_too_old
+from server.engine.process import device_kernels
 from server.engine.process.captures import CAPTURED, capture_models
 from server.engine.process.cpu_memory import default_kv_cache_bytes, warn_of_too_much
+from server.engine.process.device_kernels import KernelBeats, KernelReports
 from server.engine.process.host import map_large_blocks, reuse_large_blocks, use_all_processors
 from server.engine.process.host_memory import warn_without_host_pool
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
@@ -70,11 +72,14 @@ def run_worker(
     """
     epoch = configure.epoch
     try:
+        kernels = KernelReports(epoch, connection.send)
         engine, infos = start(configure, connection.send)
+        kernels.end_of_start()
         room = _room(engine.device, configure.options)
         stop_beats()
         if engine.device.type == "cuda":
-            connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count(), room))
+            about = device_kernels.describe(engine.device)
+            connection.send(Ready(epoch, infos, "cuda", torch.cuda.device_count(), room, about))
         else:
             connection.send(Ready(epoch, infos))
     except ConnectionClosed:
@@ -109,6 +114,9 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
     device = _device(configure.device, options.worker_index)
     if device.type != "cpu":
         use_all_processors()
+    if device.type == "cuda" and choice.runs_cuda_kernels(device):
+        device_kernels.make_directory_writable()
+        device_kernels.check_kernels(device)
     torch.set_num_threads(options.threads or cores_of_this_process().threads)
     torch.backends.cuda.matmul.allow_tf32 = False
     if device.type == "cpu" and not choice.kernels_are_built:
@@ -297,7 +305,7 @@ def _device(choice: DeviceChoice, worker_index: int) -> torch.device:
         return cpu
     if not torch.cuda.is_available():
         if choice == "cuda":
-            raise LoadError("device cuda was requested, but torch finds no CUDA device")
+            raise LoadError(f"device cuda was requested, but {why_no_device()}")
         return cpu
     device = cuda_device(worker_index)
     problem = why_too_old(device)
@@ -334,6 +342,8 @@ def _serve(
     # A device that hangs keeps a thread of its process busy too, so beats would only delay its end.
     if engine.device.type == "cpu":
         StepBeats(connection, engine.epoch, lambda: engine.step_seconds)
+    else:
+        KernelBeats(connection, engine.epoch)
     next_stats = time.monotonic()
     messages = early
     while True:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -58,6 +58,24 @@ class DeviceLost(RuntimeError):
     """The device has failed; only a new process can use it."""
 
 
+class StepError(NamedTuple):
+    """An error that made a step fail.
+
+    is_of_memory: whether the device had too little memory. text: type and first line of the error.
+    """
+
+    is_of_memory: bool
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> StepError:
+        line = (str(error).strip().splitlines() or [""])[0]
+        is_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+            part in line for part in ("out of memory", "ALLOC_FAILED")
+        )
+        return cls(is_of_memory, f"{type(error).__name__}: {line}")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelEngine:
     """The engines that compute the requests of one loaded model.
@@ -93,6 +111,8 @@ class Engine:
 
     epoch: number of this life of the worker, part of every message to the HTTP process.
     send: sends messages that cannot wait for the end of a step; None if there is no HTTP process.
+    step_error: the error of the last step that failed; None if none has failed. The error itself is not kept, because
+        its stack holds the tensors of the step.
     """
 
     def __init__(self, models: dict[str, ModelEngine], device: torch.device, epoch: int = 0) -> None:
@@ -100,6 +120,7 @@ class Engine:
         self.device = device
         self.epoch = epoch
         self.send: Callable[[StepOutput], None] | None = None
+        self.step_error: StepError | None = None
         self._by_name = {name: model for model in models.values() for name in (model.name, *model.adapters)}
         self._arriving = ArrivingRows()
         self._requests: dict[int, tuple[ModelEngine, SequenceGroup | EncodeRequest]] = {}
@@ -232,6 +253,7 @@ class Engine:
                     self._timings.append(timing)
             except StepFailed as error:
                 log.exception("a step of %s failed; its requests get an error", name)
+                self.step_error = StepError.of(error.__cause__ or error)
                 self._recover(error)
             self._round_robin.charge(name, time.monotonic() - started)
             if timing is not None or self._events:

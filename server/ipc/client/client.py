@@ -33,6 +33,7 @@ from server.ipc.wire.messages import (
     FailureCode,
     Generate,
     ModelAnswer,
+    PreparingKernels,
     Progress,
     Stats,
     StepOutput,
@@ -305,7 +306,7 @@ class EngineClient:
 
     # --------------------------------------------------------------------------------------- from the worker pool
 
-    def on_progress(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress | PreparingKernels) -> None:
         self._observer.on_progress(progress)
 
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send, epoch: int = 1) -> None:

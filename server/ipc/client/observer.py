@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from server.ipc.wire.descriptions import Device, ModelInfo
-from server.ipc.wire.messages import Encoded, Failed, Finished, Progress, Stats
+from server.ipc.wire.messages import Encoded, Failed, Finished, PreparingKernels, Progress, Stats
 
 Stage = Literal["waiting", "running"]
 
@@ -19,7 +19,7 @@ class Observer(Protocol):
     on_cancelled: a client disconnected, which cancelled `sequences` sequences in this stage; the number may be 0.
     """
 
-    def on_progress(self, progress: Progress) -> None: ...
+    def on_progress(self, progress: Progress | PreparingKernels) -> None: ...
 
     def on_ready(self, models: list[ModelInfo], device: Device) -> None: ...
 

@@ -2,7 +2,7 @@
 
 To the worker:    Configure, Vocabulary, SequencePart, ForgetSequences, Generate, Encode, Abort,
                   MeasureModel, LoadModel, GiveBackCache, UnloadModel, Shutdown
-From the worker:  Loading, Computing, Progress, Ready, LoadFailed, StepOutput, Stats,
+From the worker:  Loading, Computing, Progress, PreparingKernels, Ready, LoadFailed, StepOutput, Stats,
                   ModelMeasured, ModelLoaded, ModelFailed, CacheGivenBack, ModelUnloaded
 
 A frame is a 4-byte little-endian length followed by one message. Times are seconds of `time.monotonic()`, whose clock
@@ -342,11 +342,26 @@ class Progress(Message, frozen=True):
     total_bytes: int
 
 
+class PreparingKernels(Message, frozen=True):
+    """Progress of the kernels of a device, which are compiled at their first launch, or read from a directory.
+
+    num_kernels, seconds: kernels that are prepared so far, and the time that they took.
+    directory: where they are kept for the next start. is_complete: whether all kernels of the start are prepared.
+    """
+
+    epoch: int
+    num_kernels: int
+    seconds: float
+    directory: str
+    is_complete: bool
+
+
 class Ready(Message, frozen=True):
     """All models are loaded and warmed up; the worker accepts requests.
 
     num_devices: number of devices of this kind on the machine; 1 for a CPU.
     device_bytes: memory that models on demand may take of the worker's CUDA device; 0 on a CPU and without such models.
+    about_device: name, memory and kernels of the device in one line; empty for a CPU.
     """
 
     epoch: int
@@ -354,6 +369,7 @@ class Ready(Message, frozen=True):
     device: Device = "cpu"
     num_devices: int = 1
     device_bytes: int = 0
+    about_device: str = ""
 
 
 class LoadFailed(Message, frozen=True):
@@ -587,7 +603,7 @@ class Stats(Message, frozen=True):
 
 ModelAnswer = ModelMeasured | ModelLoaded | ModelFailed | CacheGivenBack | ModelUnloaded
 """Answers to a `ModelMessage`."""
-FromWorker = Loading | Computing | Progress | Ready | LoadFailed | ModelAnswer | StepOutput | Stats
+FromWorker = Loading | Computing | Progress | PreparingKernels | Ready | LoadFailed | ModelAnswer | StepOutput | Stats
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

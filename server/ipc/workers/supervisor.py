@@ -31,6 +31,7 @@ from server.ipc.wire.messages import (
     FromWorker,
     LoadFailed,
     ModelAnswer,
+    PreparingKernels,
     Progress,
     Ready,
     Shutdown,
@@ -59,7 +60,7 @@ class WorkerListener(Protocol):
     on_lost: the process has failed. on_stopped: the process was stopped, and another process has taken its place.
     """
 
-    def on_progress(self, progress: Progress) -> None: ...
+    def on_progress(self, progress: Progress | PreparingKernels) -> None: ...
 
     def on_ready(self, models: list[ModelInfo], device: Device, send: Send, epoch: int) -> None: ...
 
@@ -124,6 +125,7 @@ class Supervisor:
         self.epoch = 0
         self.state: SupervisorState = "starting"
         self.num_devices, self.device_bytes = 1, 0
+        self.about_device = ""
         self.failure = ""
         self.task: asyncio.Task[None] | None = None
         self._listener = listener
@@ -288,7 +290,7 @@ class Supervisor:
             self._listener.on_stats(message)
         elif isinstance(message, ModelAnswer):
             self._listener.on_model(message)
-        elif isinstance(message, Progress):
+        elif isinstance(message, Progress | PreparingKernels):
             if self.options.worker_index == 0:  # all workers read the same files
                 self._listener.on_progress(message)
         elif isinstance(message, Ready):
@@ -305,6 +307,7 @@ class Supervisor:
         self.state = "ready"
         self._ready_seconds = time.monotonic()
         self.num_devices, self.device_bytes = message.num_devices, message.device_bytes
+        self.about_device = message.about_device
         if self._first_ready.done():
             seconds = self._ready_seconds - self._started_seconds
             log.warning("worker %d is ready after %.1f s; requests are answered again", self.epoch, seconds)

@@ -249,8 +249,8 @@ def _located_pieces(model: Any, text: str) -> Iterator[tuple[str, int, int]]:
     (proto,) = model.encode([text], out_type="serialized_proto", num_threads=1)
     for field, value in protobuf_fields(proto):
         if field == 2 and isinstance(value, bytes):
-            piece: dict[int, Any] = dict(protobuf_fields(value))
-            yield piece[1].decode(), character_at[piece.get(4, 0)], character_at[piece.get(5, 0)]
+            fields: dict[int, Any] = dict(protobuf_fields(value))
+            yield fields[1].decode(), character_at[fields.get(4, 0)], character_at[fields.get(5, 0)]
 
 
 def _join_pieces(model: Any, pieces: list[str]) -> str:

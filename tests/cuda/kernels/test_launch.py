@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction
 
 from models.backends.cuda.kernels.launch import Kernel
+from models.backends.kernel_preparation import PREPARATION
 
 
 def _add(x, y, count, step, scale, TILE: tl.constexpr):
@@ -52,6 +53,15 @@ def test_a_second_launch_gives_addresses_and_constants(compiled: list[Compiled])
     kernel[2, 7](other, X, 48, 6, 0.25, TILE=16, num_warps=4)
     (one,) = compiled
     assert one.launches == [((2, 7, 1), other.data_ptr(), X.data_ptr(), 48, 6, 0.25, 16)]
+
+
+def test_a_kernel_is_prepared_at_its_first_launch(compiled: list[Compiled]) -> None:
+    kernel, before = _kernel(), PREPARATION.num_kernels
+    for _ in range(3):
+        kernel[(3,)](X, X, 32, 5, 0.5, TILE=16, num_warps=4)
+    assert PREPARATION.num_kernels == before + 1 and PREPARATION.since is None
+    kernel[(3,)](X, X, 32, 5, 0.5, TILE=32, num_warps=4)
+    assert PREPARATION.num_kernels == before + 2
 
 
 @pytest.mark.parametrize(

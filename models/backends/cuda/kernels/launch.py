@@ -18,6 +18,8 @@ from torch import Tensor
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
+from models.backends.kernel_preparation import PREPARATION
+
 _MAX_INT32 = (1 << 31) - 1
 
 
@@ -72,7 +74,8 @@ class Kernel:
             values += [options[name] for name in self._constants]
             compiled[(*grid, 1, 1)[:3]](*values)
             return
-        compiled = self._kernel[tuple(grid)](*arguments, **options)
+        with PREPARATION.one():
+            compiled = self._kernel[tuple(grid)](*arguments, **options)
         if compiled is not None:  # None if kernels are only compiled, for another device
             self._compiled[key] = compiled
 

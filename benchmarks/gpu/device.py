@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+from server.ipc.wire.descriptions import DeviceChoice
+
 WARM_UP_CALLS = 3
 MIN_CALLS, MAX_CALLS = 5, 50
 CAPTURED_CALLS = 20
@@ -31,7 +33,7 @@ class Limits:
     operations_per_second: multiplications plus additions per second in a large matrix product in `dtype`.
     """
 
-    device: str
+    device: DeviceChoice
     dtype: str
     bytes_per_second: float
     operations_per_second: float
@@ -50,7 +52,7 @@ class Limits:
         return asdict(self)
 
 
-def measure_limits(device: str, dtype: str, tiny: bool) -> Limits:
+def measure_limits(device: DeviceChoice, dtype: str, tiny: bool) -> Limits:
     """Measure the limits of a device. tiny: whether to use small tensors, which are fast but give no real limits."""
     size, side = (1 << 20, 64) if tiny else (4 << 30, 8192)
     on = torch.device(device)
@@ -65,7 +67,7 @@ def measure_limits(device: str, dtype: str, tiny: bool) -> Limits:
 
 def describe(device: str) -> dict[str, Any]:
     """Name, memory and compute capability of a device, and versions of its software, as JSON data."""
-    found: dict[str, Any] = {"torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    found: dict[str, Any] = {"name": device, "torch": torch.__version__}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         found |= {

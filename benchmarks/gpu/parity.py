@@ -7,25 +7,32 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from benchmarks.gpu_device import Limits
-from benchmarks.gpu_result import Result, Setup
+from benchmarks.gpu.device import Limits
+from benchmarks.gpu.row import Result, Row, Setup
 from server.engine.process.host import die_with_parent
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+INTERPRETER = sys.executable
 _OUTCOME = re.compile(r"\b(PASSED|FAILED|ERROR)\b")
 
 
-def parity(setup: Setup, limits: Limits) -> Iterator[Result]:
-    """Stage that runs the tests which compare models with transformers, with the models on the device.
+def parity(setup: Setup, limits: Limits) -> Iterator[Row]:
+    """Stage that runs the tests which compare models with transformers, with the models on the device."""
+    yield Row("tests that passed on the device", partial(_measure, setup, limits))
+
+
+def _measure(setup: Setup, limits: Limits) -> Result:
+    """Run the tests, and count those that passed.
 
     They run in several processes with pytest-xdist, except with `setup.tiny`. Their output is written to parity.txt. A
     run that takes too long is stopped, and the tests that ended before are counted.
     Raises RuntimeError if no test ran.
     """
     tests = [test for test in setup.tests if (ROOT / test).exists()]
-    command = [sys.executable, "-m", "pytest", "-vv", "-m", "not rare_family", "--tb=short", *tests]
+    command = [INTERPRETER, "-m", "pytest", "-vv", "-m", "not rare_family", "--tb=short", *tests]
     if not setup.tiny:
         command += ["-n", str(min(8, os.cpu_count() or 1))]
     log = setup.out / "parity.txt"
@@ -36,11 +43,11 @@ def parity(setup: Setup, limits: Limits) -> Iterator[Result]:
             command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, preexec_fn=die_with_parent
         )
         try:
-            process.wait(max(setup.seconds - 5, 5))
+            process.wait(setup.test_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            ended = f"stopped after {setup.seconds:.0f} s"
+            ended = f"stopped after {setup.test_seconds:.0f} s"
     lines = log.read_text(errors="replace").splitlines()
     outcomes = [(found[1], line) for line in lines if (found := _OUTCOME.search(line)) and "::" in line]
     # The summary at the end repeats the names of failed tests.
@@ -49,7 +56,7 @@ def parity(setup: Setup, limits: Limits) -> Iterator[Result]:
     if not passed and not failed:
         raise RuntimeError(f"no test ran: {lines[-1] if lines else 'pytest printed nothing'}")
     note = f"{ended}; failed: {', '.join(failed[:8])}" if failed else ended
-    yield Result("tests that passed", len(passed), f"of {len(passed) + len(failed)}", note=note)
+    return Result(len(passed), f"of {len(passed) + len(failed)}", note=note)
 
 
 def _name(line: str) -> str:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.gpu_device import Limits
-from benchmarks.gpu_result import Result, Setup
+from benchmarks.gpu.device import Limits
+from benchmarks.gpu.row import Result, Row, Setup
 from server.engine.process.service import start
 from server.engine.stepping.engine import Engine
-from server.ipc.wire.descriptions import EngineOptions, ModelInfo, ModelSpec
+from server.ipc.wire.descriptions import DeviceChoice, EngineOptions, ModelInfo, ModelSpec
 from server.ipc.wire.messages import Configure, Encode, EncodeItem, Generate, GenerateRow, StepOutput
 from server.ipc.wire.params import GenerationParams
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "weights" / "demo"
 KV_BYTES = 64 << 20
 TEXTS = ([5, 9, 17, 33, 65], [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], [40, 20])
@@ -26,26 +27,31 @@ TEXTS = ([5, 9, 17, 33, 65], [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], [40, 20]
 NEW_TOKENS = 24
 
 
-def jobs(setup: Setup, limits: Limits) -> Iterator[Result]:
+def jobs(setup: Setup, limits: Limits) -> Iterator[Row]:
     """Stage that generates, translates with beam search, embeds and classifies with the demo models, in float32.
 
     The results are compared with those of the CPU, which uses Triptych's kernels, or torch if they are not built.
     """
     for name in ("story", "translator-en-fr", "sentence-encoder", "sentiment"):
-        expected, _ = _answers(name, "cpu")
-        found, seconds = _answers(name, limits.device)
-        if expected.dtype == np.int64:
-            same = np.array_equal(found, expected)
-            yield Result(f"{name}: tokens equal to those of the CPU", float(same), "", seconds)
-        else:
-            yield Result(f"{name}: largest difference from the CPU", float(np.abs(found - expected).max()), "", seconds)
+        yield Row(f"{name}: difference from the CPU", partial(_compare, name, limits.device))
 
 
-def _answers(name: str, device: str) -> tuple[NDArray[np.int64] | NDArray[np.float32], float]:
+def _compare(name: str, device: DeviceChoice) -> Result:
+    """Number of tokens that differ from those of the CPU, or the largest difference of a float."""
+    expected, _ = _answers(name, "cpu")
+    found, seconds = _answers(name, device)
+    if expected.dtype == np.int64:
+        differing = abs(len(found) - len(expected)) + int((found[: len(expected)] != expected[: len(found)]).sum())
+        return Result(float(differing), "tokens", seconds, note=f"of {len(expected)}")
+    return Result(float(np.abs(found - expected).max()), "", seconds, note="the largest of all numbers")
+
+
+def _answers(name: str, device: DeviceChoice) -> tuple[NDArray[np.int64] | NDArray[np.float32], float]:
     """Results of a demo model for `TEXTS`, token ids or floats in one array, and the time for them in seconds."""
     options = EngineOptions(threads=torch.get_num_threads(), kv_cache_bytes=KV_BYTES)
-    engine, (info,) = start(Configure(1, device, [ModelSpec("m", str(DEMO / name), "float32")], options), _ignore)  # type: ignore[arg-type]
+    engine, (info,) = start(Configure(1, device, [ModelSpec("m", str(DEMO / name), "float32")], options), _ignore)
     started = time.perf_counter()
+    numbers: NDArray[np.int64] | NDArray[np.float32]
     if "generate" in info.tasks or "translate" in info.tasks:
         numbers = _generated(engine, info)
     else:

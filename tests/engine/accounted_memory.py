@@ -1,0 +1,65 @@
+"""The memory of a device that exists only as a count of the tensors that torch's operations make on a CPU."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class AccountedMemory(TorchDispatchMode):
+    """Counts the bytes of tensors that operations make while it is entered. Implements `DeviceMemory`.
+
+    Tensors that exist before it is entered, such as weights, are not counted. The kernels of the CPU must be off: they
+    allocate memory of their own.
+
+    total_bytes: memory of the device.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        super().__init__()
+        self.total_bytes = total_bytes
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._peak = 0
+        # No fewer bytes than are used: freed tensors are noticed only when it exceeds the peak.
+        self._bound = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        for made in tree_leaves(result):
+            if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() not in given:
+                storage = made.untyped_storage()
+                self._storages[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+                self._bound += storage.nbytes()
+                if self._bound > self._peak:
+                    self._peak = max(self._peak, self.used_bytes())
+        return result
+
+    def used_bytes(self) -> int:
+        """Bytes of the counted tensors that still exist."""
+        self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
+        self._bound = sum(size for _, size in self._storages.values())
+        return self._bound
+
+    def free_bytes(self) -> int:
+        gc.collect()
+        return self.total_bytes - self.used_bytes()
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        gc.collect()
+        before = self._peak = self.used_bytes()
+        run()
+        return self._peak - before
+
+    def kept_bytes(self, make: Callable[[], object]) -> int:
+        before = self.free_bytes()
+        result = make()
+        held = before - self.free_bytes()
+        del result
+        return held
