@@ -160,15 +160,15 @@ def test_a_planted_host_read_is_found(saved, exact, monkeypatch: pytest.MonkeyPa
 
 @LONG
 def test_the_engine_generates_the_same_tokens(pairs, exact, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts in chunks beside running rows, a prompt with scores, and beams."""
+    """A prompt in chunks, prompts beside running rows, and beams."""
     pair = pairs("gpt2")
     pair = replace(
         pair, loaded=replace(pair.loaded, model=load_model(Path(pair.loaded.spec.directory), torch.float32, DEVICE))
     )
     requests = [
+        generate(pair, 3, list(range(5, 30)), max_new_tokens=2, do_sample=True, seed=4),
         generate(pair, 1, [5, 6, 7, 8, 9, 10], max_new_tokens=4),
         generate(pair, 2, [8, 9, 11, 4, 5], max_new_tokens=3, num_beams=2),
-        generate(pair, 3, list(range(5, 30)), max_new_tokens=2, do_sample=True, seed=4),
     ]
     monkeypatch.setattr(step_graphs, "BUCKETS", (4,))
     fake = FakeGraphRunner()

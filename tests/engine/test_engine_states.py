@@ -19,13 +19,13 @@ from tests.engine.speculative import accepting_all_drafts
 
 
 def test_any_interleaving_gives_the_texts_of_each_request_alone() -> None:
-    seen = explore(32)
+    seen = explore(192)
     assert set(KINDS) <= set(seen), "some kinds of request never ended"
     assert min(seen[what] for what in ("aborted", "preemptions", "prefix hits", "accepted drafts")) > 0
 
 
 def test_any_interleaving_of_a_model_with_mixers_gives_the_texts_of_each_request_alone() -> None:
-    seen = explore(24, states=True)
+    seen = explore(160, states=True)
     assert min(seen[what] for what in ("beams", "preemptions", "prefix hits", "accepted drafts")) > 0
 
 
