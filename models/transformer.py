@@ -342,15 +342,15 @@ class Transformer(nn.Module):
             return "program"
         return f"eager: {choice.why_no_kernels(self.dtype, self.device) or 'no step could run as a program'}"
 
-    def why_not_captured(self, cache: KVCache) -> str | None:
-        """Why decoder steps cannot be captured as CUDA graphs; None if they can. cache: the self-attention cache."""
+    def why_not_captured(self) -> str | None:
+        """Why decoder steps cannot be captured as CUDA graphs; None if they can."""
         if self.decoder is None:
             return "the model has no decoder"
         if not choice.runs_cuda_kernels(self.device):
             return "the device has no Triton kernels"
         if self.decoder.taps:
             return "a draft head reads the inputs of inner layers"
-        return "an int8 cache" if cache.is_int8 else why_not_captured(self.decoder)
+        return why_not_captured(self.decoder)
 
     def capture_steps(
         self,
@@ -369,7 +369,7 @@ class Transformer(nn.Module):
         runner: captures and replays the graphs; None for the runner of the device.
         time: limits how many graphs are captured; None for the default limit.
         """
-        if self.decoder is None or self.why_not_captured(cache) is not None:
+        if self.decoder is None or self.why_not_captured() is not None:
             return None
         # The import needs triton, which devices without graphs do not have.
         from models.backends.cuda.graphs.step_graphs import StepGraphs
@@ -382,25 +382,22 @@ class Transformer(nn.Module):
         self, cache: KVCache, cross_cache: KVCache | None, sizes: GraphSizes, runner: GraphRunner, time: CaptureTime
     ) -> MixedGraphs | None:
         """Capture decoder steps with prefill or drafts as CUDA graphs. Arguments and result as for `capture_steps`."""
-        if self.decoder is None or self.why_not_captured(cache) is not None or not sizes.tokens:
+        if self.decoder is None or self.why_not_captured() is not None or not sizes.tokens:
             return None
         from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
 
         memory = self._executors[self.decoder].logits_memory(self.device)
         return MixedGraphs(self.decoder, self.logits_into, memory, cache, cross_cache, sizes, runner, time)
 
-    def why_encoder_not_captured(self, cross_cache: KVCache | None) -> str | None:
-        """Why encoder steps cannot be captured as CUDA graphs; None if they can.
-
-        cross_cache: the cross-attention cache; None if the model has none.
-        """
+    def why_encoder_not_captured(self) -> str | None:
+        """Why encoder steps cannot be captured as CUDA graphs; None if they can."""
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
         if not choice.runs_cuda_kernels(self.device):
             return "the device has no Triton kernels"
         if not isinstance(stack.embedding, Embedding | ConvolutionalEmbedding):
             return "recordings of any length"
-        return "an int8 cache" if cross_cache is not None and cross_cache.is_int8 else why_not_captured(stack)
+        return why_not_captured(stack)
 
     def capture_encoder(
         self, cross_cache: KVCache | None, sizes: EncoderSizes, runner: GraphRunner, time: CaptureTime
@@ -413,7 +410,7 @@ class Transformer(nn.Module):
         sizes: limits of the steps. Other arguments as for `capture_steps`.
         """
         stack = self.decoder if self.encoder is None else self.encoder
-        if stack is None or self.why_encoder_not_captured(cross_cache) is not None:
+        if stack is None or self.why_encoder_not_captured() is not None:
             return None
         from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
         from models.backends.cuda.graphs.recording_graphs import RecordingGraphs

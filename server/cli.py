@@ -35,7 +35,7 @@ REPEATED = frozenset({"adapter", "translation_prompt"})
 METAVARS = {
     "adapter": "NAME=PATH_OR_HUB_ID@MODEL",
     "quantize": "[NAME=]KIND",
-    "kv_cache_dtype": "[NAME=]int8|auto",
+    "kv_cache_dtype": "[NAME=]int8|fp8|auto",
     "speculative": "[NAME=]METHOD",
     "languages": "[NAME=]SOURCE-TARGET",
     "pivot": "LANGUAGE",

@@ -293,6 +293,7 @@ def _pool(
         kv_spill_bytes=settings.kv_spill_memory or 0,
         threads=settings.threads,
         prefix_cache=settings.prefix_cache,
+        batch_invariant=settings.batch_invariant,
         speculative_tokens=settings.speculative_tokens,
         kv_cache_dtype=cast(KVCacheDType, cache_dtype),
         free_memory_bytes=free_memory_bytes(),

@@ -55,13 +55,26 @@ class Decoder:
 
 
 class CachedDecoder(Decoder):
-    """A decoder whose attention reads keys and values from an int8 cache, as with `--kv-cache-dtype int8`."""
+    """A decoder whose attention reads keys and values from a cache of 8 bits, as with `--kv-cache-dtype int8`.
+
+    cache: dtype of keys and values. The other arguments are those of `Decoder`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        dtype: torch.dtype,
+        quantization: Quantization | None = None,
+        cache: torch.dtype = torch.int8,
+    ) -> None:
+        super().__init__(path, dtype, quantization)
+        self._cache_dtype = cache
 
     def read(self, text: Sequence[int]) -> Logits:
-        """Compute a text, given as token ids, through an int8 KV cache. Returns a function for its logits."""
+        """Compute a text, given as token ids, through the KV cache. Returns a function for its logits."""
         transformer, count = self.loaded.transformer, len(text)
         blocks = -(-count // _BLOCK_TOKENS)
-        cache = KVCache(transformer.self_attention_layers(), blocks, _BLOCK_TOKENS, torch.int8, CPU)
+        cache = KVCache(transformer.self_attention_layers(), blocks, _BLOCK_TOKENS, self._cache_dtype, CPU)
         positions = torch.arange(count)
         batch = DecoderBatch(
             torch.tensor(text), positions, (count,), (count,), positions, torch.arange(blocks)[None], ()

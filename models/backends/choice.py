@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from models.backends import fixed_order
 from models.backends.cpu import library
 from models.backends.cpu.backend import CPU
 from models.backends.cpu.library import StaleKernels as StaleKernels
@@ -56,7 +57,11 @@ _cuda_kernels: Literal["on_cuda", "always", "never"] = "on_cuda"
 
 
 class QuantizationUnavailable(ValueError):
-    """A setting asks for quantised weights or an int8 cache, but no kernel on this device computes with them."""
+    """A setting asks for quantised weights or a rounded cache, but no kernel on this device computes with them."""
+
+
+class BatchInvarianceUnavailable(ValueError):
+    """The setting `--batch-invariant` does not apply to this device."""
 
 
 def backend(x: Tensor) -> Backend:
@@ -79,20 +84,38 @@ def check_kernels() -> None:
 
 
 @contextmanager
-def using(name: Literal["torch", "cpu", "cuda"], programs: bool = True) -> Iterator[None]:
+def using(
+    name: Literal["torch", "cpu", "cuda"], programs: bool = True, batch_invariant: bool = False
+) -> Iterator[None]:
     """Use one backend in the whole process, for tests and comparisons. `cuda` needs Triton's interpreter on a CPU.
 
     programs: whether layers may run as programs; False runs them eagerly. Only the CPU backend has programs.
+    batch_invariant: value of `fixed_order.enabled`.
     """
     global _kernels, _cuda_kernels, programs_are_enabled
-    before = _kernels, _cuda_kernels, programs_are_enabled
+    before = _kernels, _cuda_kernels, programs_are_enabled, fixed_order.enabled
     assert name != "cpu" or kernels_are_built, "the compiled kernels were not built"
     _kernels, programs_are_enabled = name == "cpu", name == "cpu" and programs
-    _cuda_kernels = "always" if name == "cuda" else "never"
+    _cuda_kernels, fixed_order.enabled = "always" if name == "cuda" else "never", batch_invariant
     try:
         yield
     finally:
-        _kernels, _cuda_kernels, programs_are_enabled = before
+        _kernels, _cuda_kernels, programs_are_enabled, fixed_order.enabled = before
+
+
+def use_batch_invariance(device: torch.device) -> None:
+    """Make the models that this process loads give a request the same bits alone and in a batch.
+
+    Raises BatchInvarianceUnavailable on a device without Triton kernels.
+    """
+    if device.type == "cpu" and kernels_are_built:
+        raise BatchInvarianceUnavailable(
+            "--batch-invariant is for CUDA devices: the CPU kernels give a request the same bits alone and in a batch "
+            "without it"
+        )
+    if not runs_cuda_kernels(device):
+        raise BatchInvarianceUnavailable(f"--batch-invariant needs {_A_DEVICE}")
+    fixed_order.enabled = True
 
 
 def runs_cuda_kernels(device: torch.device) -> bool:
@@ -133,19 +156,24 @@ def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Q
     dtype: dtype of hidden states. quantization: None is always accepted.
     """
     if quantization is not None and not runs_cuda_kernels(device):
-        _check_kernels_of(f"--quantize {quantization}", dtype, device, _OR_A_DEVICE)
+        _check_kernels_of(f"--quantize {quantization}", dtype, device, f", or {_A_DEVICE}")
 
 
-def check_int8_cache(dtype: torch.dtype, device: torch.device) -> None:
-    """Raise QuantizationUnavailable if the backend has no kernel that reads int8 keys and values.
+def check_cache(kind: Literal["int8", "fp8"], dtype: torch.dtype, device: torch.device) -> None:
+    """Raise QuantizationUnavailable if the backend has no kernel that reads keys and values of this kind.
 
-    Only the compiled CPU kernels read them. Without such a kernel, attention would first convert the whole cache.
+    The compiled CPU kernels read int8, the Triton kernels both. Without such a kernel, attention would first convert
+    the whole cache.
     dtype: dtype of queries, keys and values.
     """
-    _check_kernels_of("--kv-cache-dtype int8", dtype, device)
+    if runs_cuda_kernels(device):
+        return
+    if kind == "fp8":
+        raise QuantizationUnavailable(f"--kv-cache-dtype fp8 needs {_A_DEVICE}")
+    _check_kernels_of("--kv-cache-dtype int8", dtype, device, f", or {_A_DEVICE}")
 
 
-_OR_A_DEVICE = ", or a CUDA device of compute capability 8.0 or later with triton"
+_A_DEVICE = "a CUDA device of compute capability 8.0 or later with triton"
 
 
 def _check_kernels_of(setting: str, dtype: torch.dtype, device: torch.device, otherwise: str = "") -> None:

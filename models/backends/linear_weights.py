@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from models.backends import choice
+from models.backends import choice, fixed_order
 from models.backends.choice import Quantization, backend
 from models.backends.cpu import linear as cpu_linear
 from models.backends.cpu.experts import PackedExperts as PackedExperts
@@ -209,26 +209,31 @@ def _cuda_packer(
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
     """The function that packs a weight and its bias for a CUDA device.
 
-    Weights that are not quantised stay dense, for cuBLAS.
+    Weights that are not quantised stay dense, for cuBLAS or, with `fixed_order.enabled`, a kernel of our own.
 
-    The 8-bit kernel has one scale per output feature and does not round activations. So `int8` and `int8-fast` mean the
-    same here. There is no 6-bit kernel, so `int6` and `int5` are computed as `int8`.
+    Weights that are rounded to 8 bits have one scale per output feature. In products of many rows, `int8-fast` rounds
+    the rows to 8 bits, `int8` to 15 bits. There is no 6-bit kernel, so `int6` and `int5` are computed as `int8`.
     """
     from models.backends.cuda.dense_weight import CudaDenseWeight
-    from models.backends.cuda.quantized_weights import Int4InTiles, Int8InTiles
+    from models.backends.cuda.quantized_weights import BytesInTiles, Int4InTiles
+
+    in_fixed_order = fixed_order.enabled
 
     def pack(weight: Tensor | QuantizedMatrix, bias: Tensor | None) -> LinearWeight:
         if quantization not in ("int8", "int6", "int5"):
             weight = _rounded(weight, quantization)
         packed: LinearWeight
         if isinstance(weight, Tensor) and quantization is None:
-            packed = CudaDenseWeight(weight, bias, out_dtype)
-        elif isinstance(weight, Tensor):
-            packed = Int8InTiles(*quantize_int8(weight), bias, dtype, out_dtype)
-        elif cpu_linear.is_int8(weight):
-            packed = Int8InTiles(weight.codes, weight.scales[:, 0], bias, dtype, out_dtype)
+            packed = CudaDenseWeight(weight, bias, out_dtype, in_fixed_order)
         else:
-            packed = Int4InTiles(weight, bias, dtype, out_dtype)
+            if isinstance(weight, Tensor):
+                codes, scales = quantize_int8(weight)
+                weight = QuantizedMatrix(codes, 8, codes.shape[1], scales[:, None])
+            if weight.bits == 8:
+                fast = quantization == "int8-fast"
+                packed = BytesInTiles(weight, bias, dtype, out_dtype, in_fixed_order, fast)
+            else:
+                packed = Int4InTiles(weight, bias, dtype, out_dtype, in_fixed_order)
         return packed
 
     return pack
@@ -269,7 +274,7 @@ def has_kernel(matrix: QuantizedMatrix, dtype: torch.dtype, device: torch.device
     if choice.runs_cuda_kernels(device):
         from models.backends.cuda.quantized_weights import fits as fits_in_tiles
 
-        return cpu_linear.is_int8(matrix) or fits_in_tiles(matrix)
+        return fits_in_tiles(matrix)
     return choice.has_kernels(dtype, device) and (cpu_linear.is_int8(matrix) or fits(matrix))
 
 
@@ -293,13 +298,19 @@ def pack_experts(
 
 
 def stack_experts(
-    inner: tuple[Tensor, Tensor | None], outer: tuple[Tensor, Tensor | None], config: MixtureOfExpertsConfig
+    packer: LinearPacker,
+    last_packer: LinearPacker,
+    inner: tuple[Tensor | QuantizedMatrix, Tensor | None],
+    outer: tuple[Tensor | QuantizedMatrix, Tensor | None],
+    config: MixtureOfExpertsConfig,
 ) -> ExpertWeights:
-    """Combine the weights of a layer's experts for the Triton kernels.
+    """Pack the experts of a layer for the Triton kernels.
 
-    inner, outer: weight and bias of the first products of all experts, and of their last products. Shapes: see
-        `models.backends.cuda.experts`, which needs triton.
+    packer, last_packer: pack the first and the last products.
+    inner, outer: weight and bias of the first and of the last products: [features of all experts, in] and [features of
+        all experts] or None. The features of an expert are neighbours; with a gate, its features come first.
     """
     from models.backends.cuda.experts import StackedExperts
 
-    return StackedExperts(*inner, *outer, config)
+    weights = packer(*inner), last_packer(*outer)
+    return StackedExperts(*weights, config, fixed_order.enabled)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from models.backends import choice
 from models.backends.linear_weights import has_kernel
 from models.layers.embeddings import EmbeddingTable
 from models.layers.heads import LanguageModel
@@ -45,9 +44,7 @@ def kept_quantized(
     """
     with_kernel = {name for name, matrix in matrices.items() if has_kernel(matrix, dtype, device)}
     kept = {name for name in with_kernel if _takes_matrix(transformer, name)}
-    # The kernels of a CUDA device take experts with float weights only.
-    modules = () if choice.runs_cuda_kernels(device) else transformer.named_modules()
-    for path, module in modules:
+    for path, module in transformer.named_modules():
         for linears in module.products if isinstance(module, MixtureOfExperts) else ():
             names = [f"{path}.{linear}.weight" for linear in linears]
             first = matrices.get(names[0])

@@ -12,6 +12,7 @@ import torch
 
 from models.backends import choice
 from models.backends.tensor_memory import PRIVATE, TensorMemory
+from models.batch_invariance import check_batch_invariance
 from models.checkpoint.checkpoint_heads import (
     CheckpointFiles,
     CheckpointHeads,
@@ -149,7 +150,8 @@ def load_model(
     draft_head: directory of an EAGLE-3 head to load with the model; `directory` itself for the prediction head of the
         checkpoint, if it has one. None for no head.
 
-    Raises QuantizationUnavailable if the device has no kernels for quantised weights, ConfigError for an unsupported
+    Raises QuantizationUnavailable if the device has no kernels for quantised weights, BatchInvarianceUnavailable if the
+    bits of the model may depend on other requests and `--batch-invariant` is set, ConfigError for an unsupported
     configuration, and WeightsError or ResolveError for missing or invalid files. Each message is one line and names the
     setting, tensor or file.
     """
@@ -178,6 +180,7 @@ def load_model(
 
     with torch.device("meta"):
         transformer = Transformer(config)
+    check_batch_invariance(transformer)
     transformer.eval()
     rules = tensor_rules(files, config)
     keep: Callable[[Mapping[str, QuantizedMatrix]], Collection[str]] = _none
@@ -201,6 +204,8 @@ def load_model(
         for name, path in (adapters or {}).items()
     }
     token_heads = load_token_heads(directory, heads, device)
+    sentence = load_sentence_head(directory, heads.sentence, device)
+    check_batch_invariance(token_heads, sentence)
     return LoadedModel(
         transformer=transformer,
         config=config,
@@ -210,7 +215,7 @@ def load_model(
         generation=generation,
         labels=class_names(hf, config.head),
         problem_type=hf.get("problem_type"),
-        sentence=load_sentence_head(directory, heads.sentence, device),
+        sentence=sentence,
         heads=token_heads,
         head_settings=heads,
         parameters=report.parameters

@@ -91,11 +91,6 @@ class WeightPacker:
                 self._missing.setdefault(_layer_of(name), set()).add(name)
         model.attention_dtype = linear_weights.attention_dtype(dtype, quantization)
         self._merges = choice.runs_cuda_kernels(device)
-        if self._merges and quantization is not None and any(isinstance(m, MixtureOfExperts) for m in model.modules()):
-            raise choice.QuantizationUnavailable(
-                f"--quantize {quantization} takes no mixture of experts on a CUDA device: its kernel for experts needs "
-                "float weights"
-            )
         packers: list[CountingPacker] = []
         sensitive = linear_weights.of_sensitive_weights(quantization, device)
         for out_dtype, rounding in (
@@ -175,5 +170,5 @@ def _pack(module: nn.Module, packers: Packers, merges: bool) -> None:
             child.pack(packers.first, packers.linears, packers.last)
         else:
             if isinstance(child, MixtureOfExperts):
-                packers.linears.packed_bytes += child.stack()
+                child.stack(packers.first, packers.last, packers.gates)
             _pack(child, packers, merges)

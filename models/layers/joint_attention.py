@@ -9,8 +9,8 @@ from torch import Tensor
 
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.choice import backend
-from models.backends.int8_slots import CacheSide
 from models.backends.linear_weights import LinearPacker
+from models.backends.rounded_slots import CacheSide
 from models.layers.attention import Attention
 
 KeysOfPart = tuple[CacheSide, CacheSide, AttentionMetadata]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -160,21 +160,25 @@ class MixtureOfExperts(nn.Module):
         if self.packed is None:
             inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
             parts = 2 if self.config.expert.gated else 1
-            self.packed = pack_experts(first_packer, last_packer, _joined(inner, parts), _joined(outer, 1), self.config)
+            joined_inner = _joined(inner, partial(_in_panels, parts=parts))
+            joined_outer = _joined(outer, partial(_in_panels, parts=1))
+            self.packed = pack_experts(first_packer, last_packer, joined_inner, joined_outer, self.config)
             del self.experts
 
-    def stack(self) -> int:
-        """Stack the weights of the experts for the Triton kernels. Returns the memory of the stacked weights in bytes.
+    def stack(self, first_packer: LinearPacker, last_packer: LinearPacker, gate_packer: LinearPacker) -> None:
+        """Replace the weights of the experts by packed ones, for the Triton kernels, and that of the shared gate.
 
-        Returns 0 if the experts are packed already.
+        The router stays as it is, and the other linears are packed one by one.
+
+        first_packer, last_packer, gate_packer: as for `pack`.
         """
-        if self.packed is not None:
-            return 0
-        inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
-        stacked_inner, stacked_outer = (_stacked(linears, self.config.num_experts) for linears in (inner, outer))
-        self.packed = stack_experts(stacked_inner, stacked_outer, self.config)
-        del self.experts
-        return sum(part.nbytes for part in (*stacked_inner, *stacked_outer) if part is not None)
+        if self.shared_gate is not None:
+            self.shared_gate.pack(gate_packer)
+        if self.packed is None:
+            inner, outer = ([cast(Linear, self.get_submodule(name)) for name in names] for names in self.products)
+            joined_inner, joined_outer = _joined(inner, concatenate_rows), _joined(outer, concatenate_rows)
+            self.packed = stack_experts(first_packer, last_packer, joined_inner, joined_outer, self.config)
+            del self.experts
 
     def _mix(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
         """Compute experts that are not packed, one after another, and add up their results weighted by their shares.
@@ -229,15 +233,17 @@ def _has_room(experts: Tensor, lengths: Sequence[int], num_experts: int, capacit
     return torch.cat(parts)
 
 
-def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
-    """Join the linears of all experts into one weight and one bias, in the order that `pack_experts` expects.
+def _joined(
+    linears: Sequence[Linear], join: Callable[[Sequence[Tensor]], Tensor]
+) -> tuple[Tensor | QuantizedMatrix, Tensor | None]:
+    """Join the linears of all experts into one weight and one bias.
 
     Quantised weights stay quantised, and must all have the same layout. The bias is None if no linear has one; a linear
     without a bias gets zeros.
 
-    parts: number of linears per expert, whose panels alternate: 2 for gate and up, else 1.
+    join: joins tensors along their first dimension.
     """
-    weights, join = [linear.weight for linear in linears], partial(_in_panels, parts=parts)
+    weights = [linear.weight for linear in linears]
     quantized = [weight for weight in weights if isinstance(weight, QuantizedMatrix)]
     weight: Tensor | QuantizedMatrix
     if quantized:
@@ -251,21 +257,6 @@ def _joined(linears: Sequence[Linear], parts: int) -> tuple[Tensor | QuantizedMa
     return weight, join(
         [biases[0].new_zeros(linear.weight.shape[0]) if linear.bias is None else linear.bias for linear in linears]
     )
-
-
-def _stacked(linears: Sequence[Linear], num_experts: int) -> tuple[Tensor, Tensor | None]:
-    """Join linears of all experts, in the order of the experts, for the Triton kernels.
-
-    Returns the weight, [experts, columns, in], and the bias, [experts, columns] or None.
-    """
-    weights: list[Tensor] = [linear.weight for linear in linears if isinstance(linear.weight, Tensor)]
-    assert len(weights) == len(linears), "no weight is quantised"
-    weight = torch.cat(weights).view(num_experts, -1, weights[0].shape[1])
-    biases: list[Tensor] = [linear.bias for linear in linears if linear.bias is not None]
-    if not biases:
-        return weight, None
-    assert len(biases) == len(linears), "all linears of a kind have a bias, or none"
-    return weight, torch.cat(biases).view(num_experts, -1)
 
 
 def _in_panels(tensors: Sequence[Tensor], parts: int) -> Tensor:

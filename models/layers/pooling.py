@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from models.backends.choice import backend
 from models.config.sentence import Pooling
@@ -76,4 +75,4 @@ def _reduced(part: Tensor, start: int, mode: Pooling) -> Tensor:
 
 def normalize(vectors: Tensor) -> Tensor:
     """Scale each vector to unit length; a zero vector stays zero. [batch, hidden] -> [batch, hidden]."""
-    return F.normalize(vectors, dim=-1)
+    return backend(vectors).unit_rows(vectors)

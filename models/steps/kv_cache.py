@@ -11,21 +11,21 @@ from torch import Tensor
 from models.backends.choice import backend
 from models.backends.cpu.programs import inputs
 from models.backends.cpu.programs.inputs import CacheRole, InputValues, ProgramInput, Side
-from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.lazy_zeros import give_back_pages, lazy_zeros
+from models.backends.rounded_slots import CACHE_DTYPES, CacheSide, RoundedSlots
 from models.config import AttentionConfig
 
 
 class KVCache:
     """Keys and values of all layers of one stack, in blocks of `block_size` token slots.
 
-    Each layer has a tensor for keys and one for values, [blocks, block_size, kv_heads, head_dim], or two `Int8Slots`.
-    If the keys are also the values, both are the same tensor. A layer that reads the keys and values of an earlier
+    Each layer has a tensor for keys and one for values, [blocks, block_size, kv_heads, head_dim], or `RoundedSlots`. If
+    the keys are also the values, both are the same tensor. A layer that reads the keys and values of an earlier
     layer shares the tensors of that layer. Blocks are filled with zeros at the start and by `clear`, so that no masked
     slot contains NaN.
 
-    layers: attention of each layer. dtype: dtype of keys and values; int8 rounds them with a scale for each slot and
-        head.
+    layers: attention of each layer. dtype: dtype of keys and values; int8 and fp8 round them with a scale for each slot
+        and head.
     addresses: values of program inputs, for use as self-attention or as cross-attention cache: the block size, and the
         address of each tensor.
     """
@@ -40,7 +40,7 @@ class KVCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.dtype, self.is_int8 = dtype, dtype == torch.int8
+        self.dtype, self.is_rounded = dtype, dtype in CACHE_DTYPES
         self.device = device
         self.keys: list[CacheSide] = []
         self.values: list[CacheSide] = []
@@ -57,17 +57,17 @@ class KVCache:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors of the cache, including the scales of an int8 cache. Their first dimension is the block."""
+        """All tensors of the cache, including the scales of rounded slots. Their first dimension is the block."""
         return [
             tensor
             for side in self._sides
-            for tensor in ((side.codes, side.scales) if isinstance(side, Int8Slots) else (side,))
+            for tensor in ((side.codes, side.scales) if isinstance(side, RoundedSlots) else (side,))
         ]
 
     @staticmethod
     def block_bytes(layers: Sequence[AttentionConfig], block_size: int, dtype: torch.dtype) -> int:
         """Bytes of one block: its keys and values in all layers. layers: attention of each layer."""
-        scale_bytes = torch.bfloat16.itemsize if dtype == torch.int8 else 0
+        scale_bytes = torch.bfloat16.itemsize if dtype in CACHE_DTYPES else 0
         own = [layer for layer in layers if layer.key_value_layer is None]
         slot_bytes = sum(
             (1 if layer.values_are_keys else 2) * layer.num_kv_heads * (layer.head_dim * dtype.itemsize + scale_bytes)
@@ -98,18 +98,18 @@ class KVCache:
         if not copies or not self._sides:
             return
         first = self._sides[0]
-        chosen = backend(first.scales if isinstance(first, Int8Slots) else first)
-        chosen.copy_blocks([side.codes if isinstance(side, Int8Slots) else side for side in self._sides], copies)
-        if self.is_int8:
+        chosen = backend(first.scales if isinstance(first, RoundedSlots) else first)
+        chosen.copy_blocks([side.codes if isinstance(side, RoundedSlots) else side for side in self._sides], copies)
+        if self.is_rounded:
             # The scales of a block are not stored in the order of slots. They are few, so all of them are copied, as if
             # the block had one slot.
-            scales = [side.scales.flatten(1)[:, None, None] for side in self._sides if isinstance(side, Int8Slots)]
+            scales = [side.scales.flatten(1)[:, None, None] for side in self._sides if isinstance(side, RoundedSlots)]
             chosen.copy_blocks(scales, [(source, destination, 0, 1) for source, destination, _, _ in copies])
 
     def copy_slots(self, sources: Tensor, destinations: Tensor) -> None:
         """Copy slots to other slots in every layer. A slot may be a source and a destination: all are read first.
 
-        sources, destinations: [n], int64, on the device of the cache. Not for an int8 cache.
+        sources, destinations: [n], int64, on the device of the cache. Not for rounded slots.
         """
         for tensor in self.tensors:
             slots = tensor.flatten(0, 1)
@@ -118,9 +118,9 @@ class KVCache:
     def by_slot(self) -> KVCache:
         """The same memory as a cache with blocks of one slot, whose block tables name the slot of each token.
 
-        Not for an int8 cache. The copy must not outlive this cache.
+        Not for rounded slots. The copy must not outlive this cache.
         """
-        assert not self.is_int8, "the scales of an int8 cache are not stored in the order of slots"
+        assert not self.is_rounded, "the scales of rounded slots are not stored in the order of slots"
         views: dict[int, CacheSide] = {
             id(side): side.view(-1, 1, *side.shape[2:]) for side in self._sides if isinstance(side, Tensor)
         }
@@ -147,8 +147,8 @@ class KVCache:
 
     def _side(self, layer: AttentionConfig) -> CacheSide:
         shape = (self.num_blocks, self.block_size, layer.num_kv_heads, layer.head_dim)
-        if self.is_int8:
-            return Int8Slots.zeros(*shape, self.device)
+        if self.is_rounded:
+            return RoundedSlots.zeros(*shape, self.device, self.dtype)
         return lazy_zeros(shape, self.dtype, self.device)
 
     def _addresses(self, role: CacheRole) -> InputValues:
@@ -156,14 +156,14 @@ class KVCache:
         both: tuple[tuple[Side, list[CacheSide]], ...] = (("keys", self.keys), ("values", self.values))
         for name, sides in both:
             for layer, side in enumerate(sides):
-                numbers = side.codes if isinstance(side, Int8Slots) else side
+                numbers = side.codes if isinstance(side, RoundedSlots) else side
                 heads, head_dim = numbers.shape[2:]
-                own = inputs.cache_side(role, name, layer, heads, head_dim, self.is_int8)
+                own = inputs.cache_side(role, name, layer, heads, head_dim, self.is_rounded)
                 addresses[own.numbers] = numbers.data_ptr()
-                if isinstance(side, Int8Slots):
+                if isinstance(side, RoundedSlots):
                     addresses[own.scales] = side.scales.data_ptr()
         return addresses
 
 
 def _read(side: CacheSide, slots: Tensor, dtype: torch.dtype) -> Tensor:
-    return side.read(slots, dtype) if isinstance(side, Int8Slots) else side.flatten(0, 1)[slots].to(dtype)
+    return side.read(slots, dtype) if isinstance(side, RoundedSlots) else side.flatten(0, 1)[slots].to(dtype)

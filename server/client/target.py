@@ -25,7 +25,7 @@ LOAD_SETTINGS = {
     "dtype": "auto, float32, bfloat16 or float16",
     "quantize": "int8, int6, int5, int4, int8-fast, int4-32, int4-64, int4-128, or one with -zero: bits of weights",
     "kv_cache_memory": "memory for keys and values, such as 512M",
-    "kv_cache_dtype": "int8: keys and values in half the memory of bfloat16",
+    "kv_cache_dtype": "int8, or fp8 on cuda: keys and values in half the memory of bfloat16",
     "threads": "number of torch threads",
 }
 """Settings of the server that can be given as flags together with `--load`, with their help texts."""

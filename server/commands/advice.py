@@ -114,6 +114,6 @@ def _flags(setting: str | None) -> str:
 
 def _cache_value_bytes(info: ModelInfo) -> int:
     """Bytes of one number in the KV cache of the loaded model."""
-    if info.kv_cache_dtype == "int8":
+    if info.kv_cache_dtype != "auto":
         return 1
     return 4 if info.dtype == "float32" and info.quantization is None else 2

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import get_args
 
-from server.ipc.wire.descriptions import Quantization
+from server.ipc.wire.descriptions import KVCacheDType, Quantization
 from server.settings.entries import MODEL_NAME
 from server.settings.fields import SettingsFields
 
@@ -28,8 +28,9 @@ def check_entries(settings: SettingsFields) -> None:
             kinds = ", ".join(get_args(Quantization))
             raise ValueError(f"quantize: write one of {kinds}, or NAME= and one of them, not {entry!r}")
     for entry in settings.kv_cache_dtype:
-        if entry.rpartition("=")[2] not in ("int8", "auto"):
-            raise ValueError(f"kv_cache_dtype: write int8, auto, NAME=int8 or NAME=auto, not {entry!r}")
+        if entry.rpartition("=")[2] not in get_args(KVCacheDType):
+            kinds = ", ".join(get_args(KVCacheDType))
+            raise ValueError(f"kv_cache_dtype: write one of {kinds}, or NAME= and one of them, not {entry!r}")
     for entry in settings.adapter:
         name, _, source = entry.partition("=")
         path, _, model = source.rpartition("@")

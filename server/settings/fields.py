@@ -315,11 +315,17 @@ class SettingsFields(BaseSettings):
     )
     kv_cache_dtype: Names = Field(
         default=[],
-        description="Data type of keys and values in the KV cache: int8 for all models, or NAME=int8 and NAME=auto "
-        "entries separated by commas. int8 takes half the memory of bfloat16; auto is the data type of attention.",
+        description="Data type of keys and values in the KV cache: int8, fp8 (on cuda only) or auto for all models, or "
+        "NAME=int8, NAME=fp8 and NAME=auto entries separated by commas. int8 and fp8 take half the memory of bfloat16; "
+        "auto is the data type of attention.",
     )
     block_size: Count = Field(default=32, description="Number of tokens in a KV block.")
     prefix_cache: bool = Field(default=True, description="Reuse the KV blocks of prompts with the same beginning.")
+    batch_invariant: bool = Field(
+        default=False,
+        description="On cuda, give a request the same bits alone and in every batch, at the cost of slower steps. On "
+        "cpu this is always so.",
+    )
     threads: int = Field(
         default=0,
         ge=0,

@@ -10,6 +10,7 @@ import torch
 
 from models.backends import choice
 from models.backends.choice import backend
+from models.backends.rounded_slots import FP8
 from models.backends.torch.backend import TORCH
 from models.backends.torch.sampling import Filters, TorchSampling
 from models.checkpoint.loader import load_model
@@ -29,11 +30,14 @@ def model_of(saved, name: str, backend: str):
 
 
 @torch.inference_mode()
-def hidden_states(model, backend: str) -> list[torch.Tensor]:
-    """Prefill of two rows, a step with prefill and decoding, and a step of decoding alone."""
+def hidden_states(model, backend: str, cache_dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    """Prefill of two rows, a step with prefill and decoding, and a step of decoding alone.
+
+    cache_dtype: dtype of keys and values in the cache; None for that of attention.
+    """
     sources = [text[::-1] for text in TEXTS] if model.encoder is not None else None
     with choice.using(backend):
-        rows = Rows(model, sources)
+        rows = Rows(model, sources, dtype=cache_dtype)
         rows.expect([[*text, 9, 9] for text in TEXTS])
         parts = rows.feed({0: TEXTS[0], 1: TEXTS[1]})
         parts += rows.feed({1: [9], 2: TEXTS[2], 0: [9]})
@@ -140,3 +144,17 @@ def test_only_devices_with_kernels_take_tensors(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(choice, "find_spec", lambda name: None)
     capability = (8, 0)
     assert not has_triton(torch.device("cuda", 0)), "triton is not installed"
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, FP8], ids=["int8", "fp8"])
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.many_shapes) for name in ("t5", "deepseek-v3"))]
+)
+@torch.inference_mode()
+def test_a_decoder_with_a_rounded_cache_agrees_with_the_reference(saved, name: str, dtype: torch.dtype) -> None:
+    expected = hidden_states(model_of(saved, name, "torch"), "torch", dtype)
+    exact = hidden_states(model_of(saved, name, "torch"), "torch")
+    actual = hidden_states(model_of(saved, name, "cuda"), "cuda", dtype)
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    assert not all(torch.allclose(one, other, atol=1e-6) for one, other in zip(exact, expected, strict=True))

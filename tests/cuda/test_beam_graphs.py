@@ -176,6 +176,26 @@ def test_nothing_is_launched_for_a_device_without_graphs(pairs) -> None:
     assert runner.captured is None and runner.captured_searches is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "batch_invariant", "reason"),
+    [({"kv_cache_dtype": "int8"}, False, "a KV cache of 8 bits"), ({}, True, "--batch-invariant")],
+)
+def test_searches_that_are_not_captured_say_why(
+    pairs, launches, settings: dict[str, Any], batch_invariant: bool, reason: str
+) -> None:
+    """The host chooses the beams; the other steps are captured."""
+    request = [generate(pairs("gpt2"), 0, [5, 6, 7], max_new_tokens=3, num_beams=2)]
+    with choice.using("cuda", batch_invariant=batch_invariant):
+        pair = on_device(pairs("gpt2"))
+        engine = pair.engine(**settings)
+        runner = engine.models["gpt2"].generation.runner
+        assert runner.capture_steps(SIZES) == {"beam searches": reason}
+        assert runner.captured is not None and runner.captured_searches is None
+        found = [run(each, request).finished[0].hypotheses[0] for each in (engine, pair.engine(**settings))]
+    assert found[0].token_ids == found[1].token_ids
+    assert not launches
+
+
 def test_graphs_with_beams_take_the_pool_of_the_others(pairs, in_kernels, launches) -> None:
     """One runner captures both kinds, so that their memory is shared. Partial results of attention are shared too."""
     pair = on_device(pairs("marian"))

@@ -14,6 +14,7 @@ from models.backends.cuda.graphs import encoder_graphs, graph_runner
 from models.backends.cuda.graphs.captures import CaptureTime
 from models.backends.cuda.graphs.graph_runner import CudaGraphRunner
 from models.backends.cuda.graphs.graph_sizes import EncoderSizes
+from models.backends.rounded_slots import FP8
 from models.checkpoint.loader import load_model
 from models.steps.batch import EncoderBatch
 from models.steps.kv_cache import KVCache
@@ -60,15 +61,24 @@ def steps() -> list[EncoderBatch]:
     ]
 
 
-NAMES = ["bert", *(pytest.param(name, marks=LONG) for name in ("classifier", "marian", "t5", "umt5", "qwen3", "bloom"))]
+CASES = [
+    ("bert", torch.float32),
+    ("marian", torch.int8),
+    pytest.param("t5", FP8, marks=LONG),
+    *(
+        pytest.param(name, torch.float32, marks=LONG)
+        for name in ("classifier", "marian", "t5", "umt5", "qwen3", "bloom")
+    ),
+]
+"""Models, and the dtype of keys and values in the cache of cross-attention, if they have one."""
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "cache"), CASES)
 @torch.inference_mode()
-def test_a_replayed_step_has_the_bits_of_an_eager_one(saved, exact, few_sizes, name: str) -> None:
+def test_a_replayed_step_has_the_bits_of_an_eager_one(saved, exact, few_sizes, name: str, cache: torch.dtype) -> None:
     model = load(saved, name)
     layers = model.cross_attention_layers()
-    caches = [KVCache(layers, 16, 4, torch.float32, DEVICE) for _ in range(2)] if layers else [None, None]
+    caches = [KVCache(layers, 16, 4, cache, DEVICE) for _ in range(2)] if layers else [None, None]
     graphs = model.capture_encoder(caches[0], EncoderSizes(24, 20), runner(), CaptureTime())
     assert graphs is not None and graphs.sizes == (8, 24)
     for batch in steps():
@@ -157,7 +167,7 @@ def test_a_planted_host_read_is_found(saved, exact, few_sizes, monkeypatch: pyte
 @torch.inference_mode()
 def test_encoders_that_cannot_be_captured_say_why(saved, exact, name: str) -> None:
     model = load(saved, name)
-    reason = model.why_encoder_not_captured(None)
+    reason = model.why_encoder_not_captured()
     expected = (
         "rotations that depend on the length of the text" if "dynamic" in name else "attention over full sequences"
     )

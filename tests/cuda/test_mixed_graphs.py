@@ -16,6 +16,7 @@ from models.backends.cuda.graphs.graph_runner import CudaGraphRunner
 from models.backends.cuda.graphs.graph_sizes import GraphSizes
 from models.backends.cuda.graphs.mixed_graphs import MixedGraphs
 from models.backends.logits import DecoderOutput, LogitsRequest
+from models.backends.rounded_slots import FP8
 from models.checkpoint.loader import load_model
 from models.steps.batch import DecoderBatch
 from tests.cuda.graph_runner import FakeGraphRunner, Forbidden
@@ -100,11 +101,19 @@ def runner():
     return CudaGraphRunner(DEVICE) if DEVICE.type == "cuda" else FakeGraphRunner()
 
 
-@pytest.mark.parametrize("name", ["gpt2", *(pytest.param(name, marks=LONG) for name in ("gemma2", "t5", "mixtral"))])
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [
+        ("gpt2", None),
+        ("gpt2", torch.int8),
+        pytest.param("t5", FP8, marks=LONG),
+        *(pytest.param(name, None, marks=LONG) for name in ("gemma2", "t5", "mixtral")),
+    ],
+)
 @torch.inference_mode()
-def test_a_replayed_step_has_the_bits_of_an_eager_one(saved, exact, name: str) -> None:
+def test_a_replayed_step_has_the_bits_of_an_eager_one(saved, exact, name: str, cache: torch.dtype | None) -> None:
     sources = [text[::-1] for text in TEXTS] if name in SEQ2SEQ else None
-    rows = MixedRows(load(saved, name), sources)
+    rows = MixedRows(load(saved, name), sources, dtype=cache)
     rows.capture(runner())
     rows.decode({0: TEXTS[0], 1: TEXTS[1], 2: [4, 5, 6]}, {0: 1, 1: 0, 2: 1}, LogitsRequest(2))
     # All tokens of row 0 need logits, as in a step with a draft. The step is smaller than the one before it.

@@ -234,7 +234,7 @@ def test_decoders_that_cannot_be_captured_run_eagerly(saved, in_kernels) -> None
     for name, reason in NOT_CAPTURED.items():
         model = load(saved, name)
         cache = Rows(model).pool.cache
-        assert model.why_not_captured(cache) == reason
+        assert model.why_not_captured() == reason
         assert model.capture_steps(cache, None, GraphSizes(4, 40), FakeGraphRunner()) is None
 
 

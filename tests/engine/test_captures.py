@@ -100,7 +100,7 @@ def test_a_model_that_cuda_refuses_to_capture_is_served_eagerly(pairs, caplog, m
     engine = pair.engine(kv_cache_bytes=1 << 16)
     model = pair.loaded.model.transformer
     monkeypatch.setattr(graph_runner, "CudaGraphRunner", lambda device: object())
-    monkeypatch.setattr(model, "why_not_captured", lambda cache: None)
+    monkeypatch.setattr(model, "why_not_captured", lambda: None)
 
     def refuse(*given) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")

@@ -222,7 +222,7 @@ def test_int8_caches_hold_the_pairs_of_the_head(models):
     requests = [generate(model, i, prompt, max_new_tokens=30) for i, prompt in enumerate(PROMPTS)]
     settings = {"kv_cache_dtype": "int8"}
     one = model.engine(**settings)
-    assert drafter_of(one).cache.is_int8
+    assert drafter_of(one).cache.is_rounded
     assert texts(run(one, requests), 5) == texts(run(model.plain(**settings), requests), 5)
     assert counts(one)[0] > 30
 

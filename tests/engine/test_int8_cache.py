@@ -78,7 +78,9 @@ def test_refusals(pairs, monkeypatch):
             build(gpt2, options, 1 << 20)
     cuda = replace(gpt2, device=torch.device("cuda"))
     with pytest.raises(LoadError, match=r"--kv-cache-dtype int8 needs a CPU.*the model runs on cuda"):
-        loading.check_int8_cache(cuda, options)
+        loading.check_cache(cuda, options)
+    with pytest.raises(LoadError, match=r"'gpt2': --kv-cache-dtype fp8 needs a CUDA device"):
+        build(gpt2, EngineOptions(kv_cache_dtype="fp8"), 1 << 20)
     target = replace(gpt2, spec=msgspec.structs.replace(gpt2.spec, speculation=Speculation(draft_directory="there")))
     with pytest.raises(LoadError, match="the model runs on cuda"):
         make_drafter(target, cuda, options, 1 << 20)

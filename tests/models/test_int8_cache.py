@@ -7,7 +7,7 @@ import torch
 
 from models.backends import choice
 from models.backends.choice import backend
-from models.backends.int8_slots import Int8Slots, quantize_heads
+from models.backends.rounded_slots import RoundedSlots, quantize_heads
 from models.backends.torch.backend import TORCH
 from models.checkpoint.loader import load_model
 from models.config import AttentionConfig
@@ -34,7 +34,7 @@ class Int8Case(Case):
         super().__init__(dtype, shape, lengths, settings, block_size)
         self.exact = self.caches
         num_blocks = self.caches.shape[1]
-        sides = [Int8Slots.zeros(num_blocks, block_size, self.kv_heads, self.dim, CPU) for _ in range(2)]
+        sides = [RoundedSlots.zeros(num_blocks, block_size, self.kv_heads, self.dim, CPU) for _ in range(2)]
         slots = torch.arange(num_blocks * block_size)
         backend(self.key).write_slots(*sides, slots, *(side.flatten(0, 1) for side in self.caches))
         self.caches = sides
@@ -107,7 +107,7 @@ def test_written_codes_and_scales_equal_the_reference(dtype):
     x = torch.randn(40, 3, 20).to(dtype)
     x[3], x[4, 1], x[5, 2, 3], x[6, 0, 1] = 0.0, 1e-38, torch.nan, -torch.inf
     x[7] *= 1e30
-    sides = [Int8Slots.zeros(12, 4, 3, 20, CPU) for _ in range(2)]
+    sides = [RoundedSlots.zeros(12, 4, 3, 20, CPU) for _ in range(2)]
     slots = torch.randperm(48)[:40]
     # Keys and values are slices of one tensor, as after a merged projection.
     joined = torch.cat([x, x.flip(0)], 1)

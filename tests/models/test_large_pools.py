@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from models.backends.choice import backend
-from models.backends.int8_slots import Int8Slots
 from models.backends.operands import DeltaNumbers, SpaceNumbers
+from models.backends.rounded_slots import RoundedSlots
 from models.backends.torch.backend import TORCH
 from tests.models.test_cpu_attention import CPU, Case, close, kernels
 
@@ -76,12 +76,12 @@ def test_blocks_of_a_pool(shape: tuple[int, int, int]) -> None:
 def test_blocks_of_an_int8_pool() -> None:
     case = HighCase((4, 2, 64))
     num_blocks, size, heads, dim = case.num_blocks, case.block_size, case.kv_heads, case.dim
-    low = [Int8Slots.zeros(case.small.shape[1], size, heads, dim, CPU) for _ in range(2)]
+    low = [RoundedSlots.zeros(case.small.shape[1], size, heads, dim, CPU) for _ in range(2)]
     backend(case.query).write_slots(*low, case.slots - case.first * size, *(side.flatten(0, 1) for side in case.small))
     case.caches, case.tables = low, case.tables - case.first
     expected = case.paged(ROWS)
     case.caches = [
-        Int8Slots(
+        RoundedSlots(
             zeros((num_blocks, size, heads, dim), torch.int8), zeros((num_blocks, heads, size), torch.bfloat16), size
         )
         for _ in range(2)

@@ -21,8 +21,8 @@ from models.backends.cpu import library
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.library import DTYPE_CODES, OPERATIONS, ROUTER_SCORE_CODES
 from models.backends.cpu.programs.trace import SymbolicTensor
-from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.operands import RotaryAngles, XieluShape
+from models.backends.rounded_slots import CacheSide, RoundedSlots
 from models.backends.torch.attention import TorchAttention
 from models.backends.torch.operations import TorchOperations
 from models.config import RouterConfig
@@ -293,7 +293,7 @@ class CpuOperations(TorchOperations):
             return super().write_slots(key_cache, value_cache, slots, key, value)
         key = key if has_dense_rows(key) else key.contiguous()
         value = value if has_dense_rows(value) else value.contiguous()
-        if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
+        if isinstance(key_cache, RoundedSlots) and isinstance(value_cache, RoundedSlots):
             return run(
                 "write_int8_slots",
                 key.dtype,
@@ -372,8 +372,8 @@ class CpuAttention(TorchAttention):
         cap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        if isinstance(key_cache, Int8Slots) and isinstance(value_cache, Int8Slots):
+        if isinstance(key_cache, RoundedSlots) and isinstance(value_cache, RoundedSlots):
             scales = {"key_scales": key_cache.scales, "value_scales": value_cache.scales}
             return _attend(query, key_cache.codes, value_cache.codes, metadata, scale, cap, sinks, scales)
-        assert not isinstance(key_cache, Int8Slots) and not isinstance(value_cache, Int8Slots)
+        assert not isinstance(key_cache, RoundedSlots) and not isinstance(value_cache, RoundedSlots)
         return _attend(query, key_cache, value_cache, metadata, scale, cap, sinks)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.backends import fixed_order
 from models.backends.attention_metadata import AttentionMetadata, KeyBias
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
 from models.backends.cuda.kernels.decode_attention import DecodeRows, Partials, num_splits, partial_starts
@@ -24,7 +25,8 @@ INTERPRETED_PROCESSORS = 4
 class CudaAttentionView:
     """Attention metadata of a step as the Triton kernels read it.
 
-    All layers with the same attention pattern share one view.
+    All layers with the same attention pattern share one view. With `fixed_order.enabled`, tile attention computes
+    all steps: its bits depend on the position of a query alone, and those of decode attention are others.
 
     decode: the rows for decode attention, if each row has one query and the keys are in a paged cache; else None.
     tiles: the rows for tile attention; None if `decode` is set.
@@ -42,7 +44,8 @@ class CudaAttentionView:
         self._device = device
         self._partials: dict[tuple[int, int], Partials] = {}
         rows = len(metadata.query_lens)
-        if metadata.block_tables is not None and metadata.query_lens.count(1) == rows:
+        has_single_queries = metadata.query_lens.count(1) == rows and not fixed_order.enabled
+        if metadata.block_tables is not None and has_single_queries:
             starts = partial_starts(metadata.key_lens)
             self.num_partials = starts[-1]
             key_lens, first_partials = self._upload(metadata.key_lens, starts[:-1])
@@ -76,7 +79,7 @@ class CudaAttentionView:
             the first capture, that of the step with the most rows.
         """
         view = cls.__new__(cls)
-        view.decode, view.tiles = rows, None
+        view.decode, view.tiles = (None, _as_tiles(rows)) if fixed_order.enabled else (rows, None)
         view.max_key_len, view.num_partials = max_key_len, num_partials
         view._device, view._partials = rows.key_lens.device, partials
         return view
@@ -116,6 +119,15 @@ class CudaAttentionView:
         numbers = torch.from_numpy(np.concatenate([np.array(column, dtype=np.int32) for column in columns]))
         on_device = numbers.to(self._device, non_blocking=True)
         return list(torch.split(on_device, [len(column) for column in columns]))
+
+
+def _as_tiles(rows: DecodeRows) -> TileRows:
+    """The rows of a decode step for tile attention. Unused rows have no keys, and give zeros."""
+    key_lens = rows.key_lens
+    starts = torch.arange(key_lens.shape[0] + 1, dtype=torch.int32, device=key_lens.device)
+    # Each row is one span, number 0.
+    spans = torch.stack([starts[:-1], torch.zeros_like(key_lens)], 1)
+    return TileRows(starts, key_lens, key_lens - 1, spans, block_tables=rows.block_tables)
 
 
 def scores_of(metadata: AttentionMetadata, scale: float, cap: float | None, sinks: Tensor | None) -> Scores:

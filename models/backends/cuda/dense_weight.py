@@ -1,5 +1,7 @@
 """Float weights of linear layers on a CUDA device. A Triton kernel multiplies one row, cuBLAS multiplies more rows.
 
+With `--batch-invariant`, another Triton kernel multiplies any number of rows.
+
 Importing this file imports triton.
 """
 
@@ -9,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from models.backends.cuda.experts import ExpertProduct
+from models.backends.cuda.kernels.fixed_order_linear import fixed_order_linear
 from models.backends.cuda.kernels.row_products import dense_row
 from models.backends.torch.activations import activate
 from models.backends.torch.backend import TORCH
@@ -23,10 +27,11 @@ class CudaDenseWeight:
 
     weight: [out, in], contiguous. bias: [out] or None.
     out_dtype: dtype of the products: the dtype of the weight, or float32.
+    fixed_order: whether the bits of a row are the same for every number of rows.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype) -> None:
-        self._weight, self._bias, self._out_dtype = weight, bias, out_dtype
+    def __init__(self, weight: Tensor, bias: Tensor | None, out_dtype: torch.dtype, fixed_order: bool = False) -> None:
+        self._weight, self._bias, self._out_dtype, self._fixed_order = weight, bias, out_dtype, fixed_order
 
     @property
     def nbytes(self) -> int:
@@ -53,13 +58,19 @@ class CudaDenseWeight:
     def slice(self, first: int, end: int) -> CudaDenseWeight:
         """The output features first..end-1 as a weight in the same memory."""
         bias = None if self._bias is None else self._bias[first:end]
-        return CudaDenseWeight(self._weight[first:end], bias, self._out_dtype)
+        return CudaDenseWeight(self._weight[first:end], bias, self._out_dtype, self._fixed_order)
+
+    def of_experts(self, num_experts: int) -> ExpertProduct:
+        """The weight of all experts of a layer, divided into experts."""
+        bias = None if self._bias is None else self._bias.view(num_experts, -1)
+        return ExpertProduct(self._weight.view(num_experts, -1, self._weight.shape[1]), bias)
 
     def _product(self, x: Tensor, out: Tensor | None) -> Tensor:
         """`x W^T + b`. out: [rows, out], memory that the result may use, but need not; None for new memory."""
-        if x.shape[0] == 1:
-            y = x.new_empty(1, self._weight.shape[0], dtype=self._out_dtype) if out is None else out
-            return dense_row(x.contiguous(), self._weight, self._bias, y)
+        if x.shape[0] == 1 or self._fixed_order:
+            y = x.new_empty(x.shape[0], self._weight.shape[0], dtype=self._out_dtype) if out is None else out
+            multiply = fixed_order_linear if self._fixed_order else dense_row
+            return multiply(x.contiguous(), self._weight, self._bias, y)
         if self._out_dtype == self._weight.dtype:
             return F.linear(x, self._weight, self._bias)
         if _HAS_FLOAT32_PRODUCTS:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import NamedTuple, Protocol
 
-from models.backends.cuda.kernels.experts import expert_linear, gated_expert_linear, group_by_expert, sum_of_experts
+from torch import Tensor
+from torch.nn import functional as F
+
+from models.backends.cuda.kernels.expert_epilogue import EpilogueSettings
+from models.backends.cuda.kernels.expert_tiles import group_by_expert
+from models.backends.cuda.kernels.experts import ExpertMatrix, expert_linear, sum_of_experts
 from models.config import MixtureOfExpertsConfig
+
+
+class ExpertProduct(NamedTuple):
+    """Weights of one product of all experts.
+
+    matrix: weights or codes, [experts, columns, in]. bias: [experts, columns] or None.
+    padding: number of zeros to append to each row of the input.
+    """
+
+    matrix: ExpertMatrix
+    bias: Tensor | None
+    padding: int = 0
+
+
+class StackableWeight(Protocol):
+    """A packed weight of a CUDA device with the output features of all experts, one expert after another."""
+
+    def of_experts(self, num_experts: int) -> ExpertProduct:
+        """The same weight, divided into experts."""
 
 
 class StackedExperts:
     """The experts of one layer. Implements `ExpertWeights`.
 
-    inner: [experts, columns, hidden], model dtype: weights of the first products. Without a gate, `columns` is
-        `intermediate`. With a gate it is twice as many: the columns of the gate matrix, then the columns of the up
-        matrix.
-    outer: [experts, hidden, intermediate], model dtype: weights of the last products.
-    inner_bias, outer_bias: [experts, columns] and [experts, hidden], or None.
+    inner: weights of the first products. With a gate, an expert has the features of the gate, then those of up.
+    outer: weights of the last products.
+    fixed_order: whether the bits of a token are the same for every number of tokens.
     """
 
     def __init__(
-        self,
-        inner: Tensor,
-        inner_bias: Tensor | None,
-        outer: Tensor,
-        outer_bias: Tensor | None,
-        config: MixtureOfExpertsConfig,
+        self, inner: StackableWeight, outer: StackableWeight, config: MixtureOfExpertsConfig, fixed_order: bool = False
     ) -> None:
-        self._inner, self._inner_bias, self._outer, self._outer_bias = inner, inner_bias, outer, outer_bias
-        self._config = config
+        self._inner, self._outer = (weight.of_experts(config.num_experts) for weight in (inner, outer))
+        self._config, self._fixed_order = config, fixed_order
 
     def mix(
         self, x: Tensor, shares: Tensor, experts: Tensor, shared: Tensor | None, shared_gate: Tensor | None
@@ -38,13 +55,15 @@ class StackedExperts:
         """
         if x.shape[0] == 0:
             return x
-        expert, tiles = self._config.expert, group_by_expert(experts, self._config.num_experts)
-        x = x.contiguous()
-        if expert.gated:
-            inner = gated_expert_linear(
-                x, self._inner, self._inner_bias, tiles, expert.activation, expert.limit, expert.up_offset
-            )
-        else:
-            inner = expert_linear(x, self._inner, self._inner_bias, tiles, expert.activation)
-        outputs = expert_linear(inner, self._outer, self._outer_bias, tiles)
+        expert = self._config.expert
+        tiles = group_by_expert(experts, self._config.num_experts, self._fixed_order)
+        settings = EpilogueSettings(expert.activation, expert.gated, expert.limit, expert.up_offset)
+        if not expert.gated:
+            settings = EpilogueSettings(expert.activation)
+        inner = expert_linear(_padded(x, self._inner), self._inner.matrix, self._inner.bias, tiles, settings)
+        outputs = expert_linear(_padded(inner, self._outer), self._outer.matrix, self._outer.bias, tiles)
         return sum_of_experts(outputs, shares.contiguous(), shared, shared_gate)
+
+
+def _padded(x: Tensor, product: ExpertProduct) -> Tensor:
+    return F.pad(x, (0, product.padding)) if product.padding else x.contiguous()

@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.backends import fixed_order
 from models.backends.attention_metadata import AttentionMetadata
 from models.backends.cuda.attention_view import CudaAttentionView, scores_of
 from models.backends.cuda.kernels import activation as activation_kernels
 from models.backends.cuda.kernels import beams as beam_kernels
-from models.backends.cuda.kernels import decode_attention, norms, rotary, sampling, tile_attention
+from models.backends.cuda.kernels import decode_attention, norms, rotary, rounded_cache, sampling, tile_attention
 from models.backends.cuda.kernels import logits_top_k as top_k_kernels
-from models.backends.int8_slots import CacheSide, Int8Slots
+from models.backends.cuda.kernels.fixed_order_linear import fixed_order_linear
 from models.backends.logits import LogitsTopK
+from models.backends.rounded_slots import CacheSide, RoundedSlots
 from models.backends.torch.backend import Backend
 from models.backends.torch.beams import Beams
 from models.backends.torch.sampling import Drawn, Filters, temperatures
@@ -78,7 +80,17 @@ def _filters_of(columns: Tensor) -> tuple[sampling.FilterColumns, Tensor]:
 
 
 class CudaBackend(Backend):
-    """Triton kernels, and plain torch for operations without a kernel."""
+    """Triton kernels, and plain torch for operations without a kernel.
+
+    With `fixed_order.enabled`, no operation sums in an order that depends on the number of rows.
+    """
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not fixed_order.enabled:
+            return super().linear(x, weight, bias)
+        rows, columns = x.reshape(-1, x.shape[-1]).contiguous(), weight.shape[0]
+        out = x.new_empty(rows.shape[0], columns)
+        return fixed_order_linear(rows, weight.contiguous(), bias, out).view(*x.shape[:-1], columns)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         if weight.dtype != x.dtype:
@@ -106,6 +118,9 @@ class CudaBackend(Backend):
     ) -> tuple[Tensor, Tensor]:
         return norms.add_layer_norm(x, y, weight, bias, eps)
 
+    def unit_rows(self, x: Tensor) -> Tensor:
+        return norms.unit_rows(x)
+
     def rotate(self, x: Tensor, angles: RotaryAngles, interleaved: bool) -> Tensor:
         return rotary.rotate(x, rotary.RotaryTables(angles.cos_table, angles.sin_table, angles.positions, interleaved))
 
@@ -121,9 +136,11 @@ class CudaBackend(Backend):
     def write_slots(
         self, key_cache: CacheSide, value_cache: CacheSide, slots: Tensor, key: Tensor, value: Tensor
     ) -> None:
-        if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
-            super().write_slots(key_cache, value_cache, slots, key, value)
+        if isinstance(key_cache, RoundedSlots):
+            assert isinstance(value_cache, RoundedSlots), "both sides of a cache are alike"
+            rounded_cache.write_rounded_slots(key_cache, value_cache, slots, key, value)
         else:
+            assert not isinstance(value_cache, RoundedSlots), "both sides of a cache are alike"
             rotary.write_slots(key_cache, value_cache, slots, key, value)
 
     def ragged_attention(
@@ -150,25 +167,26 @@ class CudaBackend(Backend):
         cap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
-            return super().paged_attention(query, key_cache, value_cache, metadata, scale, cap, sinks)
         view, scores = metadata.view(CudaAttentionView, query.device), scores_of(metadata, scale, cap, sinks)
         if view.tiles is not None:
             return tile_attention.tile_attention(query, key_cache, value_cache, view.tiles, scores)
         assert view.decode is not None
+        codes = value_cache.codes if isinstance(value_cache, RoundedSlots) else value_cache
         return decode_attention.paged_decode_attention(
             query,
             key_cache,
             value_cache,
             view.decode,
             scores,
-            view.splits(key_cache.shape[2]),
-            view.partials(query.shape[1], value_cache.shape[3]),
+            view.splits(codes.shape[2]),
+            view.partials(query.shape[1], codes.shape[3]),
         )
 
     def logits_top_k(self, logits: Tensor, k: int = 1, with_logsumexp: bool = False) -> LogitsTopK:
         if k > top_k_kernels.MAX_TOP_K:
-            return super().logits_top_k(logits, k, with_logsumexp)
+            # The order of torch's sums depends on the number of rows, so the kernel computes the log-sum-exp.
+            sums = top_k_kernels.logits_top_k(logits, 1, True).logsumexp if with_logsumexp else None
+            return super().logits_top_k(logits, k, False)._replace(logsumexp=sums)
         return top_k_kernels.logits_top_k(logits, k, with_logsumexp)
 
     def choose_beams(
@@ -191,6 +209,9 @@ class CudaBackend(Backend):
     def draw(self, logits: Tensor, rows: Sequence[Filters], uniforms: NDArray[np.float64]) -> Drawn:
         # The kernel has no typical_p. It still draws the other rows, whose tokens must not depend on the batch.
         typical = [index for index, row in enumerate(rows) if row.typical_p < 1.0]
+        if typical and fixed_order.enabled and len(rows) > 1:
+            alone = [self.draw(logits[i : i + 1], [row], uniforms[i : i + 1]) for i, row in enumerate(rows)]
+            return Drawn(*(torch.cat(parts) for parts in zip(*alone, strict=True)))
         if typical and len(typical) == len(rows):
             return super().draw(logits, rows, uniforms)
         columns = torch.from_numpy(filter_columns(rows, uniforms)).to(logits.device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Linear weights of 8 and 4 bits, which the Triton kernels dequantize tile by tile. Activations are not rounded.
+"""Linear weights of 8 bits (int8, fp8) and 4 bits. The Triton kernels dequantize them tile by tile, or round the rows.
 
 Importing this file imports triton.
 """
@@ -14,8 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends.cuda.kernels.matrices import HALF_RUN, Int4Matrix, Int8Matrix, pack_int4
-from models.backends.cuda.kernels.quantized_linear import int4_linear, int8_linear
+from models.backends.cuda import product_choice
+from models.backends.cuda.experts import ExpertProduct
+from models.backends.cuda.kernels.matrices import HALF_RUN, ByteMatrix, Int4Matrix, pack_int4
+from models.backends.cuda.kernels.quantized_linear import byte_linear, int4_linear
+from models.backends.cuda.kernels.rounded_linear import (
+    RoundedRows,
+    round_rows,
+    rounded_byte_linear,
+    rounded_int4_linear,
+)
+from models.backends.cuda.product_choice import NEVER
+from models.backends.cuda.product_timing import WeightKind
+from models.backends.rounded_slots import FP8
 from models.backends.torch.activations import activate
 from models.config import Activation
 from weights.quantized_matrix import QuantizedMatrix
@@ -23,21 +34,42 @@ from weights.quantized_matrix import QuantizedMatrix
 RUN = 2 * HALF_RUN
 """The number of inputs of a 4-bit matrix is padded to a multiple of this, because codes are packed in runs of 64
 inputs."""
+_FP8_TABLE = torch.arange(256, dtype=torch.uint8).view(FP8).float()
+"""The number of each byte as an fp8 number (E4M3). Two of them are NaN."""
 _MIDDLE = 8
 """Code of a 4-bit matrix that stands for zero, before minimums are subtracted."""
 
 
-class DequantizedInTiles(ABC):
-    """Base class of the weights that a kernel dequantises tile by tile. Implements `LinearWeight`.
+class QuantizedWeight(ABC):
+    """Base class of the quantised weights. Implements `LinearWeight`.
+
+    Products of few rows dequantise the weight in registers, and the rows are not rounded. From a number of rows on that
+    was measured on the card (`product_choice`), the rows are rounded instead: to 15 bits, which is as exact as
+    bfloat16; to fp8 for fp8 weights; and to 8 bits for int8 weights that are `fast`. In a fixed order of sums, rows are
+    never rounded, because their number must not change their bits.
 
     shape: numbers of output and of input features.
     bias: [out] or None.
     dtype: dtype of the result of `rows`.
     out_dtype: dtype of the products.
+    fixed_order: whether the bits of a row are the same for every number of rows.
+    kind: kind of the weight, for the choice of its products.
+    device: device of the weight.
     """
 
-    def __init__(self, shape: Sequence[int], bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype,
+        fixed_order: bool,
+        kind: WeightKind,
+        device: torch.device,
+    ) -> None:
         (self._columns, self._width), self._dtype, self._out_dtype = shape, dtype, out_dtype
+        self._fixed_order, self._kind = fixed_order, kind
+        self._rounds_from = NEVER if fixed_order else product_choice.rounds_from(kind, device)
         self._bias = None if bias is None else bias.contiguous()
 
     @property
@@ -68,9 +100,22 @@ class DequantizedInTiles(ABC):
         found._cut(first, end)
         return found
 
+    def _rounded(self, x: Tensor) -> RoundedRows | None:
+        """The rows of a product, rounded; None if they are too few to be rounded."""
+        if x.shape[0] < self._rounds_from:
+            return None
+        return round_rows(x, "fp8" if self._kind == "fp8" else "int8", 2 if self._kind in ("int8", "int4") else 1)
+
     @abstractmethod
     def rows(self, index: Tensor) -> Tensor:
         """Rows of the weight, dequantised, for an embedding that is tied to it. index: [n], int64 -> [n, in]."""
+
+    @abstractmethod
+    def of_experts(self, num_experts: int) -> ExpertProduct:
+        """The weight of all experts of a layer, divided into experts."""
+
+    def _bias_of_experts(self, num_experts: int) -> Tensor | None:
+        return None if self._bias is None else self._bias.view(num_experts, -1)
 
     @abstractmethod
     def _parts(self) -> tuple[Tensor | None, ...]:
@@ -85,45 +130,68 @@ class DequantizedInTiles(ABC):
         """Write `x W^T + b` to `out` and return it. x: [rows, in], the last dimension contiguous."""
 
 
-class Int8InTiles(DequantizedInTiles):
-    """A weight of 8 bits with a scale per output feature.
+class BytesInTiles(QuantizedWeight):
+    """A weight of 8 bits, int8 or fp8, with a scale for each group of inputs.
 
-    codes: [out, in], int8.
-    scales: [out], float32.
-    bias, dtype, out_dtype: as for the base class.
+    matrix: a matrix of 8 bits for which `fits` is true.
+    bias, dtype, out_dtype, fixed_order: as for the base class.
+    fast: whether products of many rows with int8 round the rows to 8 bits.
     """
 
     def __init__(
-        self, codes: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
+        self,
+        matrix: QuantizedMatrix,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype,
+        fixed_order: bool = False,
+        fast: bool = False,
     ) -> None:
-        super().__init__(codes.shape, bias, dtype, out_dtype)
-        self._matrix = Int8Matrix(codes.contiguous(), scales.contiguous())
+        kind: WeightKind = "fp8" if matrix.table is not None else "int8-fast" if fast else "int8"
+        super().__init__(matrix.shape, bias, dtype, out_dtype, fixed_order, kind, matrix.codes.device)
+        self._matrix = ByteMatrix(matrix.codes.contiguous(), _narrow(matrix.scales), matrix.group)
 
     def rows(self, index: Tensor) -> Tensor:
-        codes, scales = self._matrix.codes[index], self._matrix.scales[index]
-        return (codes.float() * scales[:, None]).to(self._dtype)
+        codes, scales, group = self._matrix
+        numbers = codes[index] if self._matrix.kind == "int8" else codes[index].view(FP8)
+        number = torch.arange(self._width, device=codes.device) // group
+        return (numbers.float() * scales[index].float()[:, number]).to(self._dtype)
+
+    def of_experts(self, num_experts: int) -> ExpertProduct:
+        codes, scales, group = self._matrix
+        codes, scales = (part.view(num_experts, -1, part.shape[1]) for part in (codes, scales))
+        return ExpertProduct(ByteMatrix(codes, scales, group), self._bias_of_experts(num_experts))
 
     def _parts(self) -> tuple[Tensor | None, ...]:
-        return self._matrix
+        return self._matrix[:2]
 
     def _cut(self, first: int, end: int) -> None:
-        self._matrix = Int8Matrix(*(part[first:end] for part in self._matrix))
+        codes, scales, group = self._matrix
+        self._matrix = ByteMatrix(codes[first:end], scales[first:end], group)
 
     def _product(self, x: Tensor, out: Tensor) -> Tensor:
-        return int8_linear(x, self._matrix, self._bias, out)
+        rounded = self._rounded(x)
+        if rounded is not None:
+            return rounded_byte_linear(rounded, self._matrix, self._bias, out)
+        return byte_linear(x, self._matrix, self._bias, out, self._fixed_order)
 
 
-class Int4InTiles(DequantizedInTiles):
+class Int4InTiles(QuantizedWeight):
     """A weight of 4 bits with a scale for each group of inputs.
 
     matrix: a matrix for which `fits` is true.
-    bias, dtype, out_dtype: as for the base class.
+    bias, dtype, out_dtype, fixed_order: as for the base class.
     """
 
     def __init__(
-        self, matrix: QuantizedMatrix, bias: Tensor | None, dtype: torch.dtype, out_dtype: torch.dtype
+        self,
+        matrix: QuantizedMatrix,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype,
+        fixed_order: bool = False,
     ) -> None:
-        super().__init__(matrix.shape, bias, dtype, out_dtype)
+        super().__init__(matrix.shape, bias, dtype, out_dtype, fixed_order, "int4", matrix.codes.device)
         padding = -self._width % RUN
         width = self._width + padding
         group = matrix.group if matrix.group < self._width else width
@@ -148,6 +216,14 @@ class Int4InTiles(DequantizedInTiles):
         values = values[:, : self._width] * scales[index].float()[:, number]
         return (values if minimums is None else values - minimums[index].float()[:, number]).to(self._dtype)
 
+    def of_experts(self, num_experts: int) -> ExpertProduct:
+        codes, scales, minimums, group = self._matrix
+        codes, scales = (part.view(num_experts, -1, part.shape[1]) for part in (codes, scales))
+        if minimums is not None:
+            minimums = minimums.view(num_experts, -1, minimums.shape[1])
+        bias = self._bias_of_experts(num_experts)
+        return ExpertProduct(Int4Matrix(codes, scales, minimums, group), bias, self._padding)
+
     def _parts(self) -> tuple[Tensor | None, ...]:
         return self._matrix[:3]
 
@@ -157,18 +233,31 @@ class Int4InTiles(DequantizedInTiles):
         self._matrix = Int4Matrix(codes[first:end], scales[first:end], minimums, group)
 
     def _product(self, x: Tensor, out: Tensor) -> Tensor:
-        return int4_linear(F.pad(x, (0, self._padding)) if self._padding else x, self._matrix, self._bias, out)
+        x = F.pad(x, (0, self._padding)) if self._padding else x
+        rounded = self._rounded(x)
+        if rounded is not None:
+            return rounded_int4_linear(rounded, self._matrix, self._bias, out)
+        return int4_linear(x, self._matrix, self._bias, out, self._fixed_order)
 
 
 def fits(matrix: QuantizedMatrix) -> bool:
-    """Whether the 4-bit kernel supports a matrix.
+    """Whether the kernels support a matrix: codes of 4 bits, int8 without minimums, or fp8.
 
-    The kernel needs codes without a table. A group must be a whole row or have a multiple of 32 inputs.
+    A group must be a whole row or have a multiple of 32 inputs.
 
     matrix: may be on the meta device.
     """
-    whole = matrix.group % 32 == 0 or matrix.group >= matrix.shape[1]
-    return matrix.bits == 4 and matrix.table is None and whole
+    if matrix.group % 32 and matrix.group < matrix.shape[1]:
+        return False
+    if matrix.bits == 8 and matrix.minimums is None:
+        is_int8 = matrix.table is None and matrix.codes.dtype == torch.int8
+        return is_int8 or (matrix.table is not None and _is_fp8(matrix.table))
+    return matrix.bits == 4 and matrix.table is None
+
+
+def _is_fp8(table: Tensor) -> bool:
+    """Whether the values of all codes are those of fp8 numbers (E4M3)."""
+    return len(table) == 256 and torch.equal(table.cpu().nan_to_num(0.0), _FP8_TABLE.nan_to_num(0.0))
 
 
 def _narrow(x: Tensor) -> Tensor:

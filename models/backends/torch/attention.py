@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.backends.attention_metadata import AttentionMetadata
-from models.backends.int8_slots import CacheSide, Int8Slots
+from models.backends.rounded_slots import CacheSide, RoundedSlots
 from models.backends.torch.attention_view import RowGroup, TorchAttentionView
 from models.backends.torch.disentangled_attention import disentangled_attention
 
@@ -59,7 +59,7 @@ class TorchAttention:
         output = torch.empty_like(query)
         view = metadata.view(TorchAttentionView, query.device, query.dtype)
         for group in view.groups:
-            if isinstance(key_cache, Int8Slots) or isinstance(value_cache, Int8Slots):
+            if isinstance(key_cache, RoundedSlots) or isinstance(value_cache, RoundedSlots):
                 keys, values = (_gather_int8(side, group, query.dtype) for side in (key_cache, value_cache))
             else:
                 key_memory, value_memory = view.scratch(key_cache)
@@ -78,7 +78,7 @@ class TorchAttention:
         output, sums = torch.empty_like(query), query.new_empty(query.shape[:2], dtype=torch.float32)
         view = metadata.view(TorchAttentionView, query.device, query.dtype)
         for group in view.groups:
-            if isinstance(key, Int8Slots) or isinstance(value, Int8Slots):
+            if isinstance(key, RoundedSlots) or isinstance(value, RoundedSlots):
                 keys, values = (_gather_int8(side, group, query.dtype) for side in (key, value))
             elif metadata.block_tables is None:
                 keys, values = (_by_row(side[group.keys], group.rows) for side in (key, value))
@@ -149,7 +149,7 @@ def _gather_int8(cache: CacheSide, group: RowGroup, dtype: torch.dtype) -> Tenso
     cache: the keys or the values of one layer.
     Returns [rows, key_len, kv_heads, head_dim].
     """
-    assert isinstance(group.keys, Tensor) and isinstance(cache, Int8Slots)
+    assert isinstance(group.keys, Tensor) and isinstance(cache, RoundedSlots)
     blocks = cache.blocks(group.keys.flatten(), dtype)
     return blocks.view(group.rows, -1, *blocks.shape[2:])[:, : group.key_len]
 

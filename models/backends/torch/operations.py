@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from models.backends.int8_slots import CacheSide, Int8Slots
 from models.backends.operands import CacheSlots, RotaryAngles, XieluShape
+from models.backends.rounded_slots import CacheSide, RoundedSlots
 from models.backends.torch.activations import activate, by_rows
 from models.config import Activation, RouterConfig
 
@@ -68,6 +68,10 @@ class TorchOperations:
         """Residual sum and its layer norm: `(x + y, layer_norm(x + y))`. x, y: [tokens, hidden]."""
         total = x + y
         return total, self.layer_norm(total, weight, bias, eps)
+
+    def unit_rows(self, x: Tensor) -> Tensor:
+        """Scale each row to unit length; a row of zeros stays zero. x: [rows, width], float32. Returns a new tensor."""
+        return F.normalize(x, dim=-1)
 
     def sum_of_rows(
         self, lookups: Sequence[tuple[Tensor | None, Tensor]], scale: float = 1.0, onto: Tensor | None = None
@@ -202,7 +206,7 @@ class TorchOperations:
         key, value: [tokens, kv_heads, head_dim].
         """
         for cache, side in ((key_cache, key), (value_cache, value)):
-            if isinstance(cache, Int8Slots):
+            if isinstance(cache, RoundedSlots):
                 cache.write(slots, side)
             else:
                 cache.flatten(0, 1).index_copy_(0, slots, side)

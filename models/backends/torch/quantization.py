@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -154,3 +156,21 @@ def _rounded_to_4_bits(x: Tensor, steps: Tensor, zeros: Tensor) -> Tensor:
     The results are limited so that, with the zero point added, each is a code from 0 to 15.
     """
     return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(-zeros, 15 - zeros)
+
+
+def round_rows(x: Tensor, kind: Literal["int8", "fp8"], terms: int, group: int) -> Tensor:
+    """Round the rows of a product, with one step size per group of inputs, and return the rounded numbers.
+
+    x: [rows, in], any float dtype. kind: codes of the rounded numbers: integers, or fp8 (E4M3).
+    terms: number of int8 codes per number: 1, or 2 for integers of 15 bits.
+    group: number of inputs that share a step size.
+    Returns float32 numbers like x. A group with NaN or infinity becomes NaN.
+    """
+    width = x.shape[1]
+    wide = torch.nn.functional.pad(x.float(), (0, -width % group)).unflatten(1, (-1, group))  # type: ignore[no-untyped-call]
+    finite = wide.isfinite().all(-1, keepdim=True)
+    largest = _MOST_FP8 if kind == "fp8" else 127.0 * 128.0 ** (terms - 1)
+    steps = torch.where(finite, wide, 0.0).abs().amax(-1, keepdim=True) / largest
+    multiples = torch.where(finite, wide, 0.0) * torch.where(steps > 1e-30, 1 / steps, 0.0)
+    codes = multiples.to(torch.float8_e4m3fn).float() if kind == "fp8" else multiples.round()
+    return (codes * torch.where(finite, steps, torch.nan)).flatten(1)[:, :width]

@@ -16,8 +16,8 @@ from models.backends.choice import backend
 from models.backends.cpu.attention_view import CpuAttentionView
 from models.backends.cpu.programs import inputs
 from models.backends.cpu.programs.inputs import InputValues, ProgramInput
-from models.backends.int8_slots import Int8Slots
 from models.backends.operands import CacheSlots
+from models.backends.rounded_slots import RoundedSlots
 from models.config import RopeConfig, StackConfig
 from models.layers.attention import Attention
 from models.layers.joint_attention import JointAttention
@@ -80,7 +80,7 @@ class StepInputs(ABC):
     token_vectors: [tokens, width], model dtype, vectors of the tokens for the first layer of an EAGLE-3 head; or None.
 
     kind: "ragged" or "paged" for steps that can run as a program; None for steps that run eagerly.
-    has_int8_cache: whether keys and values are cached in int8.
+    has_int8_cache: whether keys and values are cached in int8 (or in fp8, with which no step is a program).
     static_inputs: values of program inputs that do not change between steps; `dynamic_inputs` returns the other values.
     """
 
@@ -298,7 +298,7 @@ class PagedStepInputs(StepInputs):
         self._batch, self._cache, self._cross_cache, self._state_memory = batch, cache, cross_cache, state_memory
         self._tap_shape = tap_shape
         self.taps: dict[int, Tensor] = {}
-        self.has_int8_cache = cache.is_int8
+        self.has_int8_cache = cache.is_rounded
         self.static_inputs = (cache.addresses["self"],)
         if cross_cache is not None:
             self.static_inputs += (cross_cache.addresses["cross"],)
@@ -350,7 +350,9 @@ class PagedStepInputs(StepInputs):
     def _store_of(self, layer: int, hidden: Tensor) -> CacheSlots | None:
         index = self._cache_layers[layer]
         keys, values = self._cache.keys[index], self._cache.values[index]
-        if not choice.runs_cuda_kernels(hidden.device) or isinstance(keys, Int8Slots) or isinstance(values, Int8Slots):
+        if isinstance(keys, RoundedSlots) or isinstance(values, RoundedSlots):
+            return None
+        if not choice.runs_cuda_kernels(hidden.device):
             return None
         return CacheSlots(keys, values, self._batch.slot_mapping)
 

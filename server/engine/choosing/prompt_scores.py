@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.backends.logits import LogitsRequest, LogitsTopK
-from server.engine.device.runner import TransformerProtocol
+from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.scheduling.schedule import ScheduledRow
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.logprobs import PackedLogprobs

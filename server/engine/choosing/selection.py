@@ -25,7 +25,7 @@ from server.engine.choosing.sampling_positions import SamplingPosition, sampling
 from server.engine.choosing.token_reports import beam_reports, describe, describers, processed_top
 from server.engine.device.device_copies import HostTopK, read_together
 from server.engine.device.output_rows import logits_request, num_output_rows, parts_of, rows_at
-from server.engine.device.runner import TransformerProtocol
+from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.logprobs import TokenLogprob
 

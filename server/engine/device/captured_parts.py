@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import torch
 
+from models.backends import fixed_order
 from models.backends.cuda.graphs import graph_runner
 from models.backends.cuda.graphs.captures import CaptureTime
 from models.backends.cuda.graphs.graph_sizes import EncoderSizes, GraphSizes
 from models.steps.kv_cache import KVCache
 from server.engine.device.captured_searches import CapturedSearches
 from server.engine.device.captured_steps import CapturedSteps
+from server.engine.device.transformer_protocol import TransformerProtocol
 
 if TYPE_CHECKING:
     from models.backends.cuda.graphs.encoder_graphs import EncoderGraphs
     from models.backends.cuda.graphs.recording_graphs import RecordingGraphs
-    from server.engine.device.runner import TransformerProtocol
 
     CapturedEncoder = EncoderGraphs | RecordingGraphs
 
@@ -66,9 +67,9 @@ def capture_parts(
             reasons[part] = REFUSED
             return None
 
-    if decoder is not None and cache is not None and (reason := model.why_not_captured(cache)) is not None:
+    if decoder is not None and cache is not None and (reason := model.why_not_captured()) is not None:
         reasons["prefill"] = reasons["decode steps"] = reason
-    if encoder is not None and (reason := model.why_encoder_not_captured(cross_cache)) is not None:
+    if encoder is not None and (reason := model.why_encoder_not_captured()) is not None:
         reasons["encoder steps"] = reason
     has_encoder = encoder is not None and "encoder steps" not in reasons
     has_decoder = decoder is not None and cache is not None and "decode steps" not in reasons
@@ -84,10 +85,20 @@ def capture_parts(
         steps = attempt("decode steps", lambda: model.capture_steps(cache, cross_cache, decoder, runner, time))
         if steps is not None:
             captured = CapturedSteps(steps, mixed, cache.block_size, cross_cache is not None)
-        if steps is not None and decoder.rows > 1:
+        if decoder.rows > 1 and (reason := _why_no_searches(cache)) is not None:
+            reasons["beam searches"] = reason
+        elif decoder.rows > 1 and steps is not None:
             # The import needs triton, which devices without graphs do not have.
             from models.backends.cuda.graphs.beam_graphs import BeamGraphs
 
             beams = attempt("beam searches", lambda: BeamGraphs(steps, time))
             searches = None if beams is None else CapturedSearches(beams, cache.block_size, cross_cache is not None)
     return CapturedParts(captured, searches, encoder_graphs, reasons)
+
+
+def _why_no_searches(cache: KVCache) -> str | None:
+    """Why no steps with beam searches are captured; None if they are. cache: keys and values of self-attention."""
+    if cache.is_rounded:
+        # The scales of rounded slots are not stored in the order of slots, so a table of slots cannot name them.
+        return "a KV cache of 8 bits"
+    return "--batch-invariant" if fixed_order.enabled else None

@@ -26,7 +26,7 @@ _MULTIPLIER = -0x61C8864680B583EB
 """2^64 divided by the golden ratio, as a signed number: its multiples are spread evenly over all numbers of 64 bits."""
 
 
-class _Part(NamedTuple):
+class _BlockPart(NamedTuple):
     """The bytes of one tensor of the cache within a block.
 
     values: all blocks of the tensor, [blocks, values per block], in the widest integer dtype that fits. It shares the
@@ -124,7 +124,7 @@ def block_bytes(cache: KVCache) -> int:
     return _parts(cache)[1] * _WORD.itemsize
 
 
-def _parts(cache: KVCache) -> tuple[list[_Part], int]:
+def _parts(cache: KVCache) -> tuple[list[_BlockPart], int]:
     """The parts of a block, and the number of words of its copy. Each part begins with a word."""
     parts, words = [], 0
     for tensor in cache.tensors:
@@ -133,6 +133,6 @@ def _parts(cache: KVCache) -> tuple[list[_Part], int]:
         dtype = next(dtype for dtype in _DTYPES if size % dtype.itemsize == 0)
         values = flat.view(torch.uint8).view(dtype)
         start = words * (_WORD.itemsize // dtype.itemsize)
-        parts.append(_Part(values, start, start + values.shape[1]))
+        parts.append(_BlockPart(values, start, start + values.shape[1]))
         words += -(-size // _WORD.itemsize)
     return parts, words

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.backends.logits import DecoderOutput, LogitsRequest, LogitsTopK
 from server.engine.device.device_copies import to_device
-from server.engine.device.runner import TransformerProtocol
+from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.device.wide_searches import FIRST_CANDIDATES, are_wide
 from server.engine.sequences.sequence import SequenceGroup
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from models.layers.log_mel import HOP_SAMPLES, WINDOW_SAMPLES, LogMel
 from models.steps.batch import AudioBatch
 from models.steps.kv_cache import KVCache
-from server.engine.device.runner import Runner, TransformerProtocol, named
+from server.engine.device.runner import Runner, named
+from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.encoding.encode_queue import QueuedItem
 from server.engine.encoding.encoder_engine import EncoderEngine
 from server.engine.encoding.encoder_outputs import EncoderOutput

@@ -18,7 +18,7 @@ from models.layers.pooling import normalize, output_positions, pool
 from models.layers.sentence_head import SentenceHead
 from models.layers.token_heads import TokenHeads
 from models.steps.batch import EncoderBatch
-from server.engine.device.runner import TransformerProtocol
+from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.encoding import token_outputs
 from server.ipc.wire.messages import Encode, EncodeItem
 

@@ -10,7 +10,8 @@ import torch
 from models.config import SamplesEmbeddingConfig
 from models.steps.batch import WaveformBatch
 from models.steps.kv_cache import KVCache
-from server.engine.device.runner import Runner, TransformerProtocol, named
+from server.engine.device.runner import Runner, named
+from server.engine.device.transformer_protocol import TransformerProtocol
 from server.engine.scheduling.model_limits import ModelLimits
 from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.messages import FLOAT_BYTES, Generate, GenerateRow

@@ -14,7 +14,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from models.backends import choice
-from models.backends.int8_slots import MAX_INT8_HEAD
+from models.backends.rounded_slots import FP8, MAX_INT8_HEAD
 from models.backends.tensor_memory import PRIVATE, TensorMemory
 from models.checkpoint.loader import LoadedModel, load_model
 from models.config import (
@@ -111,9 +111,9 @@ class LoadedCheckpoint:
         return self.spec.kv_cache_dtype or options.kv_cache_dtype
 
     def kv_dtype(self, options: EngineOptions) -> torch.dtype:
-        """Dtype of keys and values in the cache: int8 if the setting says so, else the dtype of attention."""
-        is_int8 = self.kv_cache_dtype(options) == "int8"
-        return torch.int8 if is_int8 else self.model.transformer.attention_dtype
+        """Dtype of keys and values in the cache: int8 or fp8 if the setting says so, else the dtype of attention."""
+        rounded = {"int8": torch.int8, "fp8": FP8}
+        return rounded.get(self.kv_cache_dtype(options), self.model.transformer.attention_dtype)
 
     @property
     def generates(self) -> bool:
@@ -241,7 +241,13 @@ def load(
                 if cache is None or memory.is_filled
                 else cache.load(spec.name, lambda: packed_key(spec, dtype, device), memory, report, read)
             )
-    except (choice.QuantizationUnavailable, ConfigError, WeightsError, ResolveError) as error:
+    except (
+        choice.QuantizationUnavailable,
+        choice.BatchInvarianceUnavailable,
+        ConfigError,
+        WeightsError,
+        ResolveError,
+    ) as error:
         raise LoadError(f"model {spec.name!r}: {error}") from error
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError(f"model {spec.name!r} does not fit into the memory of the device") from error
@@ -254,23 +260,24 @@ def load(
     return LoadedCheckpoint(spec, model, dtype, device, time.monotonic() - started, is_from_cache)
 
 
-def check_int8_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
-    """Raise LoadError if the settings ask for an int8 KV cache and the model cannot have one."""
-    if loaded.kv_cache_dtype(options) != "int8":
+def check_cache(loaded: LoadedCheckpoint, options: EngineOptions) -> None:
+    """Raise LoadError if the settings ask for a rounded KV cache and the model cannot have one."""
+    kind = loaded.kv_cache_dtype(options)
+    if kind == "auto":
         return
     if not loaded.generates:
-        if loaded.spec.kv_cache_dtype == "int8":
+        if loaded.spec.kv_cache_dtype == kind:
             raise LoadError(f"model {loaded.spec.name!r} has no KV cache: --kv-cache-dtype is for models that generate")
         return
     transformer = loaded.model.transformer
     try:
-        choice.check_int8_cache(transformer.attention_dtype, loaded.device)
+        choice.check_cache(kind, transformer.attention_dtype, loaded.device)
     except choice.QuantizationUnavailable as error:
         raise LoadError(f"model {loaded.spec.name!r}: {error}") from error
     head = () if loaded.model.draft_head is None else loaded.model.draft_head.config.attention_layers
     layers = (*transformer.self_attention_layers(), *transformer.cross_attention_layers(), *head)
     widest = max((layer.head_dim for layer in layers), default=0)
-    if widest > MAX_INT8_HEAD:
+    if widest > MAX_INT8_HEAD and not choice.runs_cuda_kernels(loaded.device):
         raise LoadError(
             f"model {loaded.spec.name!r}: --kv-cache-dtype int8 takes heads of at most {MAX_INT8_HEAD:,} numbers; "
             f"its heads have {widest:,}"
@@ -286,13 +293,13 @@ def build(
     kv_memory_bytes: memory in bytes for keys, values and states; unused if the model does not generate.
     drafter: proposes draft tokens, or None.
     Returns the model's engine and its description. Raises LoadError if the memory is less than one block or than the
-    states of one request, if it cannot be allocated, or if the model cannot have the int8 cache that was asked for.
+    states of one request, if it cannot be allocated, or if the model cannot have the rounded cache that was asked for.
     """
     model, spec = loaded.model, loaded.spec
     config, transformer = model.config, model.transformer
     blocks: dict[str, int] = {}
     caches: dict[str, KVCache] = {}
-    check_int8_cache(loaded, options)
+    check_cache(loaded, options)
     state_memory: StateMemory | None = None
     if loaded.generates:
         layers = {"self": transformer.self_attention_layers(), "cross": transformer.cross_attention_layers()}
@@ -395,9 +402,10 @@ def adapter_infos(loaded: LoadedCheckpoint, base: ModelInfo) -> list[ModelInfo]:
 
 
 def _drafts(loaded: LoadedCheckpoint) -> str:
-    """The source of draft tokens of a model that has one, for users."""
+    """The source of draft tokens of a model, for users; empty without such a setting, as in a benchmark."""
     way = loaded.spec.speculation
-    assert way is not None, "a drafter has a setting"
+    if way is None:
+        return ""
     if way.prediction_head:
         return "prediction head of the checkpoint"
     if way.eagle_directory:

@@ -135,6 +135,11 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
             platform.machine(),
         )
 
+    if options.batch_invariant:
+        try:
+            choice.use_batch_invariance(device)
+        except choice.BatchInvarianceUnavailable as error:
+            raise LoadError(str(error)) from error
     if options.kv_spill_bytes and device.type != "cuda":
         raise LoadError(
             "--kv-spill-memory needs a CUDA device: on a CPU, the KV cache is in host memory; use a larger "

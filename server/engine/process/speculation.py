@@ -19,7 +19,7 @@ from server.engine.drafting.drafts import (
 )
 from server.engine.drafting.head_drafter import HeadDrafter
 from server.engine.process.kv_memory import PoolNeed, agent_bytes, divide_by_need, pool_blocks, pool_need
-from server.engine.process.loading import LoadedCheckpoint, LoadError, check_int8_cache
+from server.engine.process.loading import LoadedCheckpoint, LoadError, check_cache
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 
 
@@ -108,7 +108,7 @@ def make_drafter(
         return kv_memory_bytes, None
     if draft is None:
         return kv_memory_bytes, NgramDrafter(options.speculative_tokens or NGRAM_DRAFT_TOKENS)
-    check_int8_cache(draft, options)
+    check_cache(draft, options)
     need = _draft_need(draft, options)
     needs = model.pool_needs(options)
     if "state" in needs:

@@ -41,7 +41,7 @@ Quantization = Literal[
 
 Norms and hidden states keep the model dtype. Attention and its KV cache use bfloat16 if the model dtype is float32.
 """
-KVCacheDType = Literal["auto", "int8"]
+KVCacheDType = Literal["auto", "int8", "fp8"]
 """Dtype of the KV cache. `auto`: keys and values keep the dtype of attention. `int8`: keys and values are rounded, with
 a scale per head and token."""
 Task = Literal[
@@ -143,6 +143,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     kv_spill_bytes: bytes of host memory of one worker for blocks of the prefix cache that leave the device; divided
         among the models like `kv_cache_bytes`. 0 for none. Only on CUDA.
     prefix_cache: whether requests share the keys and values of common prompt beginnings.
+    batch_invariant: whether a request gives the same bits alone and in a batch on CUDA, as it always does on a CPU.
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
     worker_index: index of this worker among the workers of the server. On CUDA it selects the device.
     on_demand: whether models may be loaded by messages while the worker runs. The worker may then start without models.
@@ -161,6 +162,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     threads: int = 0
     stats_interval_seconds: float = 0.25
     prefix_cache: bool = True
+    batch_invariant: bool = False
     speculative_tokens: int | None = None
     worker_index: int = 0
     kv_cache_dtype: KVCacheDType = "auto"

@@ -27,17 +27,23 @@ from models.backends.cuda.kernels import (
     activation,
     beams,
     decode_attention,
+    expert_epilogue,
+    expert_tiles,
     experts,
+    fixed_order_linear,
     logits_top_k,
     matrices,
     norms,
     quantized_linear,
     rotary,
+    rounded_cache,
+    rounded_linear,
     row_products,
     sampling,
     tile_attention,
 )
 from models.backends.cuda.kernels.attention_arguments import ScoreBias, Scores
+from models.backends.rounded_slots import CACHE_DTYPES, FP8, CacheSide, RoundedSlots
 from models.backends.torch.beams import Beams
 from tests.cuda.kernels.planted_faults import load_narrowly, spill
 
@@ -92,13 +98,20 @@ def _decode(
     rows: int = 4,
     blocks: int = 16,
     block_size: int = 32,
+    codes: torch.dtype | None = None,
 ) -> None:
-    shapes = (4, block_size, kv_heads, head_dim), (rows, heads, head_dim)
-    cache, query = (torch.zeros(shape, dtype=dtype) for shape in shapes)
+    cache = _cache(kv_heads, head_dim, codes or dtype, block_size)
+    query = torch.zeros(rows, heads, head_dim, dtype=dtype)
     _, key_lens, starts = _columns(rows, 3)
     partials = decode_attention.Partials.empty(4, rows, heads, head_dim, query.device)
     decode_rows = decode_attention.DecodeRows(_int(rows, blocks), key_lens, starts)
     decode_attention.paged_decode_attention(query, cache, cache, decode_rows, scores, 2, partials)
+
+
+def _cache(kv_heads: int, head_dim: int, dtype: torch.dtype, block_size: int = 32) -> CacheSide:
+    if dtype in CACHE_DTYPES:
+        return RoundedSlots.zeros(4, block_size, kv_heads, head_dim, torch.device("cpu"), dtype)
+    return torch.zeros(4, block_size, kv_heads, head_dim, dtype=dtype)
 
 
 def _prefill(
@@ -110,9 +123,10 @@ def _prefill(
     dtype: torch.dtype = torch.bfloat16,
     rows: int = 4,
     blocks: int = 16,
+    codes: torch.dtype | None = None,
 ) -> None:
-    shape = (4, 32, kv_heads, head_dim) if paged else (64, kv_heads, head_dim)
-    query, key = torch.zeros(64, heads, head_dim, dtype=dtype), torch.zeros(shape, dtype=dtype)
+    query, ragged = torch.zeros(64, heads, head_dim, dtype=dtype), torch.zeros(64, kv_heads, head_dim, dtype=dtype)
+    key = _cache(kv_heads, head_dim, codes or dtype) if paged else ragged
     _, key_lens, first_positions, key_starts = _columns(rows, 4)
     where = {"block_tables": _int(rows, blocks)} if paged else {"key_starts": key_starts}
     tile_rows = tile_attention.TileRows(_int(rows + 1), key_lens, first_positions, _int(rows, 2), **where)
@@ -143,6 +157,11 @@ def _write_slots(tokens: int = 4) -> None:
     rotary.write_slots(cache, cache, slots, *_merged(tokens)[1:])
 
 
+def _write_rounded(kind: torch.dtype, tokens: int = 4) -> None:
+    side, (_, _, slots) = _cache(8, 128, kind), _columns(tokens, 3, torch.int64)
+    rounded_cache.write_rounded_slots(side, side._replace(codes=side.codes.clone()), slots, *_merged(tokens)[1:])
+
+
 def _gated(merged: Tensor) -> None:
     gate, up = merged.chunk(2, 1)
     activation.gated_activation(gate, up, "silu")
@@ -171,20 +190,63 @@ def _follow_beams() -> None:
     beams.follow_beams(_int(256, 1024), chosen, torch.zeros(256), places, slots, key_lens)
 
 
+def _tiles(tokens: int) -> expert_tiles.ExpertTiles:
+    tile = 16 if tokens < 64 else 64
+    return expert_tiles.ExpertTiles(_int(tokens * 4), *_columns(48 + tokens, 3), choices=4, tile=tile)
+
+
 def _mixture(tokens: int) -> None:
-    tiles = experts.ExpertTiles(_int(tokens * 4), *_columns(48 + tokens, 3), choices=4, tile=16 if tokens < 64 else 64)
-    middle = experts.gated_expert_linear(_half(tokens, 1024), _half(32, 1024, 1024), None, tiles, "silu")
+    tiles = _tiles(tokens)
+    gated = expert_epilogue.EpilogueSettings("silu", gated=True)
+    middle = experts.expert_linear(_half(tokens, 1024), _half(32, 1024, 1024), None, tiles, gated)
     outputs = experts.expert_linear(middle, _half(32, 1024, 512), None, tiles)
     experts.sum_of_experts(outputs, torch.zeros(tokens, 4), None, None)
 
 
 def _group(tokens: int) -> None:
-    experts.group_by_expert(torch.zeros(tokens, 4, dtype=torch.int64), 128)
+    expert_tiles.group_by_expert(torch.zeros(tokens, 4, dtype=torch.int64), 128)
 
 
 def _int8(rows: int, dtype: torch.dtype = torch.bfloat16) -> None:
-    weight = matrices.Int8Matrix(torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096))
-    quantized_linear.int8_linear(torch.zeros(rows, 4096, dtype=dtype), weight, None)
+    weight = matrices.ByteMatrix(torch.zeros(4096, 4096, dtype=torch.int8), torch.zeros(4096, 1), 4096)
+    quantized_linear.byte_linear(torch.zeros(rows, 4096, dtype=dtype), weight, None)
+
+
+def _fixed(rows: int, dtype: torch.dtype = torch.bfloat16, columns: int = 4096) -> None:
+    x, weight = torch.zeros(rows, 4096, dtype=dtype), torch.zeros(columns, 4096, dtype=dtype)
+    fixed_order_linear.fixed_order_linear(x, weight, None, torch.zeros(rows, columns, dtype=dtype))
+
+
+def _byte_matrix(group: int, dtype: torch.dtype = torch.int8) -> matrices.ByteMatrix:
+    codes = torch.zeros(4096, 4096, dtype=torch.int8 if dtype == torch.int8 else torch.uint8)
+    return matrices.ByteMatrix(codes, torch.zeros(4096, 4096 // group), group)
+
+
+def _bytes(rows: int, group: int, dtype: torch.dtype = torch.int8) -> None:
+    quantized_linear.byte_linear(_half(rows, 4096), _byte_matrix(group, dtype), None)
+
+
+def _int4_matrix(group: int) -> matrices.Int4Matrix:
+    scales = torch.zeros(4096, 4096 // group, dtype=torch.float16)
+    return matrices.Int4Matrix(torch.zeros(4096, 2048, dtype=torch.uint8), scales, scales.float(), group)
+
+
+def _rounded(rows: int, weight: matrices.ByteMatrix | matrices.Int4Matrix, kind: str, terms: int) -> None:
+    x, out = rounded_linear.round_rows(_half(rows, 4096), kind, terms), _half(rows, 4096)
+    if isinstance(weight, matrices.ByteMatrix):
+        rounded_linear.rounded_byte_linear(x, weight, None, out)
+    else:
+        rounded_linear.rounded_int4_linear(x, weight, None, out)
+
+
+def _quantized_mixture(bits: int, tokens: int) -> None:
+    gated = expert_epilogue.EpilogueSettings("silu", gated=True)
+    if bits == 8:
+        weight = matrices.ByteMatrix(torch.zeros(32, 1024, 1024, dtype=torch.int8), torch.zeros(32, 1024, 1), 1024)
+    else:
+        scales = torch.zeros(32, 1024, 32, dtype=torch.float16)
+        weight = matrices.Int4Matrix(torch.zeros(32, 1024, 512, dtype=torch.uint8), scales, scales.float(), 32)
+    experts.expert_linear(_half(tokens, 1024), weight, None, _tiles(tokens), gated)
 
 
 def _int4(rows: int, group: int = 128, with_minimums: bool = False) -> None:
@@ -238,7 +300,33 @@ CASES: dict[str, Callable[[], Any]] = {
     "int4, few rows": lambda: _int4(2),
     "int4, many rows": lambda: _int4(200),
     "int4, groups of 32 with zero points": lambda: _int4(200, 32, True),
+    "decode, LLaMA 8B, int8 cache": lambda: _decode(128, 32, 8, _PLAIN, codes=torch.int8),
+    "decode, LLaMA 8B, fp8 cache": lambda: _decode(128, 32, 8, _PLAIN, codes=FP8),
+    "prefill, LLaMA 8B, int8 cache": lambda: _prefill(128, 32, 8, _PLAIN, True, codes=torch.int8),
+    "prefill, LLaMA 8B, fp8 cache": lambda: _prefill(128, 32, 8, _PLAIN, True, codes=FP8),
+    "cache write, int8": lambda: _write_rounded(torch.int8),
+    "cache write, fp8": lambda: _write_rounded(FP8),
+    "fixed order, few rows": lambda: _fixed(2),
+    "fixed order, many rows": lambda: _fixed(600),
+    "fixed order, float32": lambda: _fixed(2, torch.float32),
+    "int8 in groups of 32, one row": lambda: _bytes(1, 32),
+    "int8 in groups of 32, many rows": lambda: _bytes(200, 32),
+    "fp8 in blocks, one row": lambda: _bytes(1, 128, FP8),
+    "fp8 in blocks, few rows": lambda: _bytes(2, 128, FP8),
+    "fp8 in blocks, many rows": lambda: _bytes(200, 128, FP8),
+    "mixture of int8, few tokens": lambda: _quantized_mixture(8, 4),
+    "mixture of int8, many tokens": lambda: _quantized_mixture(8, 600),
+    "mixture of int4, few tokens": lambda: _quantized_mixture(4, 4),
+    "mixture of int4, many tokens": lambda: _quantized_mixture(4, 600),
+    "int8, rows of 8 bits": lambda: _rounded(200, _byte_matrix(4096), "int8", 1),
+    "int8, rows of 15 bits": lambda: _rounded(200, _byte_matrix(4096), "int8", 2),
+    "int4, rows of 15 bits": lambda: _rounded(200, _int4_matrix(32), "int8", 2),
+    "int4 in groups of 128, rows of 15 bits": lambda: _rounded(200, _int4_matrix(128), "int8", 2),
+    "fp8, rows of fp8": lambda: _rounded(200, _byte_matrix(128, FP8), "fp8", 1),
 }
+
+NEEDS_FP8 = ("fp8, rows of fp8",)
+"""Cases with matrix instructions for fp8, which compute capability 8.0 does not have."""
 
 OTHER_STEPS: dict[str, Callable[[], Any]] = {
     "decode, LLaMA 8B": lambda: _decode(128, 32, 8, _PLAIN, rows=3, blocks=1),
@@ -256,6 +344,15 @@ OTHER_STEPS: dict[str, Callable[[], Any]] = {
     "int8, few rows": lambda: _int8(16),
     "int8, many rows": lambda: _int8(65),
     "int4, few rows": lambda: _int4(16),
+    "decode, LLaMA 8B, int8 cache": lambda: _decode(128, 32, 8, _PLAIN, rows=3, blocks=1, codes=torch.int8),
+    "prefill, LLaMA 8B, fp8 cache": lambda: _prefill(128, 32, 8, _PLAIN, True, rows=3, blocks=1, codes=FP8),
+    "cache write, int8": lambda: _write_rounded(torch.int8, tokens=3),
+    "fixed order, few rows": lambda: _fixed(1),
+    "fixed order, many rows": lambda: _fixed(2048),
+    "fp8 in blocks, few rows": lambda: _bytes(16, 128, FP8),
+    "mixture of int4, few tokens": lambda: _quantized_mixture(4, 5),
+    "int8, rows of 15 bits": lambda: _rounded(65, _byte_matrix(4096), "int8", 2),
+    "int4, rows of 15 bits": lambda: _rounded(1024, _int4_matrix(32), "int8", 2),
 }
 """Steps of a case with other numbers of rows, lengths and addresses."""
 

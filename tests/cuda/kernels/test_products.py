@@ -12,6 +12,8 @@ from torch import Tensor
 
 from models.backends.cuda.kernels import experts as kernels
 from models.backends.cuda.kernels import matrices, quantized_linear, row_products
+from models.backends.cuda.kernels.expert_epilogue import EpilogueSettings
+from models.backends.cuda.kernels.expert_tiles import group_by_expert
 from models.backends.torch.activations import activate
 from models.backends.torch.quantization import quantize_int4, quantize_int8
 from tests.cuda.kernels.cases import DEVICE, DTYPES, TOLERANCES
@@ -29,7 +31,7 @@ def _assert_near(actual: Tensor, expected: Tensor) -> None:
 
 def _check_tiles(tokens: int, num_experts: int, choices: int) -> None:
     experts = torch.rand(tokens, num_experts).argsort(-1)[:, :choices].contiguous().to(DEVICE)
-    tiles = kernels.group_by_expert(experts, num_experts)
+    tiles = group_by_expert(experts, num_experts)
     assert torch.equal(tiles.order.long(), experts.flatten().sort(stable=True).indices)
     places = []
     for expert, start, end in zip(tiles.tile_experts, tiles.tile_starts, tiles.tile_ends, strict=True):
@@ -62,9 +64,10 @@ def _check_experts(
     outer_biases = _random(dtype, num_experts, hidden) if with_bias else None
     shared = _random(dtype, tokens, hidden) if with_shared else None
     gate = _random(dtype, tokens, 1) if with_shared else None
-    tiles = kernels.group_by_expert(experts, num_experts)
+    tiles = group_by_expert(experts, num_experts)
     offset = 0.0 if limit is None else 1.0
-    middle = kernels.gated_expert_linear(x, inner, biases, tiles, "silu", limit, offset)
+    gated = EpilogueSettings("silu", True, limit, offset)
+    middle = kernels.expert_linear(x, inner, biases, tiles, gated)
     actual = kernels.sum_of_experts(kernels.expert_linear(middle, outer, outer_biases, tiles), shares, shared, gate)
     expected = torch.zeros(tokens, hidden, device=DEVICE)
     for token in range(tokens):
@@ -108,7 +111,7 @@ def test_experts_of_many_shapes(
 def test_experts_without_gate() -> None:
     x, weight = _random(torch.float16, 30, 32), _random(torch.float16, 3, 80, 32)
     experts = torch.rand(30, 3).argsort(-1)[:, :2].contiguous().to(DEVICE)
-    actual = kernels.expert_linear(x, weight, None, kernels.group_by_expert(experts, 3), "gelu")
+    actual = kernels.expert_linear(x, weight, None, group_by_expert(experts, 3), EpilogueSettings("gelu"))
     pairs = zip(x.repeat_interleave(2, 0), experts.flatten(), strict=True)
     products = torch.stack([weight[expert].float() @ row.float() for row, expert in pairs])
     _assert_near(actual, torch.nn.functional.gelu(products))
@@ -129,7 +132,7 @@ def _check_int8(dtype: torch.dtype, rows: int, columns: int, inputs: int, with_b
     x, weight = _random(dtype, rows, inputs + 8)[:, :inputs], _random(torch.float32, columns, inputs)
     bias = _random(dtype, columns) if with_bias else None
     codes, scales = quantize_int8(weight)
-    actual = quantized_linear.int8_linear(x, matrices.Int8Matrix(codes, scales), bias)
+    actual = quantized_linear.byte_linear(x, matrices.ByteMatrix(codes, scales[:, None], inputs), bias)
     expected = x.float() @ (codes.float() * scales[:, None]).T
     _assert_near(actual, expected if bias is None else expected + bias.float())
 

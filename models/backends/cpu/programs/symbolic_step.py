@@ -14,7 +14,7 @@ from models.backends.choice import backend
 from models.backends.cpu.programs import inputs
 from models.backends.cpu.programs.inputs import CacheRole, Side
 from models.backends.cpu.programs.trace import SymbolicMetadata, Trace
-from models.backends.int8_slots import CacheSide, Int8Slots
+from models.backends.rounded_slots import CacheSide, RoundedSlots
 from models.config import BucketBiasConfig, QueryScale, RopeConfig, StackConfig
 from models.layers.attention import Attention
 from models.layers.full_sequence_attention import FullSequenceAttention
@@ -149,4 +149,4 @@ class SymbolicStepInputs(StepInputs):
         numbers = cast(Tensor, self._trace.input(own.numbers))
         if not self.has_int8_cache:
             return numbers
-        return Int8Slots(numbers, cast(Tensor, self._trace.input(own.scales)), cast(int, inputs.block_size(role)))
+        return RoundedSlots(numbers, cast(Tensor, self._trace.input(own.scales)), cast(int, inputs.block_size(role)))

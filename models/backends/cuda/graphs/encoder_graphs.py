@@ -32,7 +32,7 @@ StoreKeys = Callable[[Tensor, Tensor], None]
 """Stores the cross-attention keys of hidden states, [tokens, hidden], in slots, [tokens], int64, of a cache."""
 
 
-class _Layout(NamedTuple):
+class _EncoderLayout(NamedTuple):
     """Layout of the numbers of a captured step of up to `tokens` tokens."""
 
     tokens: int
@@ -69,10 +69,10 @@ class EncoderGraphs:
     ) -> None:
         self._stack, self._store_keys, self._dtype, self._limits = stack, store_keys, dtype, limits
         sizes = sizes_up_to(limits.tokens)
-        self._numbers = DeviceNumbers(runner, device, _Layout(sizes[-1]).size)
+        self._numbers = DeviceNumbers(runner, device, _EncoderLayout(sizes[-1]).size)
         self._token_ids, self._types = torch.zeros(2, sizes[-1], dtype=torch.int64, device=device)
         self._positions = GraphPositions(stack, limits.text_tokens)
-        self._first_positions = torch.zeros(_Layout(sizes[-1]).rows.rows, dtype=torch.int32, device=device)
+        self._first_positions = torch.zeros(_EncoderLayout(sizes[-1]).rows.rows, dtype=torch.int32, device=device)
         self._hidden: Tensor | None = None
         self._graphs = capture_sizes(runner, sizes, self._step_of, time)
         self.sizes = tuple(self._graphs)
@@ -102,13 +102,13 @@ class EncoderGraphs:
         assert isinstance(batch, EncoderBatch), "`takes` accepts texts only"
         size, count = self._size_of(batch), batch.offsets[-1]
         assert size is not None, "`takes` accepts the step"
-        self._write(batch, _Layout(size), slots)
+        self._write(batch, _EncoderLayout(size), slots)
         replay, hidden = self._graphs[size]
         replay()
         hidden = hidden[:count]
         return hidden if batch.output_rows is None else hidden[batch.output_rows]
 
-    def _write(self, batch: EncoderBatch, layout: _Layout, slots: Sequence[int] | None) -> None:
+    def _write(self, batch: EncoderBatch, layout: _EncoderLayout, slots: Sequence[int] | None) -> None:
         """Copy the numbers of a step to the memory of its graph."""
         numbers, count, tokens = self._numbers.to_write(), batch.offsets[-1], layout.tokens
         lengths, starts = np.array(batch.lengths), np.array(batch.offsets[:-1])
@@ -129,7 +129,7 @@ class EncoderGraphs:
 
     def _step_of(self, size: int) -> Callable[[], Tensor]:
         """A function that runs one step of `size` tokens, for the capture of a graph."""
-        layout, stack = _Layout(size), self._stack
+        layout, stack = _EncoderLayout(size), self._stack
         places, slots, rows = torch.split(self._numbers.copied[: layout.size], [size, size, layout.rows.size])
         # A step without texts: its tokens attend to nothing and are not stored.
         places.zero_()

@@ -34,7 +34,7 @@ from models.steps.batch import DecoderBatch
 from models.steps.kv_cache import KVCache
 
 
-class _Layout(NamedTuple):
+class _MixedLayout(NamedTuple):
     """Layout of the numbers of a captured step. outputs: largest number of output rows."""
 
     tokens: int
@@ -60,7 +60,7 @@ class _Inputs(NamedTuple):
     rows: Tensor
 
     @classmethod
-    def of(cls, numbers: Tensor, layout: _Layout) -> _Inputs:
+    def of(cls, numbers: Tensor, layout: _MixedLayout) -> _Inputs:
         tokens = layout.tokens
         return cls(*torch.split(numbers[: layout.size], [tokens] * 3 + [layout.outputs, layout.rows.size]))
 
@@ -95,10 +95,10 @@ class MixedGraphs:
         self._graphs = capture_sizes(runner, sizes, self._step_of, time)
         self.sizes = tuple(self._graphs)
 
-    def _layout(self, tokens: int) -> _Layout:
+    def _layout(self, tokens: int) -> _MixedLayout:
         rows = min(tokens, self._limits.rows)
         columns = 2 if self._cross_cache is None else 3
-        return _Layout(tokens, min(tokens, len(self._logits)), RowsLayout(tokens, rows, columns))
+        return _MixedLayout(tokens, min(tokens, len(self._logits)), RowsLayout(tokens, rows, columns))
 
     def takes(self, batch: DecoderBatch, num_outputs: int) -> bool:
         """Whether a captured graph can run a step.
@@ -145,7 +145,7 @@ class MixedGraphs:
         top_k = LogitsTopK(top_k.values[:count], top_k.ids[:count], None, top_k.is_finite[:count])
         return DecoderOutput(hidden, logits, top_k)
 
-    def _write(self, batch: DecoderBatch, output_rows: Numbers, layout: _Layout) -> None:
+    def _write(self, batch: DecoderBatch, output_rows: Numbers, layout: _MixedLayout) -> None:
         """Copy the numbers of a step to the device. output_rows: [outputs], int64."""
         numbers, count = self._numbers.to_write(), len(batch.token_ids)
         tokens = numbers[: 3 * layout.tokens].reshape(3, layout.tokens)

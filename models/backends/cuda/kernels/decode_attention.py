@@ -18,7 +18,10 @@ import triton.language as tl
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
+from models.backends.cuda.kernels.codes import CODE_FACTOR, code_numbers
 from models.backends.cuda.kernels.launch import SMALLEST_TILE, is_float32, kernel, pipeline_stages, tile_width
+from models.backends.cuda.kernels.rounded_cache import CacheCodes
+from models.backends.rounded_slots import CacheSide
 
 KEY_CHUNK_TOKENS = 256
 """Tokens of a chunk of keys. Chunks begin at multiples of this number, counted from the first token of the row."""
@@ -85,8 +88,8 @@ def num_splits(rows: int, num_kv_heads: int, max_key_len: int, num_processors: i
 
 def paged_decode_attention(
     query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
+    key_cache: CacheSide,
+    value_cache: CacheSide,
     rows: DecodeRows,
     scores: Scores,
     splits: int,
@@ -97,7 +100,7 @@ def paged_decode_attention(
 
     query: [rows, heads, key_dim], model dtype; the last dimension contiguous.
     key_cache: [blocks, block_size, kv_heads, key_dim], dtype of the query; the last dimension contiguous. kv_heads
-        divides heads.
+        divides heads. Or rounded slots, of 8 bits.
     value_cache: [blocks, block_size, kv_heads, value_dim], likewise. It may be the same tensor as `key_cache`.
     scores: `causal` has no effect, because the query is at the last position or, in cross-attention, sees all keys.
     splits: number of programs that share the chunks of a row and key-value head. The result does not depend on it.
@@ -106,18 +109,21 @@ def paged_decode_attention(
     Returns [rows, heads, value_dim].
     """
     num_rows, heads, key_dim = query.shape
-    kv_heads, value_dim = value_cache.shape[2:]
+    keys, values, key_scales, value_scales, codes = CacheCodes.of(key_cache, value_cache)
+    kv_heads, value_dim = values.shape[2:]
     if out is None:
         out = query.new_empty(num_rows, heads, value_dim)
     group = heads // kv_heads
     bias, bias_width = scores.bias_arguments(partials.maxima)
     width = max(tile_width(key_dim), tile_width(value_dim))
     group_tile = min(tile_width(group), _most_heads(width, query.dtype))
-    tile, num_warps, num_stages = _tile(width, group_tile, query.dtype)
+    tile, num_warps, num_stages = _tile(width, group_tile, query.dtype, codes)
     _attention_kernel[num_rows, kv_heads * -(-group // group_tile), splits](
         query,
-        key_cache,
-        value_cache,
+        keys,
+        values,
+        key_scales,
+        value_scales,
         rows.block_tables,
         rows.key_lens,
         rows.partial_starts,
@@ -130,19 +136,22 @@ def paged_decode_attention(
         heads,
         rows.block_tables.stride(0),
         *query.stride()[:2],
-        *key_cache.stride()[:3],
-        *value_cache.stride()[:3],
+        *keys.stride()[:3],
+        *values.stride()[:3],
+        *key_scales.stride()[:2],
         GROUP=group,
         GROUP_TILE=group_tile,
         KEY_DIM=key_dim,
         KEY_WIDTH=tile_width(key_dim),
         VALUE_DIM=value_dim,
         VALUE_WIDTH=tile_width(value_dim),
-        BLOCK_SIZE=key_cache.shape[1],
+        BLOCK_SIZE=keys.shape[1],
         TILE=tile,
         CHUNK=KEY_CHUNK_TOKENS,
         UNROLL=max(1, _MERGED_NUMBERS // (group_tile * tile_width(value_dim))),
         HAS_SINKS=scores.sinks is not None,
+        CODES=codes,
+        FACTOR=CODE_FACTOR[codes],
         **scores.constants(),
         num_warps=num_warps,
         enable_fp_fusion=True,
@@ -155,14 +164,14 @@ _MERGED_NUMBERS = 2048
 """How many numbers a program loads at once when it merges partial results."""
 
 
-def _tile(width: int, heads: int, dtype: torch.dtype) -> tuple[int, int, int]:
+def _tile(width: int, heads: int, dtype: torch.dtype, codes: str) -> tuple[int, int, int]:
     """Number of keys that a program loads at once, number of warps, and stages of the loop.
 
     Tuned on an H200 for heads of 64 and 128 numbers (docs/gpu.md). The settings must not depend on the number of rows,
-    because this would change the bits of a row.
+    because this would change the bits of a row. The conversion of fp8 codes needs the registers of more warps.
     """
     if width <= 128 and not is_float32(dtype):
-        return 128, 4 if heads * width <= 4096 else 8, 2
+        return 128, 4 if heads * width <= 4096 and codes != "fp8" else 8, 2
     tile = max(SMALLEST_TILE, min(64, (2048 if is_float32(dtype) else 8192) // width))
     return tile, 4 if heads * width <= 4096 else 8, pipeline_stages(tile * width, dtype, is_paged=True)
 
@@ -188,6 +197,8 @@ def _attention_kernel(
     query,
     key_cache,
     value_cache,
+    key_scales,
+    value_scales,
     block_tables,
     key_lens,
     partial_starts,
@@ -210,6 +221,8 @@ def _attention_kernel(
     value_block,
     value_slot,
     value_head,
+    scale_block,
+    scale_head,
     GROUP: tl.constexpr,
     GROUP_TILE: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -221,6 +234,8 @@ def _attention_kernel(
     CHUNK: tl.constexpr,
     UNROLL: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    CODES: tl.constexpr,
+    FACTOR: tl.constexpr,
     WINDOW: tl.constexpr,
     ATTENTION_CHUNK: tl.constexpr,
     CAP: tl.constexpr,
@@ -265,7 +280,11 @@ def _attention_kernel(
             mask=visible[:, None] & (key_dims < KEY_DIM)[None, :],
             other=0.0,
         )
-        s = capped(tl.dot(q, tl.trans(k), input_precision="ieee") * scale, CAP)
+        s = tl.dot(q, tl.trans(code_numbers(k, q.dtype, CODES)), input_precision="ieee")
+        place_of_scale = block * scale_block + kv_head * scale_head + slot
+        if CODES != "":
+            s *= (tl.load(key_scales + place_of_scale, mask=visible, other=0.0).to(tl.float32) * FACTOR)[None, :]
+        s = capped(s * scale, CAP)
         if BIAS == "key":
             index = tl.minimum(keys, bias_width - 1)
             s += tl.load(bias + head[:, None] * bias_width + index[None, :], mask=is_head[:, None], other=0.0)
@@ -285,7 +304,10 @@ def _attention_kernel(
             other=0.0,
         )
         total = total * old + tl.sum(p, 1)
-        weighted = weighted * old[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        if CODES != "":
+            p *= (tl.load(value_scales + place_of_scale, mask=visible, other=0.0).to(tl.float32) * FACTOR)[None, :]
+        v = code_numbers(v, q.dtype, CODES)
+        weighted = weighted * old[:, None] + tl.dot(p.to(q.dtype), v, input_precision="ieee")
         maximum = larger
         if ((start + TILE) % CHUNK == 0) | (start + TILE >= end):
             place = (start_of_partials + start // CHUNK).to(tl.int64) * heads + head

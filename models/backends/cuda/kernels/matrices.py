@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 HALF_RUN = 32
 """Number of inputs of half a run. A run has 64 inputs, and each byte holds one code of either half."""
 
 
-class Int8Matrix(NamedTuple):
-    """`weight[o, i] = scales[o] * codes[o, i]`. codes: [out, in], int8, contiguous. scales: [out], float32."""
+class ByteMatrix(NamedTuple):
+    """`weight[o, i] = scales[o, i // group] * number(codes[o, i])`.
+
+    codes: [out, in], contiguous: int8, or uint8 with the bits of fp8 numbers (E4M3).
+    scales: [out, groups], contiguous, float16 or float32.
+    group: number of inputs that share a scale: a multiple of 32, or at least `in`. The last group of a row may be
+        shorter.
+    The matrix of all experts of a layer has a further first dimension in codes and scales.
+    """
 
     codes: Tensor
     scales: Tensor
+    group: int
+
+    @property
+    def kind(self) -> str:
+        """Kind of the codes, as `code_numbers` has it: "int8" or "fp8"."""
+        return "int8" if self.codes.dtype == torch.int8 else "fp8"
 
 
 class Int4Matrix(NamedTuple):
@@ -24,6 +38,7 @@ class Int4Matrix(NamedTuple):
     scales: [out, groups], float16 or float32. minimums: likewise, or None for zeros.
     group: number of inputs that share a scale: a multiple of 32, or at least `in`. The last group of a row may be
         shorter.
+    The matrix of all experts of a layer has a further first dimension in codes, scales and minimums.
     """
 
     codes: Tensor

@@ -1,4 +1,7 @@
-"""RMS norm and layer norm over the last dimension, with or without a residual sum. One program per row."""
+"""RMS norm, layer norm and scaling to unit length over the last dimension, the norms also after a residual sum.
+
+One program computes a row.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,11 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: 
     return _norm(x, None, weight, bias, eps, "layer", out)[1]
 
 
+def unit_rows(x: Tensor) -> Tensor:
+    """Scale each row to unit length, in float32; a row of zeros stays zero. x: [rows, width] -> [rows, width]."""
+    return _norm(x, None, x, None, 0.0, "unit")[1]
+
+
 def add_rms_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Residual sum and its RMS norm: `(x + y, rms_norm(x + y))`. x, y: [tokens, hidden]; the sum has their dtype."""
     return _norm(x, y, weight, None, eps, "rms")
@@ -54,7 +62,7 @@ def _norm(
 ) -> tuple[Tensor, Tensor]:
     """The residual sum `x + y` (x itself if y is None), and its norm.
 
-    kind: "rms", "rms_from_one" or "layer".
+    kind: "rms", "rms_from_one", "layer" or "unit", which reads no weight.
     """
     width = x.shape[-1]
     rows = x.reshape(-1, width)
@@ -111,15 +119,18 @@ def _norm_kernel(
         wide = (wide + summand).to(dtype)
         tl.store(total + row * WIDTH + columns, wide, mask=inside)
         wide = wide.to(tl.float32)
-    factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
-    if KIND == "layer":
-        wide = tl.where(inside, wide - tl.sum(wide, 0) / WIDTH, 0.0)
-    normalized = wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
-    if KIND == "rms":
-        normalized = normalized.to(dtype).to(tl.float32)
-    if KIND == "rms_from_one":
-        factor += 1.0
-    result = normalized * factor
-    if HAS_BIAS:
-        result += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+    if KIND == "unit":
+        result = wide / tl.maximum(tl.sqrt(tl.sum(wide * wide, 0)), 1e-12)
+    else:
+        factor = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+        if KIND == "layer":
+            wide = tl.where(inside, wide - tl.sum(wide, 0) / WIDTH, 0.0)
+        normalized = wide * tl.rsqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+        if KIND == "rms":
+            normalized = normalized.to(dtype).to(tl.float32)
+        if KIND == "rms_from_one":
+            factor += 1.0
+        result = normalized * factor
+        if HAS_BIAS:
+            result += tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * WIDTH + columns, result.to(dtype), mask=inside)

@@ -1,18 +1,16 @@
 """Products of a single row with a weight. Reading the weight takes most of their time.
 
-Each program computes a few output features. Codes of 8 and 4 bits are converted to float32 by bit operations: a code
-becomes the low mantissa bits of 2 ** 23, which is then subtracted. The instruction that converts integers would take
-longer than reading the weight.
+Each program computes a few output features.
 """
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 from torch import Tensor
 
+from models.backends.cuda.kernels.codes import CODE_FACTOR, code_numbers, codes_to_float
 from models.backends.cuda.kernels.launch import kernel
-from models.backends.cuda.kernels.matrices import HALF_RUN, Int4Matrix, Int8Matrix
+from models.backends.cuda.kernels.matrices import HALF_RUN, ByteMatrix, Int4Matrix
 
 
 def dense_row(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
@@ -24,27 +22,53 @@ def dense_row(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Te
     return _multiply(x, weight, None, bias, out)
 
 
-def int8_row(x: Tensor, weight: Int8Matrix, bias: Tensor | None, out: Tensor) -> Tensor:
+def byte_row(x: Tensor, weight: ByteMatrix, bias: Tensor | None, out: Tensor) -> Tensor:
     """`x W^T + b` with a weight of 8 bits. x, bias, out and result as for `dense_row`."""
-    return _multiply(x, weight.codes, weight.scales, bias, out)
-
-
-def _multiply(x: Tensor, weight: Tensor, scales: Tensor | None, bias: Tensor | None, out: Tensor) -> Tensor:
-    columns, inputs = weight.shape
+    columns, inputs = weight.codes.shape
+    if weight.group >= inputs:
+        return _multiply(x, weight.codes, weight, bias, out)
     if columns:
-        _row_kernel[(-(-columns // _COLUMNS),)](
+        _group_row_kernel[(-(-columns // _COLUMNS),)](
             x,
-            weight,
-            x if scales is None else scales,
+            weight.codes,
+            weight.scales,
             x if bias is None else bias,
             out,
             columns,
             inputs,
-            HAS_SCALES=scales is not None,
+            weight.scales.shape[1],
+            CODES=weight.kind,
+            FACTOR=CODE_FACTOR[weight.kind],
+            GROUP=weight.group,
+            HAS_BIAS=bias is not None,
+            COLUMNS=_COLUMNS,
+            RUNS=_INPUT_TILE // HALF_RUN,
+            RUN=HALF_RUN,
+            num_warps=2,
+            enable_fp_fusion=True,
+        )
+    return out
+
+
+def _multiply(x: Tensor, weight: Tensor, matrix: ByteMatrix | None, bias: Tensor | None, out: Tensor) -> Tensor:
+    """weight: the numbers, or the codes of `matrix`, whose groups are whole rows."""
+    columns, inputs = weight.shape
+    kind = "" if matrix is None else matrix.kind
+    if columns:
+        _row_kernel[(-(-columns // _COLUMNS),)](
+            x,
+            weight,
+            x if matrix is None else matrix.scales,
+            x if bias is None else bias,
+            out,
+            columns,
+            inputs,
+            CODES=kind,
+            FACTOR=CODE_FACTOR[kind],
             HAS_BIAS=bias is not None,
             COLUMNS=_COLUMNS,
             INPUT_TILE=_INPUT_TILE,
-            num_warps=4 if scales is None else 2,
+            num_warps=4 if matrix is None else 2,
             enable_fp_fusion=True,
         )
     return out
@@ -84,12 +108,6 @@ _RUNS = 16
 """Number of runs of 64 inputs that a program multiplies at once, for weights of 4 bits."""
 
 
-@triton.jit
-def codes_to_float(codes, zero: tl.constexpr):
-    """Convert `codes - zero` to float32. codes: int32, from 0 to 255."""
-    return (codes | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + zero)
-
-
 @kernel()
 def _row_kernel(
     x,
@@ -99,7 +117,8 @@ def _row_kernel(
     out,
     columns,
     inputs,
-    HAS_SCALES: tl.constexpr,
+    CODES: tl.constexpr,
+    FACTOR: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     COLUMNS: tl.constexpr,
     INPUT_TILE: tl.constexpr,
@@ -116,12 +135,51 @@ def _row_kernel(
             mask=is_column[:, None] & is_input[None, :],
             other=0,
         )
-        if HAS_SCALES:
-            w = codes_to_float((w.to(tl.int32) & 255) ^ 128, 128)
-        total += w.to(tl.float32) * a[None, :]
+        total += code_numbers(w, tl.float32, CODES).to(tl.float32) * a[None, :]
     result = tl.sum(total, 1)
-    if HAS_SCALES:
-        result *= tl.load(scales + column, mask=is_column, other=0.0)
+    if CODES != "":
+        result *= tl.load(scales + column, mask=is_column, other=0.0).to(tl.float32) * FACTOR
+    if HAS_BIAS:
+        result += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
+    tl.store(out + column, result.to(out.dtype.element_ty), mask=is_column)
+
+
+@kernel()
+def _group_row_kernel(
+    x,
+    codes,
+    scales,
+    bias,
+    out,
+    columns,
+    inputs,
+    groups,
+    CODES: tl.constexpr,
+    FACTOR: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    RUNS: tl.constexpr,
+    RUN: tl.constexpr,
+):
+    """Multiply by a weight whose groups are shorter than a row. A run of inputs has one scale."""
+    column = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    is_column = column < columns
+    total = tl.zeros([COLUMNS, RUNS, RUN], tl.float32)
+    for step in range(0, inputs, RUN * RUNS):
+        first = step + tl.arange(0, RUNS) * RUN
+        place = first[:, None] + tl.arange(0, RUN)[None, :]
+        is_input = place < inputs
+        inside = is_column[:, None, None] & is_input[None, :, :]
+        w = tl.load(codes + (column * inputs)[:, None, None] + place[None, :, :], mask=inside, other=0)
+        a = tl.load(x + place, mask=is_input, other=0.0).to(tl.float32)[None, :, :]
+        scale = tl.load(
+            scales + (column * groups)[:, None] + (first // GROUP)[None, :],
+            mask=is_column[:, None] & (first < inputs)[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        total += code_numbers(w, tl.float32, CODES) * scale[:, :, None] * a
+    result = tl.sum(tl.sum(total, 2), 1) * FACTOR
     if HAS_BIAS:
         result += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
     tl.store(out + column, result.to(out.dtype.element_ty), mask=is_column)

@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.backends.cuda.kernels.attention_arguments import Scores, capped, finite_maximum
+from models.backends.cuda.kernels.codes import CODE_FACTOR, code_numbers
 from models.backends.cuda.kernels.launch import is_float32, kernel, pipeline_stages, tile_width
+from models.backends.cuda.kernels.rounded_cache import CacheCodes
+from models.backends.rounded_slots import CacheSide
 
 SPAN_QUERIES = 64
 """Queries of a span. A row is divided into spans, and a span into tiles. The size of a tile depends on the kernel."""
@@ -68,19 +71,20 @@ def max_spans(num_queries: int, num_rows: int) -> int:
 
 
 def tile_attention(
-    query: Tensor, key: Tensor, value: Tensor, rows: TileRows, scores: Scores, out: Tensor | None = None
+    query: Tensor, key: CacheSide, value: CacheSide, rows: TileRows, scores: Scores, out: Tensor | None = None
 ) -> Tensor:
     """Attention of all queries of a step.
 
     query: [tokens, heads, key_dim], model dtype; the last dimension contiguous.
     key, value: [key tokens, kv_heads, key_dim or value_dim], ragged; or [blocks, block_size, kv_heads, key_dim or
         value_dim], a paged cache. Both have the dtype of the query, and the last dimension is contiguous. kv_heads
-        divides heads.
+        divides heads. A paged cache may also have rounded slots, of 8 bits.
     out: [tokens, heads, value_dim], contiguous: memory for the result; None for new memory.
     Returns [tokens, heads, value_dim]. A query that sees no key gives zeros, with and without sinks.
     """
     tokens, heads, key_dim = query.shape
-    kv_heads, value_dim = value.shape[-2:]
+    keys, values, key_scales, value_scales, codes = CacheCodes.of(key, value)
+    kv_heads, value_dim = values.shape[-2:]
     num_spans = len(rows.spans)
     if out is None:
         out = query.new_empty(tokens, heads, value_dim)
@@ -94,12 +98,14 @@ def tile_attention(
     # Tiles of values with 16 columns beside wider tiles of keys gave wrong results on an H200 (Triton 3.6).
     value_width = max(tile_width(value_dim), min(key_width, 32))
     width = max(key_width, value_width)
-    queries, keys, num_warps, num_stages = _tiles(width, query.dtype, is_paged, scores.bias is not None)
-    parts = SPAN_QUERIES // queries
+    query_tile, key_tile, num_warps, num_stages = _tiles(width, query.dtype, is_paged, scores.bias is not None)
+    parts = SPAN_QUERIES // query_tile
     _tiles_kernel[num_spans * parts, heads](
         query,
-        key,
-        value,
+        keys,
+        values,
+        key_scales,
+        value_scales,
         out,
         rows.spans,
         rows.query_starts,
@@ -113,19 +119,22 @@ def tile_attention(
         heads,
         where.stride(0),
         *query.stride()[:2],
-        *(key.stride()[:3] if is_paged else (0, *key.stride()[:2])),
-        *(value.stride()[:3] if is_paged else (0, *value.stride()[:2])),
+        *(keys.stride()[:3] if is_paged else (0, *keys.stride()[:2])),
+        *(values.stride()[:3] if is_paged else (0, *values.stride()[:2])),
+        *key_scales.stride()[:2],
         GROUP=heads // kv_heads,
         KEY_DIM=key_dim,
         KEY_WIDTH=key_width,
         VALUE_DIM=value_dim,
         VALUE_WIDTH=value_width,
-        BLOCK_SIZE=key.shape[1] if is_paged else 0,
-        QUERY_TILE=queries,
+        BLOCK_SIZE=keys.shape[1] if is_paged else 0,
+        QUERY_TILE=query_tile,
         PARTS=parts,
-        KEY_TILE=keys,
+        KEY_TILE=key_tile,
         CAUSAL=scores.causal,
         HAS_SINKS=scores.sinks is not None,
+        CODES=codes,
+        FACTOR=CODE_FACTOR[codes],
         **scores.constants(),
         num_warps=num_warps,
         enable_fp_fusion=True,
@@ -187,6 +196,8 @@ def _tiles_kernel(
     query,
     key,
     value,
+    key_scales,
+    value_scales,
     out,
     spans,
     query_starts,
@@ -207,6 +218,8 @@ def _tiles_kernel(
     value_block,
     value_slot,
     value_head,
+    scale_block,
+    scale_head,
     GROUP: tl.constexpr,
     KEY_DIM: tl.constexpr,
     KEY_WIDTH: tl.constexpr,
@@ -218,6 +231,8 @@ def _tiles_kernel(
     KEY_TILE: tl.constexpr,
     CAUSAL: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    CODES: tl.constexpr,
+    FACTOR: tl.constexpr,
     WINDOW: tl.constexpr,
     ATTENTION_CHUNK: tl.constexpr,
     CAP: tl.constexpr,
@@ -303,8 +318,11 @@ def _tiles_kernel(
                 block = (tl.load(table, mask=is_key, other=0) if part != 1 else tl.load(table)).to(tl.int64)
                 key_place = block * key_block + keys % BLOCK_SIZE * key_slot
                 value_place = block * value_block + keys % BLOCK_SIZE * value_slot
+                scale_place = block * scale_block + kv_head * scale_head + keys % BLOCK_SIZE
             k = _load_side(key + kv_head * key_head, key_place, key_dims, is_key, KEY_DIM, KEY_WIDTH, part != 1)
-            s = tl.dot(q, tl.trans(k), input_precision="ieee")
+            s = tl.dot(q, tl.trans(code_numbers(k, q.dtype, CODES)), input_precision="ieee")
+            if CODES != "":
+                s *= (tl.load(key_scales + scale_place, mask=is_key, other=0.0).to(tl.float32) * FACTOR)[None, :]
             distance = keys[None, :] - positions[:, None]
             if not IS_PLAIN:
                 s = capped(s * scale, CAP)
@@ -335,7 +353,10 @@ def _tiles_kernel(
                 value + kv_head * value_head, value_place, value_dims, is_key, VALUE_DIM, VALUE_WIDTH, part != 1
             )
             total = total * old + tl.sum(p, 1)
-            weighted = tl.dot(p.to(v.dtype), v, weighted * old[:, None], input_precision="ieee")
+            if CODES != "":
+                p *= (tl.load(value_scales + scale_place, mask=is_key, other=0.0).to(tl.float32) * FACTOR)[None, :]
+            v = code_numbers(v, q.dtype, CODES)
+            weighted = tl.dot(p.to(q.dtype), v, weighted * old[:, None], input_precision="ieee")
             maximum = larger
     result = weighted / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(

@@ -1,0 +1,102 @@
+"""From how many rows on a product with a quantised weight rounds its rows: measured once per card, and kept in a file.
+
+With few rows, reading the weight takes longest, and the weight is dequantised in registers. With many rows this
+conversion takes longest, so the rows are rounded instead and the sums are those of 8-bit numbers
+(`kernels.rounded_linear`). Where one becomes faster than the other depends on the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from models.backends.cuda.product_timing import WeightKind, time_product
+
+log = logging.getLogger("triptych.models")
+
+ROW_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Numbers of rows at which both ways are timed."""
+NEVER = 1 << 62
+"""A number of rows that no step has."""
+_MIN_GAIN = 0.97
+"""Rows are rounded only if this takes less than this part of the time of the exact way."""
+_FP8_CAPABILITY = (8, 9)
+"""Lowest compute capability with matrix instructions for fp8."""
+
+TimeOf = Callable[[int, bool], float]
+"""Function that times a product. Arguments: number of rows, and whether they are rounded. Returns seconds."""
+
+
+def crossover(time_of: TimeOf) -> int:
+    """The number of rows from which on rounding is faster; `NEVER` if it never is.
+
+    It must be faster at this and at all larger measured numbers of rows.
+    """
+    found = NEVER
+    for rows in reversed(ROW_COUNTS):
+        if time_of(rows, True) >= _MIN_GAIN * time_of(rows, False):
+            break
+        found = rows
+    return found
+
+
+def read_or_measure(path: Path, card: str, kind: WeightKind, time_of: TimeOf) -> int:
+    """The crossover of a card from a file; if it has none, the crossover is measured, and written to the file.
+
+    path: JSON file with an object of crossovers by kind, for each card. If it cannot be read or written, the crossover
+        is measured at each start.
+    card: name of the card and versions of the kernels.
+    """
+    tables: dict[str, dict[str, int]] = {}
+    try:
+        read = json.loads(path.read_text())
+        tables = {name: dict(table) for name, table in read.items()}
+        return int(tables[card][kind])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = crossover(time_of)
+    tables[card] = tables.get(card, {}) | {kind: found}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(f".{os.getpid()}")
+        scratch.write_text(json.dumps(tables, indent=1))
+        scratch.replace(path)
+    except OSError as error:
+        log.warning("cannot keep the measured crossover of products in %s: %s", path, error)
+    return found
+
+
+@cache
+def rounds_from(kind: WeightKind, device: torch.device) -> int:
+    """The number of rows from which on products with this kind of weight round their rows on a device."""
+    if device.type != "cuda":
+        return NEVER
+    capability = torch.cuda.get_device_capability(device)
+    if kind == "fp8" and capability < _FP8_CAPABILITY:
+        return NEVER
+    card = f"{torch.cuda.get_device_name(device)}, {capability[0]}.{capability[1]}, {_kernels_version()}"
+    found = read_or_measure(_path(), card, kind, partial(time_product, device, kind))
+    log.info("products with weights in %s round their rows from %s rows on", kind, found if found < NEVER else "no")
+    return found
+
+
+def _kernels_version() -> str:
+    """Changes with the code of the kernels and with the versions of torch and triton."""
+    import triton
+
+    kernels = sorted((Path(__file__).parent / "kernels").glob("*linear.py"))
+    code = b"".join(path.read_bytes() for path in kernels)
+    versions = f"torch {torch.__version__}, triton {triton.__version__}"
+    return f"{versions}, {hashlib.sha256(code).hexdigest()[:12]}"
+
+
+def _path() -> Path:
+    """The file with the crossovers: in XDG_CACHE_HOME, by default ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "triptych" / "cuda-products.json"
