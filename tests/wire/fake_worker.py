@@ -255,7 +255,7 @@ class Worker:
                 return
             for complete in (False, True):
                 self.send(PreparingKernels(self.epoch, 40 + complete, 61.5, "/models/triton", complete))
-            self.send(Ready(self.epoch, models, "cuda", devices, os.environ["FAKE_WORKER_DEVICE"]))
+            self.send(Ready(self.epoch, models, "cuda", devices, about_device=os.environ["FAKE_WORKER_DEVICE"]))
         elif isinstance(message, SequencePart):
             self.sequence_sets.add(message.set_id)
         elif isinstance(message, ForgetSequences):
