@@ -6,11 +6,12 @@ import httpx
 import pytest
 
 from server.api.dialects import registry
-from server.api.dialects.openai.audio.realtime import LiveSession, _Turn
-from server.api.dialects.openai.audio.realtime_body import Transcription
+from server.api.dialects.openai.audio.live_turn import transcribe_turn
 from server.api.entry.door import RECORDING_PATHS
 from server.api.routes.recording_route import RecordingRoute
 from server.errors import Overloaded
+from server.operations.speech.recording_file import RecordingFile
+from server.operations.speech.transcribe_spec import TranscribeSpec
 from tests.api.conftest import Bench
 from tests.audio.wavs import wav
 from tests.parity.speech import recording
@@ -46,8 +47,7 @@ def test_the_door_knows_the_paths_of_all_recordings() -> None:
 
 
 async def test_a_turn_of_a_live_session_over_the_limit_is_refused(bench: Bench) -> None:
-    session = LiveSession.__new__(LiveSession)
-    session._state, bench.state.recordings = bench.state, bench.state.settings.max_recordings
+    bench.state.recordings = bench.state.settings.max_recordings
     with pytest.raises(Overloaded, match="audio requests are in progress"):
-        await session._decode(_Turn("item", b"", Transcription()), "", {})
+        await transcribe_turn(bench.state, {}, TranscribeSpec(RecordingFile(b""), 1800), b"", is_whole=True)
     assert bench.state.recordings == bench.state.settings.max_recordings
