@@ -33,9 +33,6 @@ class DraftInputs(nn.Module):
         """The table of token vectors."""
         return self._table[0]
 
-    def forward(self, token_ids: Tensor, step: StepInputs) -> Tensor:
-        raise NotImplementedError
-
     def _token_vectors(self, token_ids: Tensor) -> Tensor:
         """Normed vectors of tokens: [tokens, hidden]."""
         assert self.token_norm is not None

@@ -88,7 +88,7 @@ AHEAD_KINDS = ("greedy", "beams", "sampled", "streamed beams", "stopped", "banne
 
 @lru_cache(maxsize=1 << 16)
 def logits_after(text: tuple[int, ...]) -> torch.Tensor:
-    """The fake model: logits of the next token after a text.
+    """Logits that the fake model computes for the next token after a text.
 
     They depend on the whole text, but most on its last two tokens, so that generated texts repeat themselves.
     """

@@ -266,7 +266,9 @@ def _row_tokens(generation: GenerationEngine, name: str, rows: int) -> int:
 
 
 def _generate(model: LoadedCheckpoint, generation: GenerationEngine, lengths: list[int], new: int) -> Generate:
-    """A message with one row for each of `lengths`. Prompts differ in their first token, so that rows share no blocks.
+    """A request to generate, with one row for each of `lengths`, in tokens.
+
+    Prompts differ in their first token, so that rows share no blocks.
 
     lengths: number of prompt tokens, or source tokens, of each row.
     new: number of tokens to generate per row.

@@ -421,7 +421,7 @@ class CacheGivenBack(Message, frozen=True):
 
 
 class ModelUnloaded(Message, frozen=True):
-    """A model was dropped, and its memory was returned to the system."""
+    """Answer to `UnloadModel`: the model is dropped, and its memory is returned to the system."""
 
     epoch: int
     model: str
