@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -202,7 +203,8 @@ def test_a_worker_that_dies_while_it_writes_blocks_no_other(memory, spec, monkey
             os.waitpid(child, 0)
         waited.append(seconds)
 
-    monkeypatch.setattr(shared_weights.time, "sleep", kill_while_waiting)
+    # Only this module's `time` is replaced: another thread of the tests may sleep meanwhile.
+    monkeypatch.setattr(shared_weights, "time", SimpleNamespace(sleep=kill_while_waiting))
 
     def write(writing) -> None:
         assert waited, "two workers write at the same time"
