@@ -1,8 +1,8 @@
 """Which models give a request the same bits alone and in a batch on a CUDA device, with `--batch-invariant`.
 
-Only parts that are listed here compute with kernels of our own, or with operations on single numbers. Other parts call
-matrix products, convolutions or sums of torch and its libraries, which choose the order of their sums by the number of
-rows. The CPU kernels need no such list.
+Only parts that are listed here compute with Triptych's kernels or with elementwise operations. Other parts call matrix
+products, convolutions or sums of torch and its libraries, which choose the order of their sums by the number of rows.
+The CPU kernels need no such list.
 """
 
 from __future__ import annotations

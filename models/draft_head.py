@@ -39,7 +39,7 @@ from models.transformer import Transformer
 
 
 class DraftStack(Stack):
-    """The layer and the output norm of a draft head. table: the token table of the target."""
+    """The layer and the output norm of a draft head. table: the token table of its target, the model it drafts for."""
 
     def __init__(self, config: DraftHeadConfig, table: EmbeddingTable) -> None:
         super().__init__(config.stack, config.hidden_size, table)
@@ -122,7 +122,9 @@ class DraftHead(nn.Module):
         return self._executor.eager_part is not None
 
     def combined(self, states: Tensor) -> Tensor:
-        """Combine what the head reads of its target: [tokens, width] -> [tokens, hidden].
+        """Project hidden states of the target to the width of the head: [tokens, width] -> [tokens, hidden].
+
+        Returns the states unchanged for a head that reads the final states of its target.
 
         states: the inputs of the layers `DraftHeadConfig.target_layers`, one after the other, or the final states.
         """
@@ -133,7 +135,7 @@ class DraftHead(nn.Module):
     ) -> DecoderOutput:
         """Run the head for some positions, and store their keys and values.
 
-        batch: the token after each position. The first position that the head knows of a text is position 0.
+        batch: for each position, the next token. Positions count from the first position of a text that the head reads.
         states: [tokens, hidden], results of `combined`, or hidden states of an earlier result.
         cache: cache of the head, written.
         logits: request for the logits of the output rows; None for hidden states only.

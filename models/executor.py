@@ -90,10 +90,10 @@ class Executor:
 
     @property
     def eager_part(self) -> tuple[str, str] | None:
-        """The part of the model that runs eagerly although this device has programs, and the reason, both for users.
+        """The part of the model that runs eagerly because it cannot be traced, and the reason, both for users.
 
-        The part is "layers", "embedding" or "output head". None if every step so far ran as a program.
-        Steps try a program of the whole model first, then one without the head, then one without head and embedding.
+        The part is "layers", "embedding" or "output head"; None if no step so far met such a part. A step tries a
+        program of the whole model first, then a program without the head, then a program of the layers alone.
         """
         parts = {self._part(key): reason for key, reason in reversed(self.fallbacks.items())}
         return next(((part, parts[part]) for part in ("layers", "embedding", "output head") if part in parts), None)
@@ -105,7 +105,7 @@ class Executor:
 
     @staticmethod
     def _part(key: ProgramKey) -> str:
-        """The part of the model that a program of this kind contains, but the next smaller program does not."""
+        """The part of the model that a program with this key contains in addition to the next smaller program."""
         return "output head" if key.with_logits else "embedding" if key.reads_tokens else "layers"
 
     def logits(self, hidden: Tensor, request: LogitsRequest) -> tuple[Tensor, LogitsTopK]:

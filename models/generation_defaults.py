@@ -66,8 +66,8 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "num_beams": (1, 16),
     "length_penalty": (-100, 100),
 }
-"""Smallest and largest allowed value of each numeric setting. The range is that of requests, extended to 0 where
-transformers allows it."""
+"""Smallest and largest allowed value of each numeric setting. A range is the range that requests allow, extended to 0
+where transformers allows 0."""
 _MAX_TOKENS, _MAX_WORDS = 1 << 14, 1 << 10
 """Largest allowed number of token ids in a setting, and of entries of `bad_words_ids`."""
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")

@@ -157,7 +157,7 @@ if TYPE_CHECKING:
 
 
 class Transformer(nn.Module):
-    """The whole model: its stacks and its head. The caller provides the caches for keys and values.
+    """A whole model: its stacks of layers and its head. The caller provides the caches for keys and values.
 
     Built on torch's meta device and filled by `models.checkpoint.loader`. For inference only.
 
@@ -206,9 +206,9 @@ class Transformer(nn.Module):
             return self._executors[stack].run_hidden(*self.layer_inputs(batch))
 
     def layer_inputs(self, batch: SourceBatch) -> tuple[Tensor, StepInputs]:
-        """The input of the first layer, [tokens, hidden], and the step inputs of all layers, for whole inputs.
+        """Compute the input of the encoder's first layer, [tokens, hidden], and the step inputs of all its layers.
 
-        The layers are those of the encoder, or those of the decoder if the model has no encoder.
+        Uses the decoder in place of the encoder if the model has no encoder. batch: whole texts or recordings.
         """
         stack = self.decoder if self.encoder is None else self.encoder
         assert stack is not None
@@ -310,10 +310,7 @@ class Transformer(nn.Module):
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether the keys of a prefix depend on the length of the whole prompt.
-
-        This is so if rotary positions depend on it.
-        """
+        """Whether the keys of a prefix depend on the length of the whole prompt, through its rotary positions."""
         return self.config.keys_depend_on_length
 
     @property

@@ -13,9 +13,9 @@ Version = Literal["eagle", "eagle3"]
 
 
 def eagle_version(directory: Path) -> Version | None:
-    """The version of the EAGLE head in a directory, as `eagle_version_of`. None for a `config.json` that is not valid.
+    """`eagle3` for a directory with an EAGLE-3 head, `eagle` for an earlier version, None for another checkpoint.
 
-    Raises ResolveError for a file outside the directory.
+    Returns None as well if `config.json` is missing or not valid. Raises ResolveError for a file outside the directory.
     """
     if is_gguf(directory):
         return None
@@ -27,9 +27,10 @@ def eagle_version(directory: Path) -> Version | None:
 
 
 def eagle_version_of(settings: Mapping[str, Any]) -> Version | None:
-    """`eagle3` for an EAGLE-3 head, `eagle` for one of an earlier version, None for another checkpoint.
+    """`eagle3` for an EAGLE-3 head, `eagle` for a head of an earlier version, None for another checkpoint.
 
-    settings: contents of `config.json`, in which architecture or format are named after the version.
+    The name of the architecture, or of the format of the library speculators, tells the version.
+    settings: contents of `config.json`.
     """
     architectures = settings.get("architectures")
     names = [str(name).lower() for name in architectures] if isinstance(architectures, list) else []

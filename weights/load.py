@@ -86,7 +86,7 @@ class LoadPlan:
     contradictions: list[str] = field(default_factory=list)
 
     def compare_copies(self, stored: Mapping[str, Stored]) -> None:
-        """Compare the copies of tied tensors bit by bit, and add those that differ to `contradictions`."""
+        """Compare the copies of tied tensors bit by bit, and describe each difference in `contradictions`."""
         for target, copy in self.copies:
             first = self.sources[target]
             if not _bit_equal(first.read(stored), copy.read(stored)):
@@ -126,7 +126,7 @@ def load_weights(
     rules: convert names and layouts of the checkpoint to those of the model.
     expected: shape of each tensor of the model, by its name. A tied tensor has one name, even if the checkpoint has
         several copies of it.
-    dtype, device: what the loaded tensors are converted to. They are contiguous and share no memory with the file.
+    dtype, device: dtype and device of the loaded tensors, which are contiguous and share no memory with the file.
     assign: called with the name in the model and the tensor, or the matrix if `keep_quantized` keeps it.
     progress: called with the number of bytes read so far and in total, counted in the dtypes of the checkpoint.
     keep_float32: returns whether the tensor with this name in the model stays float32 whatever `dtype` is.
@@ -134,7 +134,7 @@ def load_weights(
     matrix_format: format of the quantised matrices of the checkpoint, or None.
     keep_quantized: called with the quantised matrices on the meta device, by their names in the model. Returns the
         names of the matrices that stay quantised. The others are dequantised.
-    shapes_only: whether to read no tensor, and assign empty ones on the meta device.
+    shapes_only: whether to read no tensor, and to assign tensors without contents on the meta device.
     file: name of the only weight file; empty for the usual names.
 
     Raises WeightsError for files that cannot be read or differ from the manifest, and for tensors with NaN or infinity.
@@ -169,11 +169,11 @@ def load_weights(
 class _Loaded:
     """Converts tensors to their dtype and device, and counts them.
 
-    dtype, device: what tensors are converted to.
+    dtype, device: dtype and device to which tensors are converted.
     keep_float32: returns whether the tensor with this name in the model stays float32 whatever `dtype` is.
     kept: names in the model of the matrices that stay quantised.
     not_finite: names of tensors that have NaN or infinity in the checkpoint.
-    overflowing: names of tensors that have them only after conversion to `dtype`.
+    overflowing: names of tensors that have NaN or infinity only after conversion to `dtype`.
     """
 
     def __init__(
@@ -240,7 +240,8 @@ class _Loaded:
 def _refuse_not_finite(not_finite: Sequence[str], overflowing: Sequence[str], dtype: torch.dtype) -> None:
     """Raise WeightsError if there are tensors with NaN or infinity.
 
-    not_finite: names of tensors that have them in the file. overflowing: of those that have them after conversion.
+    not_finite: names of tensors with NaN or infinity in the file.
+    overflowing: names of tensors that have NaN or infinity only after conversion to `dtype`.
     """
     if not_finite:
         names = list(dict.fromkeys(not_finite))

@@ -182,10 +182,10 @@ class QuantizedMatrix:
     def with_inputs(self, order: Sequence[int], width: int) -> QuantizedMatrix | Tensor:
         """Reorder runs of neighbouring inputs.
 
-        The result is a float32 tensor if `width` is no multiple of the group size. `units` become None if a run is
-        shorter than a block of them, which leaves the weights the same.
+        The result is a float32 tensor if `width` is no multiple of the group size. `units` become None if the blocks of
+        inputs that share a unit do not consist of whole runs; the weights stay the same.
 
-        order: index of the run at each place of the result. width: number of inputs in a run.
+        order: for each run of the result, its index in this matrix. width: number of inputs in a run.
         """
         if width % self.group:
             runs = self.dequantized(torch.float32).unflatten(-1, (-1, width))  # type: ignore[no-untyped-call]

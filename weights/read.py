@@ -198,8 +198,8 @@ def _read_pickle(path: Path) -> Mapping[str, StoredTensor]:
 def _check_archive(path: Path) -> None:
     """Raise WeightsError for a pickled checkpoint that would take too much memory or time to read.
 
-    This is an archive that is compressed, which torch never writes, or whose parts overlap, and one with a list of
-    objects above `MAX_OBJECTS_BYTES`, of which Python reads an entry in 8 microseconds.
+    Refuses a compressed archive, which torch never writes; an archive whose parts overlap; and an archive whose list of
+    objects is larger than `MAX_OBJECTS_BYTES`, because Python takes 8 microseconds for each entry.
     """
     try:
         with zipfile.ZipFile(path) as archive:

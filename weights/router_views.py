@@ -28,17 +28,18 @@ QUERY_SUFFIX = ".query"
 class EncoderRoute:
     """One of the two encoders of a router.
 
-    side: what it encodes, `query` or `document`. default: the side of a text if a request does not name one.
+    side: the texts that it encodes, `query` or `document`.
+    default: side of a text whose request names no side.
     """
 
     side: Side
     default: Side
 
     def encoder_name(self, name: str, prompt_name: str | None) -> str:
-        """Name of the model that encodes a text: this one or the other encoder of the router.
+        """Name of the model that encodes a text: the model with this encoder, or the model with the other encoder.
 
-        name: name of this model.
-        prompt_name: `query` or `document`. Another name or None stands for the default side.
+        name: name of the model with this encoder.
+        prompt_name: `query` or `document`. Any other name, or None, means the default side.
         """
         documents = name.removesuffix(QUERY_SUFFIX)
         side = next((known for known in SIDES if known == prompt_name), self.default)
@@ -67,7 +68,7 @@ def route_views(directory: Path) -> Mapping[Side, Path]:
 
 
 def route_of(directory: Path) -> EncoderRoute | None:
-    """The encoder that a view stands for; None for a directory that is no view."""
+    """The encoder whose view a directory is; None for a directory that is no view."""
     if checkpoint_of(directory.resolve()) is None:
         return None
     found = parse_json(directory / _FILE)

@@ -196,9 +196,10 @@ def Transpose(pattern: str, name: str) -> Rule:
 def Split(
     pattern: str, names: Sequence[str], dim: int = 0, sizes: Sequence[int] | None = None, groups: int = 1
 ) -> Rule:
-    """Rule for a tensor that holds several, such as query, key and value. They are equal in size without `sizes`.
+    """Rule for a tensor that several tensors of the model were concatenated to, such as query, key and value.
 
-    dim: dimension to split. groups: number of times that the sequence of parts repeats along it.
+    dim: dimension to split. sizes: size of each part along it; None for equal parts.
+    groups: number of times that the sequence of parts repeats along `dim`.
     """
     return Rule(pattern, tuple(names), (split(len(names) if sizes is None else sizes, dim, groups),))
 

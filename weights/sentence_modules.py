@@ -80,9 +80,11 @@ def _modules(listed: Any) -> list[Module]:
 
 
 def _class(name: Any) -> str:
-    """Class name of a module. A class of another package keeps its package's name, so that no reader knows it.
+    """Class name of a module, without its package.
 
-    Such code may compute anything. Only `Transformer` is allowed, with which Jina chooses an adapter or a prompt.
+    A class of an unknown package keeps the name of the package, so that it is not taken for a known class: its code may
+    compute anything. An exception is the name `Transformer`: a class of Jina with this name only chooses an adapter or
+    a prompt.
     """
     package, _, kind = str(name).rpartition(".")
     return kind if kind == "Transformer" or package.partition(".")[0] in _PACKAGES else str(name)
@@ -91,8 +93,9 @@ def _class(name: Any) -> str:
 def _route(directory: Path, folder: str, side: Side | None) -> list[Module]:
     """List the modules that a router applies to a text, as class names and folders.
 
-    The route is taken from `route_mappings`, else it is the one with the name of the side, else the one named `text`.
-    Without such a route, the list is empty for a known side. For None it is the default route, else the first route.
+    The route is the route that `route_mappings` names, else the route with the name of the side, else the route `text`.
+    Without such a route, the list is empty for a known side; for an unknown side (None), the default route or else the
+    first route is used.
 
     folder: folder of the router. side: `query` or `document`; None for a text of unknown role.
     Raises OSError for a missing file, and ValueError, KeyError, TypeError or AttributeError for a malformed one.
@@ -112,8 +115,9 @@ def _route(directory: Path, folder: str, side: Side | None) -> list[Module]:
 
 
 def _route_name(mappings: Mapping[str, str], structure: Mapping[str, Any], side: Side | None) -> str | None:
-    """Name of the route for a text, or None. First `mappings` of (side, modality) to routes decide, then equal names.
+    """Name of the route for a text: from `mappings`, else the route named like the side, else `text`; None without one.
 
+    mappings: names of routes, by the text of a pair (side, modality).
     structure: modules of each route, by the route's name.
     """
     keys = [(side, "text"), (side, None), (None, "text"), (None, None)]

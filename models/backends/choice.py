@@ -2,8 +2,8 @@
 
 `backends/torch` is the reference: any device, any float dtype. `backends/cpu` has compiled kernels for float32 and
 bfloat16 on a CPU, and records operations on symbolic tensors. `backends/cuda` has Triton kernels for CUDA devices.
-Device, dtype and processor decide; tests compare each backend with the reference. The operations are documented in
-`backends/torch`, the layouts of weights in `linear_weights`.
+The device and dtype of a tensor, and the processor, determine its backend. Tests compare each backend with the
+reference. The operations are documented in `backends/torch`, the layouts of weights in `linear_weights`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,10 @@ def runs_cuda_kernels(device: torch.device) -> bool:
 
 @cache
 def _has_triton(device: torch.device) -> bool:
-    """Whether a device is one that the Triton kernels are compiled for. Does not import triton."""
+    """Whether the Triton kernels can run on a device: a recent CUDA device, with triton installed.
+
+    Does not import triton, which takes a second.
+    """
     if device.type != "cuda" or find_spec("triton") is None or not torch.cuda.is_available():
         return False
     return torch.cuda.get_device_capability(device) >= MIN_CUDA_CAPABILITY
@@ -140,7 +143,7 @@ def _cuda_backend() -> Backend:
 
 
 def kernels_are_generic() -> bool:
-    """Whether the compiled kernels are the generic ones: vectors of the compiler, without code for this processor."""
+    """Whether the compiled kernels are the generic ones (`isa_baseline.cpp`), because this is no x86-64 processor."""
     return kernels_are_built and platform.machine().lower() not in ("x86_64", "amd64")
 
 
@@ -153,6 +156,7 @@ def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Q
     """Raise QuantizationUnavailable if the backend has no kernel for quantised weights.
 
     Without such a kernel, a quantised product would be slower than a float product.
+
     dtype: dtype of hidden states. quantization: None is always accepted.
     """
     if quantization is not None and not runs_cuda_kernels(device):
@@ -162,9 +166,10 @@ def check_quantization(dtype: torch.dtype, device: torch.device, quantization: Q
 def check_cache(kind: Literal["int8", "fp8"], dtype: torch.dtype, device: torch.device) -> None:
     """Raise QuantizationUnavailable if the backend has no kernel that reads keys and values of this kind.
 
-    The compiled CPU kernels read int8, the Triton kernels both. Without such a kernel, attention would first convert
-    the whole cache.
-    dtype: dtype of queries, keys and values.
+    The compiled CPU kernels read int8; the Triton kernels read int8 and fp8. Without such a kernel, attention would
+    first convert the whole cache.
+
+    kind: dtype of the cached keys and values. dtype: dtype of the queries, and of keys and values before rounding.
     """
     if runs_cuda_kernels(device):
         return

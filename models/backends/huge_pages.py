@@ -49,7 +49,7 @@ def empty_in_huge_pages(count: int, like: Tensor, dtype: torch.dtype | None = No
     different threads load therefore never share a region.
 
     like: its dtype is used unless `dtype` is given. If it is a meta tensor, the result is a meta tensor too.
-    Raises MemoryError.
+    Raises MemoryError if the system has not enough memory.
     """
     dtype = dtype or like.dtype
     size = count * dtype.itemsize
@@ -77,7 +77,10 @@ class _Regions(threading.local):
         self._used = 0
 
     def take(self, size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
-        """Reserve `size` bytes. Returns the region and the offset of the bytes in it. Raises MemoryError."""
+        """Reserve `size` bytes. Returns the region, and the offset in it of the first byte.
+
+        Raises MemoryError if a new region is needed and the system has not enough memory.
+        """
         region = self._newest() if self._newest is not None else None
         if region is None or self._used + size > _REGION_BYTES:
             region, self._used = _new_mapping(_REGION_BYTES), 0

@@ -1,4 +1,4 @@
-"""Kernels of a device that this process prepares at their first launch: compiles them, or reads them from a cache."""
+"""Watch the preparation of GPU kernels: at its first launch, a kernel is compiled or read from a cache."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ class KernelPreparation:
 
 
 PREPARATION = KernelPreparation()
-"""The kernels of this process."""
+"""Preparation of all kernels of this process."""

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 MIN_LAZY_BYTES = 1 << 20
-"""Size of the smallest lazy tensor. A smaller one is filled at once, because a memory mapping would cost more than the
-zeros."""
+"""Size of the smallest lazy tensor. A smaller tensor is filled with zeros at once, which costs less than a memory
+mapping."""
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor of zeros. On a CPU, a page of a large one takes memory after its first write.
+    """A tensor of zeros. On a CPU, each page of a large tensor takes memory only after its first write.
 
     Filling a cache of 1 GiB with zeros takes up to 4 s in a virtual machine. Raises OSError or RuntimeError if the
     system has not enough memory.
@@ -32,7 +32,7 @@ def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -
 
 
 def give_back_pages(tensor: Tensor) -> None:
-    """Return the memory of a tensor of `lazy_zeros` to the system. On Linux the tensor is then zero again.
+    """Return the memory of a tensor that `lazy_zeros` made to the system. On Linux the tensor is then zero again.
 
     Its contents must not be needed any more. A small tensor, and one on another device, keeps its memory and contents.
     """

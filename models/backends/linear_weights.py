@@ -62,7 +62,10 @@ class LinearWeight(Protocol):
         """
 
     def slice(self, first: int, end: int) -> LinearWeight | None:
-        """Output features first..end-1 in the same memory; None where the layout cannot be cut there."""
+        """A weight with the output features `first` to `end - 1`, in the same memory.
+
+        Returns None if the layout cannot be divided at `first`.
+        """
 
 
 class ExpertWeights(Protocol):
@@ -82,7 +85,7 @@ class ExpertWeights(Protocol):
 
 
 EXPERT_PANEL = cpu_linear.PANEL
-"""Output features of each expert in the weights of `pack_experts` are padded to a multiple of this."""
+"""`pack_experts` pads the output features of each expert to a multiple of this number."""
 
 
 class LinearPacker(Protocol):
@@ -209,7 +212,7 @@ def _cuda_packer(
 ) -> Callable[[Tensor | QuantizedMatrix, Tensor | None], LinearWeight]:
     """The function that packs a weight and its bias for a CUDA device.
 
-    Weights that are not quantised stay dense, for cuBLAS or, with `fixed_order.enabled`, a kernel of our own.
+    Weights that are not quantised stay dense, for cuBLAS or, with `fixed_order.enabled`, for a Triton kernel.
 
     Weights that are rounded to 8 bits have one scale per output feature. In products of many rows, `int8-fast` rounds
     the rows to 8 bits, `int8` to 15 bits. There is no 6-bit kernel, so `int6` and `int5` are computed as `int8`.
@@ -308,7 +311,8 @@ def stack_experts(
 
     packer, last_packer: pack the first and the last products.
     inner, outer: weight and bias of the first and of the last products: [features of all experts, in] and [features of
-        all experts] or None. The features of an expert are neighbours; with a gate, its features come first.
+        all experts] or None. The features of one expert are consecutive: first the features of the gate, if there is
+        one, then the other features.
     """
     from models.backends.cuda.experts import StackedExperts
 

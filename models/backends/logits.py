@@ -44,7 +44,7 @@ class LogitsTopK(NamedTuple):
         """The results of the rows with the given indices."""
         if len(indices) == self.ids.shape[0] and list(indices) == list(range(len(indices))):
             return self
-        # `non_blocking` keeps the host from waiting for the steps of a device that are under way.
+        # Without `non_blocking`, the host would wait until the device has finished the steps in progress.
         index = torch.tensor(indices).to(self.ids.device, non_blocking=True)
         logsumexp = None if self.logsumexp is None else self.logsumexp[index]
         return LogitsTopK(self.values[index], self.ids[index], logsumexp, self.is_finite[index])

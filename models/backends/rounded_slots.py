@@ -57,28 +57,37 @@ class RoundedSlots(NamedTuple):
         return self.codes.nbytes + self.scales.nbytes
 
     def write(self, slots: Tensor, x: Tensor) -> None:
-        """Round keys or values, and store them. slots: [tokens], int64. x: [tokens, kv_heads, head_dim]."""
+        """Round keys or values, and store them in the slots of their tokens.
+
+        slots: [tokens], int64: `block * block_size + offset`. x: [tokens, kv_heads, head_dim], any float dtype.
+        """
         codes, scales = quantize_heads(x, self.dtype)
         self.codes.flatten(0, 1).index_copy_(0, slots, codes.view(self.codes.dtype))
         self.scales.transpose(1, 2)[slots // self.block_size, slots % self.block_size] = scales
 
     def read(self, slots: Tensor, dtype: torch.dtype) -> Tensor:
-        """The numbers of some slots, converted to `dtype`: [tokens, kv_heads, head_dim]. slots: [tokens], int64."""
+        """Dequantise the keys or values in the given slots.
+
+        slots: [tokens], int64: `block * block_size + offset`. Returns [tokens, kv_heads, head_dim], `dtype`.
+        """
         scales = self.scales.transpose(1, 2)[slots // self.block_size, slots % self.block_size]
         return (self._numbers(self.codes.flatten(0, 1)[slots]) * scales[..., None].float()).to(dtype)
 
     def blocks(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """The numbers of some blocks, converted to `dtype`: [n, block_size, kv_heads, head_dim]. index: [n], int64."""
+        """Dequantise all keys or values in the given blocks.
+
+        index: [n], int64: indices of the blocks. Returns [n, block_size, kv_heads, head_dim], `dtype`.
+        """
         scales = self.scales[index].transpose(1, 2)[..., None].float()
         return (self._numbers(self.codes[index]) * scales).to(dtype)
 
     def _numbers(self, codes: Tensor) -> Tensor:
-        """The numbers that codes stand for, before they are multiplied by their scales: float32."""
+        """Convert stored codes (int8, or uint8 with the bits of fp8) to float32, without applying scales."""
         return codes.view(self.dtype).float()
 
 
 CacheSide: TypeAlias = "Tensor | RoundedSlots"
-"""Keys or values of one layer in a cache: a float tensor [blocks, block_size, kv_heads, head_dim], or rounded ones."""
+"""Keys or values of one layer in a cache: a float tensor [blocks, block_size, kv_heads, head_dim], or RoundedSlots."""
 
 
 def quantize_heads(x: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:

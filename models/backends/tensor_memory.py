@@ -20,11 +20,10 @@ class TensorMemory(Protocol):
     def is_filled(self) -> bool: ...
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """Return the tensor in this memory, with the same shape, dtype and contents.
+        """Store a tensor in this memory. Returns a tensor there, with the same shape, dtype and contents.
 
-        The model only reads the returned tensor.
-
-        Memory that is filled for other processes returns a tensor on the meta device.
+        The model only reads the returned tensor. A process that only fills the memory for other processes gets a tensor
+        on the meta device, because it runs no model.
         """
 
 

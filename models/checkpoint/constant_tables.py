@@ -54,7 +54,7 @@ def check_constant_tables(transformer: Transformer, rules: Sequence[Rule], store
 
 
 def _place(transformer: Transformer, table: str) -> tuple[int, int]:
-    """The row of the file's table that equals row 0 of the computed table, and the width of both tables."""
+    """Index of the row in the file's table that equals row 0 of the computed table, and the width of both tables."""
     computed = _sinusoids(transformer, table)
     return (
         (0, 2 * len(_frequencies(transformer, table)))

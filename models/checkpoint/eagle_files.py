@@ -1,6 +1,6 @@
 """The files of an EAGLE-3 head: its configuration, and the rules for its tensors.
 
-A head is a checkpoint of its own, as published by the authors of EAGLE-3, or in the format of the library speculators.
+A head is a separate checkpoint, as published by the authors of EAGLE-3, or in the format of the library speculators.
 Source: Li et al. 2025, arXiv:2503.01840, and the published code of its authors.
 """
 
@@ -74,8 +74,9 @@ def eagle_config(directory: Path, stored: Collection[str], target: ModelConfig) 
 def _layers(hf: Mapping[str, Any], count: int) -> tuple[int, ...]:
     """Indices of the target's layers whose inputs a head reads. count: number of layers of the target.
 
-    `eagle_aux_hidden_state_layer_ids` counts layers whose inputs are read. Inside `eagle_config` (SpecForge, Model
-    Optimizer) the same name counts layers whose outputs are read, which are the inputs of the next ones.
+    At the top level of the file, `eagle_aux_hidden_state_layer_ids` lists layers whose inputs are read. Inside
+    `eagle_config` (SpecForge, Model Optimizer) it lists layers whose outputs are read: the inputs of the next layers.
+    Without the setting, the layers are 2, `count // 2` and `count - 3`.
     """
     nested = hf.get("eagle_config")
     name = "eagle_aux_hidden_state_layer_ids"

@@ -31,7 +31,8 @@ def fitting_families(directory: Path) -> str:
     """The end of an error message, which names the families whose tensors have the names and shapes of a checkpoint.
 
     directory: directory of a checkpoint whose `model_type` is not served.
-    Returns an empty text if no family fits. A fit does not mean that the published code computes the same.
+    Returns an empty text if no family fits. A family that fits may still compute something else than the checkpoint's
+    published code.
     """
     hf = read_settings(directory, "config.json")
     if hf is None:
@@ -85,7 +86,8 @@ def _named(
 ) -> tuple[ModelConfig, Sequence[Rule]] | None:
     """The configuration and the rules of an architecture that has a rule for each tensor of a checkpoint; else None.
 
-    Most families fail at the first name. Families with experts also fail if the checkpoint has no experts.
+    For most families the first tensor name already has no rule. A family with experts also does not fit a checkpoint
+    without experts.
     """
     try:
         config = family.config(hf, architecture)

@@ -85,12 +85,13 @@ def _minus_one(tensors: Sequence[Any]) -> Sequence[Any]:
 
 
 def _fused_projection_rules(rules: Sequence[Rule], stack: StackConfig, stored: Collection[str]) -> Sequence[Rule]:
-    """Rules for the tensors with the rows of the queries, then those of the keys and values of a layer.
+    """Rules for fused projections: tensors with the rows of the query, key and value projections of a layer, in order.
 
-    Each part is changed as the tensor of its own would be that other files have instead: for example, its heads are
-    reordered. The converter writes such tensors for some families always, and for others with `--fuse-qkv`.
+    Other files have three separate tensors instead. The rule of a fused tensor splits it and applies to each part the
+    layout changes of the separate tensor, for example a new order of heads. The converter always fuses for some
+    families, and with `--fuse-qkv` for others.
 
-    rules: rules for the other tensors of the file.
+    rules: rules for the separate tensors. stored: names of the tensors in the file.
     """
     found: list[Rule] = []
     for name in stored:
@@ -103,14 +104,14 @@ def _fused_projection_rules(rules: Sequence[Rule], stack: StackConfig, stored: C
         names = [name for part in parts if part is not None for name in part[1]]
         changes = [part[0].changes for part in parts if part is not None]
         width, kv_width = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
-        # Queries may have the rows of a gate among theirs, which is one more tensor of the model.
+        # The query rows may include the rows of an output gate, which is a separate parameter of the model.
         sizes = ((len(names) - 2) * width, kv_width, kv_width)
         found.append(Rule(re.escape(name), tuple(names), (_change_parts(sizes, changes),)))
     return found
 
 
 def _change_parts(sizes: Sequence[int], changes: Sequence[Sequence[LayoutChange]]) -> LayoutChange:
-    """Split rows into parts of these sizes, and apply the layout changes of each part."""
+    """Layout change that splits a tensor into parts with `sizes` rows, and applies each part's own layout changes."""
 
     def change(tensors: Sequence[Any]) -> Sequence[Any]:
         results: list[Any] = []

@@ -38,7 +38,7 @@ def rounded_linears(transformer: Transformer) -> set[str]:
 def kept_quantized(
     transformer: Transformer, dtype: torch.dtype, device: torch.device, matrices: Mapping[str, QuantizedMatrix]
 ) -> Collection[str]:
-    """Names of the parameters whose quantised matrices the model multiplies by without dequantising them.
+    """Names of the parameters that stay quantised, because a kernel multiplies by their quantised matrices.
 
     dtype: dtype of hidden states. matrices: the quantised matrices of the checkpoint, by the name of the parameter.
     """

@@ -1,4 +1,4 @@
-"""Load a draft head: the prediction head of a model's checkpoint, or an EAGLE-3 head from a checkpoint of its own."""
+"""Load a draft head: the prediction head of a model's checkpoint, or an EAGLE-3 head from a separate checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from weights.stored import Stored, StoredTensor
 class LoadedDraftHead:
     """A draft head with its weights.
 
-    parameters: number of parameters of its own. weight_bytes: memory of these parameters, in bytes.
+    parameters: number of parameters that the head does not share with its target. weight_bytes: their memory, in bytes.
     """
 
     head: DraftHead
@@ -41,7 +41,10 @@ class LoadedDraftHead:
 
 @dataclass(frozen=True)
 class HeadLoading:
-    """How the weights of a head are loaded: as those of its target. See `models.checkpoint.loader.load_model`."""
+    """The target of a draft head, and the settings with which the target was loaded and the head will be.
+
+    The fields other than `target` are arguments of `models.checkpoint.loader.load_model`.
+    """
 
     target: Transformer
     dtype: torch.dtype
@@ -72,16 +75,16 @@ def load_prediction_head(
     """Load the prediction head of a checkpoint.
 
     matrix_format: format of the checkpoint's quantised matrices, which are dequantised; None for none.
-    Raises as `load_model`.
+    Raises the same errors as `load_model`.
     """
     return _load(directory, head.config, head.rules, matrix_format, loading)
 
 
 def load_eagle_head(directory: Path, config: ModelConfig, loading: HeadLoading) -> LoadedDraftHead:
-    """Load an EAGLE-3 head, and let its target keep the layer inputs that it reads.
+    """Load an EAGLE-3 head, and make its target keep the inputs of the layers that the head reads.
 
     config: configuration of the target.
-    Raises ConfigError for a head that does not fit, and as `load_model`.
+    Raises ConfigError for a head that does not fit the target, and the same errors as `load_model`.
     """
     with open_checkpoint(directory) as stored:
         own = eagle_config(directory, stored.keys(), config)
@@ -95,11 +98,11 @@ def load_eagle_head(directory: Path, config: ModelConfig, loading: HeadLoading) 
 
 
 def _token_ids(offsets: Stored | None, count: int, vocab_size: int) -> Tensor | None:
-    """The token of each logit of a head: [count], int64. None if the logits are those of all tokens.
+    """Id of the token that each logit of a head belongs to: [count], int64. None if the head has a logit per token.
 
-    offsets: tensor `d2t`, whose entry i is the difference between the token of logit i and i; None if absent.
+    offsets: tensor `d2t`: entry i is the token id of logit i, minus i; None if the checkpoint does not have it.
     count: number of logits. vocab_size: number of tokens of the target.
-    Raises ConfigError if two logits have the same token, or one has no token.
+    Raises ConfigError if two logits have the same token id, or a logit has none below `vocab_size`.
     """
     if offsets is None:
         if count != vocab_size:

@@ -246,7 +246,7 @@ def _load_eagle_head(directory: Path, config: ModelConfig, loading: HeadLoading)
 
 
 def _matrix_format(directory: Path, files: CheckpointFiles) -> QuantizedFormat | None:
-    """Format in which the files store matrices that take several tensors each; None if each matrix is one tensor."""
+    """Format of the quantised matrices in the files, or of a static table of token vectors; None for plain tensors."""
     if is_gguf(directory):
         return GgufFormat(read_gguf(directory))
     return StaticVectors() if files.is_static else quantized_format(files.hf)

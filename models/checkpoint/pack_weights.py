@@ -38,7 +38,7 @@ class CountingPacker:
 class Packers(NamedTuple):
     """The packers of a model, one for each kind of weight.
 
-    linears: all linears except the ones below.
+    linears: all linears for which the other fields name no packer.
     first: the products before the activation of feed-forward networks: the gate, or the first product of a network
         without a gate. In a mixture of experts, gate and up of an expert are one matrix, which this packer packs.
     last: the last products of feed-forward networks.
@@ -65,12 +65,18 @@ class WeightPacker:
     dtype: dtype of the model.
     device: device that runs the model. Its parameters may be on the meta device if `memory` has their contents.
     quantization: how weights are rounded; None for float weights. `int8`, `int8-fast` and `int6` round linears, the
-        output head, and the token table that is tied to it. The other settings round linears to 4 bits in groups, and
-        head and table as `int8` does. On a CPU, `int4` rounds head, table, query, key and value projections, and the
-        last products of feed-forward networks as `int6` does. On a CPU, `int5` rounds everything as `int6` does, except
-        the products before the activations of feed-forward networks, which get 4 bits. Routers, small projections of
-        mixers, other embeddings, norms, biases and hidden states keep their dtype. With any rounding, attention works
-        in `attention_dtype`, except sparse and disentangled attention.
+        output head, and the token table that is tied to the head. The settings that start with `int4` round linears to
+        4 bits in groups, and the head and its table as `int8` does. The following holds on a CPU:
+
+        - `int4` rounds the head, its table, query, key and value projections, and the last products of feed-forward
+          networks as `int6` does.
+        - `int5` rounds everything as `int6` does, except the products before the activations of feed-forward networks,
+          which get 4 bits.
+
+        On a CUDA device, `int5` and `int6` round as `int8` does.
+
+        Routers, small projections of mixers, other embeddings, norms, biases and hidden states keep their dtype. With
+        any rounding, attention works in `attention_dtype`, except sparse and disentangled attention.
     memory: keeps the packed weights, and then the parameters that are not packed.
     Matrices that the checkpoint stores quantised are packed as they are if `has_kernel` is true for them.
     Raises QuantizationUnavailable if the device has no kernels for the quantised weights of this model.
@@ -111,8 +117,8 @@ class WeightPacker:
     def assign(self, name: str, value: Tensor | QuantizedMatrix) -> None:
         """Set a parameter. If it is the last missing parameter of its layer, pack the layer.
 
-        Most layers are packed before the next one is read. Loading then needs memory for the packed weights and for one
-        layer as it is read. A quantised matrix takes one byte per code while it is read.
+        Most layers are packed before the next layer is read. Loading then needs memory for the packed weights and for
+        one layer that is not packed yet, in which a quantised matrix takes one byte per code.
         """
         set_parameter(self._model, name, value)
         layer = _layer_of(name)

@@ -49,7 +49,7 @@ class QuantizeReport:
     family, architecture: family of the model, and its class in transformers.
     description: format of the rounded matrices, for users.
     matrices, weights: number of rounded matrices, and number of weights in them.
-    calibrated: number of matrices that were rounded with the inputs that they have in the texts.
+    calibrated: number of matrices that were rounded by calibration, with the inputs that texts give them.
     others: number of matrices that keep their dtype.
     bytes_before, bytes_after: size of the weights in the files of the original and of the copy.
     """
@@ -248,7 +248,7 @@ def _check_config(files: CheckpointFiles, config: Mapping[str, Any]) -> None:
 
 
 def _matrix(tensor: StoredTensor, scheme: Scheme) -> StoredMatrix:
-    """Describes a tensor as the quantised checkpoint will store it: its layout is known, but it cannot be read."""
+    """Describe a tensor as the quantised checkpoint will store it. The description has no data to read."""
 
     def read() -> QuantizedMatrix:
         raise AssertionError("only the layout of the matrix is known")

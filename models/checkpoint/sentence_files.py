@@ -102,11 +102,11 @@ def sentence_config(directory: Path, hidden_size: int, default_pooling: Pooling)
 
 
 def _gives_one_vector(directory: Path, kinds: list[str]) -> bool:
-    """Whether the transformer itself computes the vector of a text.
+    """Whether the transformer itself computes the vector of a text, as CLIP does, so that no pooling is needed.
 
-    This is so for CLIP, with its old and its new module.
+    Recognises the module of CLIP in older and in newer releases of sentence-transformers.
 
-    kinds: class names of the modules.
+    kinds: class names of the checkpoint's modules.
     """
     if (read_settings(directory, "config.json") or {}).get("model_type") not in _CLIP:
         return False
@@ -153,7 +153,7 @@ def module_list(directory: Path) -> list[tuple[str, str]] | None:
 def _check_sides(directory: Path, modules: list[tuple[str, str]]) -> None:
     """Raise ConfigError if queries need another model than documents.
 
-    Accepted are queries that use the same modules as documents, or a weight per token.
+    Queries may use the same modules as documents, or a static weight per token (inference-free SPLADE).
     """
     if not is_routed(directory):
         return

@@ -63,7 +63,7 @@ class AttentionConfig:
     value_norm: NormConfig | None = None
     """Norm that is applied to each value head. None for no norm."""
     values_of_keys: bool = False
-    """Whether the values are the keys before their norm and rotation, without a separate projection (Gemma 4)."""
+    """Whether the value of a token is its key before key norm and rotation, without a value projection (Gemma 4)."""
     key_value_layer: int | None = None
     """Index of an earlier layer whose keys and values this layer reads (Brandon et al. 2024, arXiv:2405.12981). None
     for a layer that computes its keys and values."""
@@ -275,8 +275,8 @@ class DistanceConfig:
 
     max_distance: all distances beyond it share one vector per side.
     num_buckets: number of vectors for keys on one side of the query. The nearest `num_buckets // 2` distances have a
-        vector each; farther ones share vectors, in steps that grow logarithmically (published code of He et al. 2021,
-        arXiv:2111.09543).
+        vector each. Farther distances share vectors, in ranges that grow logarithmically (published code of He et al.
+        2021, arXiv:2111.09543).
         None: one vector per distance.
     """
 
@@ -296,5 +296,5 @@ class DistanceConfig:
 
     @property
     def span(self) -> int:
-        """Number of distance vectors for the keys on one side of the query: those before it, or those after it."""
+        """Number of distance vectors for the keys before the query, which is also the number for the keys after it."""
         return self.num_buckets or self.max_distance

@@ -16,8 +16,8 @@ from models.config.norms import NormConfig
 class DraftHeadConfig:
     """A draft head of a decoder, its target. The subclasses say how its layers read hidden states of the target.
 
-    At a position, the head reads a hidden state of this position and the token of the next one. It predicts the token
-    after that. Each further prediction reads a hidden state of the head in place of one of the target.
+    To predict the token at position p + 2, the head reads the target's hidden state at position p and the token at
+    position p + 1. For each further prediction, it reads its own last hidden state in place of one of the target.
 
     vocab_size: number of rows of the table of token vectors. It is the number of tokens of the target.
     hidden_size: width of the head's hidden states.
@@ -69,15 +69,15 @@ class PredictionHeadConfig(DraftHeadConfig):
 
 @dataclass(frozen=True)
 class EagleHeadConfig(DraftHeadConfig):
-    """An EAGLE-3 head, which is trained for a finished target and stored as a checkpoint of its own.
+    """An EAGLE-3 head, which is trained for a finished target and stored as a separate checkpoint.
 
     A matrix projects the inputs of several layers of the target to one hidden state. The projections of queries, keys
-    and values read the normed token vector and the normed hidden state, one after the other.
+    and values read the concatenation of the normed token vector and the normed hidden state.
 
     logits_size: number of tokens that the head can predict; at most `vocab_size`.
     layers: indices of the layers of the target whose inputs the head reads.
     target_size: width of the target's hidden states.
-    target_tokens: whether the head has the token table of the target in place of its own.
+    target_tokens: whether the head uses the token table of the target; otherwise it has a separate table.
     normed_residual: whether the normed hidden state is the residual of the attention, instead of the hidden state.
     input_bias: whether the projection of the layer inputs has a bias.
     Source: Li et al. 2025, arXiv:2503.01840, section 3.

@@ -76,9 +76,10 @@ class NeighbourEmbeddingConfig(EmbeddingConfig):
 class OwnVectorEmbeddingConfig(EmbeddingConfig):
     """Embeddings in which one token has a separate vector (T5Gemma 2: end of image).
 
-    The vector replaces the token's scaled row of the table. An output head that is tied to the table still uses the
-    row.
-    token_id: id of this token.
+    The vector replaces the token's scaled row of the embedding table. An output head that is tied to the table still
+    uses the row.
+
+    token_id: id of the token with the separate vector.
     """
 
     token_id: int

@@ -133,10 +133,10 @@ class MixtureOfExpertsConfig:
     shared_gate: whether the result of the shared expert is multiplied by the sigmoid of a learned gate (Qwen Team 2024,
         arXiv:2407.10671).
     weighs_inputs: whether the share of an expert multiplies its input instead of its result (Llama 4).
-    latent_size: width of the inputs and results of the experts, if a linear layer projects the input to it and another
-        one projects the sum of the results from it (NVIDIA 2026, Nemotron 3). None: the hidden size, and no such
-        layers.
-    latent_bias: whether these two layers have biases.
+    latent_size: width of the inputs and results of the experts, if it is not the hidden size. A linear layer then
+        projects the input to this width, and a second linear layer projects the sum of the results back (NVIDIA 2026,
+        Nemotron 3). None: the hidden size, without these layers.
+    latent_bias: whether these two linear layers have biases.
     capacity: largest number of tokens of one text that an expert computes. For later tokens its result is zero (Fedus
         et al. 2021, arXiv:2101.03961, section 2.2). None for no limit.
     Source: Shazeer et al. 2017, arXiv:1701.06538; Fedus et al. 2022, arXiv:2101.03961.

@@ -110,7 +110,7 @@ class StackConfig:
     def needs_all_rows(self) -> bool:
         """Whether the last layer must compute all tokens even if few outputs are needed.
 
-        This is so if its experts have a capacity, which all tokens of a text use up.
+        All tokens are needed if the last layer's experts have a capacity, because every token of a text counts.
         """
         return bool(self.layers) and self.layers[-1].has_capacity
 
@@ -243,16 +243,13 @@ class ModelConfig:
 
     @property
     def keys_depend_on_length(self) -> bool:
-        """Whether the keys of a prefix depend on the length of the whole prompt.
-
-        This is so if rotary positions depend on it.
-        """
+        """Whether the keys of a prefix depend on the length of the whole prompt, through its rotary positions."""
         return any(rope.depends_on_length for rope in self._ropes())
 
     def key_variant(self, length: int) -> str:
-        """Identifies which keys a prompt of this length has.
+        """A text that identifies the variant of keys that a prompt of `length` tokens has.
 
-        Prompts with equal variants share the keys of a common beginning.
+        Prompts with equal variants have equal keys for a common beginning, so that they can share them.
 
         The result is empty for models in which keys do not depend on the length. It is also empty up to the original
         length of all rotary embeddings. Beyond that length, `LongScaling` has one other variant, and `DynamicScaling`

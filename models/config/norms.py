@@ -43,8 +43,8 @@ class NormSlots:
 class QueryKeyNorm:
     """Norms of queries and keys (Henry et al. 2020, arXiv:2010.04245).
 
-    over: what is normalised together. `head`: each head, with weights that all heads share. `own_head`: each head, with
-        separate weights per head. `all`: all heads together.
+    over: dimensions of one normalisation. `head`: one head, with weights that all heads share. `own_head`: one head,
+        with separate weights per head. `all`: all heads together.
     after_rotation: whether the norms follow the rotation of queries and keys, instead of preceding it.
     """
 

@@ -57,8 +57,8 @@ class Llama3Scaling:
 class YarnScaling:
     """YaRN scaling of rotary positions (Peng et al. 2023, arXiv:2309.00071).
 
-    Frequencies with fewer than `beta_slow` rotations over the original length are divided by `factor`. Those with more
-    than `beta_fast` rotations are unchanged. Dimensions in between are interpolated linearly.
+    Frequencies with fewer than `beta_slow` rotations over the original length are divided by `factor`. Frequencies with
+    more than `beta_fast` rotations are unchanged. Dimensions in between are interpolated linearly.
     truncate: whether the limits of the interpolation are rounded to whole dimensions.
     magnitude: factor by which cosines and sines are multiplied.
     """

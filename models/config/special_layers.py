@@ -128,9 +128,10 @@ class LayerInputConfig(LayerConfig):
 class AlternatingLayerConfig(LayerInputConfig):
     """A layer of a stack with several streams of hidden states (Baykal et al. 2023, arXiv:2301.13310; Gemma 3n).
 
-    The layer predicts all streams, computes the active one, and corrects all streams by the error of the active one's
-    prediction. If x is the input of attention, `x + low_rank(x)` is added to the result of attention, and the sum is
-    divided by the square root of two. The token's vector for this layer is added to all streams except the first.
+    The layer predicts all streams, computes the active stream, and corrects all streams by the error of the active
+    stream's prediction. If x is the normed input of attention, `x + low_rank(x)` is added to the sum of residual and
+    attention result, and the total is divided by the square root of two. The token's vector for this layer is added to
+    all streams except the first.
 
     streams: number of streams. active: index of the stream that the layer computes.
     rank: rank of the projection `low_rank`. router_norm: configuration of the norm of the router's input, and of the

@@ -42,8 +42,8 @@ class GatedDeltaConfig:
     num_value_heads, value_head_dim: number and width of value heads, which are also the heads of the state.
     kernel_size: number of tokens that the convolution reads.
     norm_eps: epsilon of the gated RMS norm, which normalises each head of the result.
-    separate_convolutions: whether the checkpoint has separate convolutions for queries, keys and values. The results
-        are the same.
+    separate_convolutions: whether the checkpoint stores separate convolutions for queries, keys and values, instead of
+        one convolution of all channels. Both compute the same.
     strength: factor of the corrections that a token makes to the state. Above 1, the state may change its sign (Grazzi
         et al. 2024, arXiv:2411.12537).
     """
@@ -89,7 +89,7 @@ class GatedDeltaConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the two float32 tensors that hold the state of one text.
 
-        The first holds the last `kernel_size - 1` inputs of the convolution, the second one matrix per value head.
+        The first tensor holds the last `kernel_size - 1` inputs of the convolution, the second a matrix per value head.
         """
         return (
             (self.kernel_size - 1, self.channels),
@@ -173,7 +173,7 @@ class StateSpaceConfig:
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the two float32 tensors that hold the state of one text.
 
-        The first holds the last `kernel_size - 1` inputs of the convolution, the second one matrix per head.
+        The first tensor holds the last `kernel_size - 1` inputs of the convolution, the second a matrix per head.
         """
         return (self.kernel_size - 1, self.channels), (self.num_heads, self.head_dim, self.state_size)
 

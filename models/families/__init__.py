@@ -361,7 +361,7 @@ def family_of(hf: Mapping[str, Any]) -> tuple[Family, str]:
     if not isinstance(kind, str) or kind not in FAMILIES:
         classes: dict[str, str] = {}
         for name, known in FAMILIES.items():
-            # The first family with a class is its own; a few others run as it.
+            # Several families may list one class. It belongs to the first of them.
             classes = {**dict.fromkeys(known.architectures, name), **classes}
         raise UnservedFamilyError(why_not_served(kind, {**FAMILIES, **WRAPPERS}, classes, hf.get("architectures")))
     family = next((known for known in FAMILIES.values() if _is_published_as(known, kind, hf)), FAMILIES[kind])

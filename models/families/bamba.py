@@ -44,7 +44,7 @@ _DEFAULTS = {
 
 def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    # The convolution has the activation of the feed-forwards; its kernels support SiLU only.
+    # The convolution uses the same activation as the feed-forwards, and its kernels support SiLU only.
     fields.refuse_unless("hidden_act", "silu", "swish")
     head_dim, norm, bias = head_dim_of(fields), rms_norm(fields), fields.flag("attention_bias", False)
     rope = rope_config(fields, head_dim, default_share=0.5)

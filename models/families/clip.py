@@ -44,12 +44,12 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     Fields(hf)  # refuses code from the checkpoint, and unknown positions
     text = hf
     if hf.get("model_type") == "clip":
-        # The settings of the first releases. transformers lets them replace the others.
+        # The first releases have `text_config_dict`. As in transformers, it replaces `text_config`.
         name = "text_config" if hf.get("text_config_dict") is None else "text_config_dict"
         text = {} if hf.get(name) is None else hf[name]
         if not isinstance(text, dict):
             raise ConfigError(f"{name!r} must be an object, not {short(text)}")
-        # The width that both sides have is stated for the whole model.
+        # The width of the projection is a setting of the whole model, because both sides have the same.
         text = {**text, "projection_dim": hf.get("projection_dim", 512)}
     fields = Fields(text, defaults=_DEFAULTS)
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")

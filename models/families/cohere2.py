@@ -1,7 +1,7 @@
 """Command R7B and Command A (Cohere 2025, arXiv:2504.00698): Command R with sliding windows.
 
-Layers with a window have rotary positions. The others, by default every fourth one, have full attention and no
-positions.
+Layers with a window have rotary positions. Layers without a window, by default every fourth layer, have full attention
+and no positions.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     first = fields.integer("first_k_dense_replace", 0, least=0)
     dense = gated_feed_forward(fields, fields.optional_integer("prefix_dense_intermediate_size"))
     experts = _experts(fields)
-    # Dense layers rotate even without a window, unless they have a pattern of their own.
+    # Dense layers have rotary positions even without a window, unless the dense layers have a window pattern.
     always = fields.integer("prefix_dense_sliding_window_pattern") == 1
     feed_forwards = typed_feed_forwards(fields, dense, experts, dense_layers=first)
     layers = [

@@ -48,7 +48,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _attention(fields: Fields) -> ConvolutionAttentionConfig:
-    """Attention in which self-attention heads compute one half of the width and as many convolution heads the other.
+    """Configuration of attention with equally many self-attention heads and convolution heads, half of the width each.
 
     Raises ConfigError for an even `conv_kernel_size`.
     """

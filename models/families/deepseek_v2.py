@@ -78,7 +78,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
 
 
 def gguf_settings(of: Metadata) -> Settings:
-    # The published files lack the way the groups of experts are chosen, and one group stands for none.
+    # The published files do not state how experts are chosen. Several groups mean a choice limited to some groups.
     grouped = of.integer("expert_group_count", 1) > 1
     method = "group_limited_greedy" if grouped else "greedy"
     return latent_gguf_settings(of, model_type="deepseek_v2", topk_method=method)

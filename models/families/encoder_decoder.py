@@ -47,7 +47,7 @@ class _Half(NamedTuple):
     """A type of encoder that may be the encoder or the decoder of a pair.
 
     prefix: start of its tensor names in a checkpoint with a head.
-    vocab_size: default of the setting.
+    vocab_size: default of the setting `vocab_size`.
     """
 
     prefix: str
@@ -74,7 +74,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     causal, cross = replace(bert_attention(target), causal=True), bert_attention(target)
     embedding = bert_embedding(target, first_position=_first_position(decoder))
     sizes = [_positions(fields, half) for fields, half in ((source, encoder), (target, decoder))]
-    # The head of RoBERTa has this activation whatever the layers have.
+    # The head of RoBERTa always uses GELU, even if the layers use another activation.
     activation = target.activation("hidden_act") if _kind(decoder) == "bert" else "gelu"
     return ModelConfig(
         hidden_size=width,
@@ -95,7 +95,7 @@ def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 
 
 def _part(hf: Mapping[str, Any], side: str) -> dict[str, Any]:
-    """The settings of the encoder or the decoder, as those of an encoder-only model.
+    """The settings of the encoder or the decoder, in the form of an encoder-only model's settings.
 
     side: `encoder` or `decoder`, the key in `config.json`.
     The result has `is_decoder` and `add_cross_attention` false, because encoder-only families refuse decoders.

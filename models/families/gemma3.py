@@ -1,6 +1,6 @@
 """Gemma 3 (Gemma Team 2025, arXiv:2503.19786): Gemma 2 with norms of queries and keys instead of capped scores.
 
-Five of six layers have a sliding window and another rotary base than the rest.
+Five of six layers have a sliding window. Their rotary base differs from the rotary base of the sixth layer.
 Multimodal checkpoints are served without their vision part, which changes nothing for requests without a picture.
 EmbeddingGemma (Vera et al. 2025, arXiv:2509.20354) is Gemma 3 with bidirectional attention, an encoder.
 """

@@ -1,6 +1,6 @@
 """Gemma 3n (Gemma Team 2025), text part: a decoder with several parallel hidden states per token (AltUp).
 
-Each layer runs attention and feed-forward on one of them and predicts the others.
+Each layer runs attention and feed-forward on one of these hidden states and predicts the others.
 Checkpoints with vision and audio are served without these parts. This changes nothing for requests without pictures
 and sound.
 """

@@ -66,7 +66,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
 def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Sequence[Rule]:
     assert model.decoder is not None
     return (
-        # The layer after the last one only drafts tokens.
+        # The additional layer after the decoder layers only drafts tokens.
         Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
         *latent_rules(model),
         *rotary_rules(model, hf, architecture),

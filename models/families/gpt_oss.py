@@ -57,7 +57,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
         "rope_parameters": _YARN,
     }
     fields = Fields(hf, defaults=defaults)
-    # The experts have an activation of their own, a sigmoid with this factor.
+    # The activation of the experts is `x * sigmoid(1.702 * x)`, as in the published code.
     fields.refuse_unless("swiglu_alpha", 1.702)
     fields.refuse_unless("hidden_act", "silu", "swish")
     head_dim, norm, bias = head_dim_of(fields, 64), rms_norm(fields), fields.flag("attention_bias", True)
@@ -132,7 +132,7 @@ def gguf_settings(of: Metadata) -> Settings:
         **({} if window else {"layer_types": ["full_attention"] * of.layers}),
         **rms_eps(of),
     )
-    # The file lacks that the published models do not round the limits of the scaled frequencies.
+    # The published models do not round the limits of YaRN's interpolation, which the file does not state.
     scaling = {"truncate": False, **settings.pop("rope_scaling", {"rope_type": "default"})}
     return {**settings, "rope_parameters": {"rope_theta": settings.pop("rope_theta"), **scaling}}
 

@@ -63,7 +63,7 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def gguf_rules(model: ModelConfig) -> Sequence[Rule]:
-    """One tensor has the gate and up matrices of the expert for every token, unlike in files of `granitemoe`."""
+    """Rules for the queries and keys, and for the shared expert, whose gate and up matrices are one tensor."""
     names = [rf"decoder.layers.\1.feed_forward.shared.{part}.weight" for part in ("gate", "up")]
     return (*paired_neighbours(model), Split(r"blk\.(\d+)\.ffn_up_shexp\.weight", names))
 

@@ -87,7 +87,7 @@ def rules(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> Seque
     assert model.decoder is not None
     theirs, ours = r"model\.layers\.(\d+)\.mlp\.", r"decoder.layers.\1.feed_forward."
     return (
-        # The layer after the last one only drafts tokens.
+        # The additional layer after the decoder layers only drafts tokens.
         Drop(rf"model\.layers\.{len(model.decoder.layers)}\..*"),
         # Published files have the first names, the modules of transformers the second.
         Rename(theirs + r"(?:router\.gate|gate)\.weight", ours + "router.weight"),

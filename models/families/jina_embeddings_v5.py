@@ -1,8 +1,8 @@
 """Jina Embeddings 5 (Jina AI 2026): Qwen3 (`-small`) or EuroBERT (`-nano`), with a LoRA adapter for each task.
 
-Both models have the same `model_type` and architecture, and come with their own code. `is_decoder` tells them apart:
-it is false in the settings of `-nano` and absent in those of `-small`. The adapters are in `adapters/<task>`, in the
-format of peft; see docs/adapters.md.
+Both models have the same `model_type` and architecture, and come with their own code. The setting `is_decoder` tells
+them apart: `-nano` states false, `-small` does not state it. The adapters are in `adapters/<task>`, in the format of
+peft; see docs/adapters.md.
 """
 
 from __future__ import annotations

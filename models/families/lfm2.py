@@ -1,4 +1,4 @@
-"""LFM2 (Liquid AI 2025, arXiv:2511.23404): gated short convolutions in most layers, attention in the others."""
+"""LFM2 (Liquid AI 2025, arXiv:2511.23404): gated short convolutions in most layers, attention in the other layers."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def _chunks(fields: Fields, rotating: Sequence[bool]) -> list[int | None]:
 
 
 def _mixture_layers(fields: Fields, layers: int) -> Sequence[int]:
-    """Indices of the layers with experts: those in `moe_layers`, else every `interleave_moe_layer_step`-th layer."""
+    """Indices of the layers with experts: the list `moe_layers`, else every `interleave_moe_layer_step`-th layer."""
     stated = fields.integers("moe_layers")
     if stated is not None:
         return stated

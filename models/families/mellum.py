@@ -1,4 +1,4 @@
-"""Mellum 2 (JetBrains 2026): Qwen3-MoE whose layers with a window have other rotary positions than those without."""
+"""Mellum 2 (JetBrains 2026): Qwen3-MoE in which layers with and without a window have different rotary settings."""
 
 from __future__ import annotations
 

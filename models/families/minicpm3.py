@@ -47,7 +47,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, _PUBLISHED, {**_DEFAULTS, "v_head_dim": head_width(width, heads)})
     rope, norm = rope_config(fields, fields.integer("qk_rope_head_dim")), rms_norm(fields)
     layers = fields.integer("num_hidden_layers")
-    # Null means no scaling; absent means that of the published model.
+    # Null means no scaling; an absent setting means the factor of the published model.
     depth = 1.0 if hf.get("scale_depth", 0) is None else fields.positive("scale_depth", 1.4) / layers**0.5
     base = fields.optional_integer("dim_model_base", absent=256) or width
     norms = NormSlots(input=norm, scale=depth)

@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al. 2024, arXiv:2412.13663): pre-norm, rotary positions, gated feed-forward.
 
-Every third layer has full attention, with a larger rotary base; the others have a window. The first layer has no norm
-before its attention, because a norm follows the embeddings.
+Every third layer has full attention, with a larger rotary base; the other layers have a window. The first layer has no
+norm before its attention, because a norm follows the embeddings.
 ModernVBERT (Teiletche et al. 2025, arXiv:2510.01149) is ModernBERT in a checkpoint that also has a vision part. It is
 served without the vision part, which changes nothing for requests without a picture.
 """

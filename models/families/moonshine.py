@@ -1,4 +1,4 @@
-"""Moonshine (Jeffries et al. 2024, arXiv:2410.15608): speech to text for short recordings of any length.
+"""Moonshine (Jeffries et al. 2024, arXiv:2410.15608): speech to text for recordings of up to 30 s, without padding.
 
 The encoder reads audio samples, not a spectrogram. In both stacks rotary positions apply to a part of each head. The
 decoder's feed-forward is gated.
@@ -51,7 +51,7 @@ def config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
     fields.refuse_unless("tie_word_embeddings", True)
     hidden_size, heads = fields.integer("hidden_size"), fields.integer("decoder_num_attention_heads")
-    # The published code has one number of heads for both stacks, and for queries as for keys.
+    # In the published code, both stacks have equally many heads, and each query head has its own key and value head.
     fields.refuse_unless("encoder_num_attention_heads", heads)
     for side in ("encoder", "decoder"):
         fields.refuse_unless(f"{side}_num_key_value_heads", heads)

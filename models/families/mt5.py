@@ -9,7 +9,7 @@ from models.families.shared.t5_heads import with_t5_heads
 
 
 def _head(fields: Fields) -> LanguageModelHead:
-    """A language model head with unscaled logits and its own table, not tied to the token embeddings.
+    """A language model head with unscaled logits and a separate matrix, not tied to the token embeddings.
 
     `tie_word_embeddings` is ignored, because transformers 5 writes true even for untied logits.
     """

@@ -216,7 +216,7 @@ def gguf_settings(of: Metadata) -> Settings:
 
 
 def moe_gguf_settings(of: Metadata) -> Settings:
-    """Settings for `config.json` of Nomic Embed v2 from the metadata of a GGUF file, under its own code's names."""
+    """Settings for `config.json` of Nomic Embed v2, named as in its published code, from GGUF metadata."""
     return {
         **gguf_settings(of),
         "activation_function": "gelu",

@@ -60,7 +60,7 @@ The 4 classes are the first, inner and last token of a span, and the only token 
 
 def _config(hf: Mapping[str, Any], architecture: str) -> ModelConfig:
     fields = Fields(hf, defaults=_DEFAULTS)
-    # The experts have an activation of their own, a sigmoid with this factor.
+    # The activation of the experts is `x * sigmoid(1.702 * x)`, as in the published code.
     fields.refuse_unless("swiglu_alpha", 1.702)
     head_dim, norm = head_dim_of(fields, fields.raw("head_dim", 64)), rms_norm(fields)
     heads, bias = fields.integer("num_attention_heads"), fields.flag("attention_bias", True)

@@ -49,9 +49,10 @@ def _model(fields: Fields, head: LanguageModelHead | PoolingHead) -> ModelConfig
 def _feed_forwards(
     fields: Fields, side: str, layers: int, dense: FeedForwardConfig, experts: MixtureOfExpertsConfig
 ) -> FeedForwards:
-    """The feed-forward of each layer: `experts` in the second layer of every `sparse_step` layers, else `dense`.
+    """The feed-forward of each layer: `experts` in layers 1, 1 + step, 1 + 2 * step and so on, else `dense`.
 
-    side: `encoder` or `decoder`, the prefix of the settings. With a `sparse_step` of 1, all layers have experts.
+    The step is the setting `sparse_step`. A step of 1 gives all layers experts, a step of 0 gives none.
+    side: `encoder` or `decoder`, the prefix of the settings.
     """
     sparse = fields.integer(f"num_sparse_{side}_layers", 3, least=0)
     step = fields.integer(f"{side}_sparse_step", layers // sparse if sparse else layers, least=0)

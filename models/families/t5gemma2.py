@@ -110,7 +110,7 @@ def _stack(settings: dict[str, Any], side: str, end_of_image: int) -> tuple[Stac
             return JointAttentionConfig(**shared, window=window)
         if window is None:
             return AttentionConfig(**shared)
-        # The window of the encoder includes the query, and one token more after it than before it if it is even.
+        # The encoder's window includes the query. If its width is even, it has one token more after the query.
         return BandedAttentionConfig(**shared, window=window // 2 + 1, back_window=(window + 1) // 2)
 
     vocab, width = own.integer("vocab_size"), own.integer("hidden_size")

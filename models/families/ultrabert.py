@@ -1,4 +1,4 @@
-"""UltraBERT (Korea University 2026): EuroBERT with windows in two of three layers, where the rotary base differs."""
+"""UltraBERT (Korea University 2026): EuroBERT with a window and another rotary base in two of three layers."""
 
 from __future__ import annotations
 

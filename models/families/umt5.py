@@ -14,7 +14,7 @@ from weights.gguf.metadata import Metadata
 
 
 def _head(fields: Fields) -> LanguageModelHead:
-    """A language model head with its own table. Logits are scaled if `tie_word_embeddings` is true.
+    """A language model head with a separate matrix. Logits are scaled if `tie_word_embeddings` is true.
 
     Published checkpoints state false. transformers 5 reads false as true and always scales; see docs/decisions/0013.
     """

@@ -22,7 +22,7 @@ _MIN_MEAN_SQUARE = 1e-5
 
 
 class Streams(nn.Module):
-    """Expands hidden states to several streams before the first layer, and merges them after the last one.
+    """Expands hidden states to several streams before the first layer, and merges the streams after the last layer.
 
     All streams of a token are scaled to the root mean square of the first stream.
 
@@ -56,13 +56,14 @@ def _with_magnitude_of(x: Tensor, other: Tensor) -> Tensor:
 
 
 class AlternatingLayer(LayerWithInput):
-    """A layer that predicts all streams, computes the active one, and corrects all by the error of its prediction.
+    """A layer that predicts all streams, computes one (active) stream, and corrects all by the active stream's error.
 
     router: [streams, hidden], weight of the router. Its outputs determine the factors of predictions and corrections.
     prediction: [streams * streams, streams], correction: [streams, streams]: from the router's outputs to the factors.
         Router, prediction and correction are never quantised.
     correction_scale: [hidden], factor of the corrected active stream; or None.
-    down, up, low_rank_norm: low-rank projection of the input of attention, which is added to that input.
+    down, up, low_rank_norm: low-rank projection of the normed input x of attention. `x + low_rank(x)` is added to the
+        sum after attention.
     """
 
     def __init__(self, config: AlternatingLayerConfig, hidden_size: int, index: int) -> None:

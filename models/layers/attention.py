@@ -113,7 +113,11 @@ class Attention(nn.Module):
     def queries_and_store(self, hidden: Tensor, rotations: Mapping[RopeConfig, Rotation], store: CacheSlots) -> Tensor:
         """Compute queries, keys and values in one pass, store keys and values in a cache, and return the queries.
 
-        May be called only if `stores_keys` is true. Shapes and results are those of `queries_keys_values`.
+        May be called only if `stores_keys` is true. The keys, values and queries equal the results of
+        `queries_keys_values`.
+
+        hidden: [tokens, hidden], model dtype. store: the cache, and the slot of each token.
+        Returns [tokens, heads, head_dim].
         """
         rope = self.config.rope
         assert self.merged is not None and rope is not None
@@ -124,7 +128,7 @@ class Attention(nn.Module):
         return chosen.rotate_and_store(queries_keys, values, rotations[rope], rope.pairing == "interleaved", store)
 
     def pack(self, packer: LinearPacker, projection_packer: LinearPacker, one_input: bool) -> None:
-        """Replace the weights by packed ones.
+        """Pack all weights of the projections, which replaces their dense or quantised weights.
 
         packer: packs the output projection.
         projection_packer: packs the query, key and value projections, and the gate. Its `out_dtype` becomes the

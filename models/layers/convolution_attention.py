@@ -21,8 +21,8 @@ class ConvolutionPlan(NamedTuple):
     """Data of a step that all layers share: attention metadata, and the neighbours of each token.
 
     metadata: attention metadata of the attention heads.
-    neighbours: [kernel_size, tokens], int64: row of each neighbour of each token. The number of tokens stands for a
-        neighbour outside of the text.
+    neighbours: [kernel_size, tokens], int64: row of each neighbour of each token. A neighbour outside of the text has
+        the index `tokens`, one beyond the last row.
     """
 
     metadata: AttentionMetadata

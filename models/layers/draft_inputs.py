@@ -16,7 +16,7 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class DraftInputs(nn.Module):
-    """Base class: norms of token vectors, read from a table, and of hidden states.
+    """Base class of the inputs of a draft head: token vectors from a table, and hidden states of the target.
 
     table: token table of the target.
     forward: [tokens], int64 -> [tokens, hidden], the hidden states that enter the first layer.
@@ -40,14 +40,17 @@ class DraftInputs(nn.Module):
         return vectors
 
     def _states(self, step: StepInputs) -> Tensor:
-        """Hidden states of the target, or of the head: [tokens, hidden]."""
+        """The hidden states that the head reads: of its target, or, for further predictions, of the head itself.
+
+        Returns [tokens, hidden], before their norm.
+        """
         return step.read_draft_states(self.tokens.weight.dtype, self.hidden_size)
 
 
 class AddedInputs(DraftInputs):
     """The sum of a projection of the normed token vectors and a projection of the normed hidden states.
 
-    This equals one projection of both, one after the other. Source: DeepSeek-AI 2024, arXiv:2412.19437, equation 21.
+    This equals a single projection of their concatenation. Source: DeepSeek-AI 2024, arXiv:2412.19437, equation 21.
     """
 
     def __init__(self, norm: NormConfig, hidden_size: int, table: EmbeddingTable) -> None:
@@ -65,9 +68,9 @@ class AddedInputs(DraftInputs):
 
 
 class SeparateInputs(DraftInputs):
-    """The hidden states alone. The first layer reads the token vectors too, as `StepInputs.token_vectors`.
+    """The hidden states alone enter the first layer, which reads the token vectors from `StepInputs.token_vectors`.
 
-    own_rows: number of rows of a token table of the head; None for the table of the target.
+    own_rows: number of rows of the head's own token table; None if the head uses the table of its target.
     """
 
     def __init__(self, norm: NormConfig, hidden_size: int, table: EmbeddingTable, own_rows: int | None) -> None:

@@ -20,7 +20,7 @@ from models.steps.step_inputs.base import StepInputs
 
 
 class InputProjections(nn.Module):
-    """Projections to queries, keys and values from one of the two inputs.
+    """Projections to queries, keys and values from one of two inputs: token vectors or hidden states.
 
     merged: the three weights as one product, after `pack`; None before.
     """
@@ -34,7 +34,10 @@ class InputProjections(nn.Module):
         self.merged: LinearWeight | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[tokens, hidden] -> [tokens, (heads + 2 * kv_heads) * head_dim]."""
+        """Compute queries, keys and values, concatenated.
+
+        x: [tokens, hidden], token vectors or hidden states. Returns [tokens, (heads + 2 * kv_heads) * head_dim].
+        """
         if self.merged is not None:
             return self.merged.multiply(x)
         # Without kernels, weights stay dense and are merged here.
@@ -53,9 +56,9 @@ class InputProjections(nn.Module):
 
 
 class EagleAttention(Attention):
-    """Attention whose queries, keys and values are projections of token vectors and of hidden states, added.
+    """Attention whose queries, keys and values are the sum of a projection of token vectors and one of hidden states.
 
-    This equals one projection of both, one after the other. The layer computes the sum with `project`; the step then
+    This equals a single projection of their concatenation. The layer computes the sum with `project`; the step then
     divides it into queries, keys and values.
     """
 
@@ -67,9 +70,10 @@ class EagleAttention(Attention):
         self.output = Linear(config.num_heads * config.head_dim, hidden_size, config.output_bias)
 
     def project(self, vectors: Tensor, states: Tensor) -> Tensor:
-        """Queries, keys and values of each token, one after the other.
+        """Compute queries, keys and values of each token, concatenated.
 
-        vectors, states: [tokens, hidden], normed token vectors and hidden states.
+        vectors, states: [tokens, hidden], normed token vectors and normed hidden states.
+        Returns [tokens, (heads + 2 * kv_heads) * head_dim].
         """
         projected: Tensor = self.of_states(states)
         projected = projected + self.of_tokens(vectors)

@@ -71,7 +71,7 @@ class ProjectedEmbeddingTable(EmbeddingTable):
 class SinusoidalTable(nn.Module):
     """Table of computed position embeddings. It is not a parameter, because it is not read from the checkpoint.
 
-    table: [rows, hidden], float32.
+    table: [rows, hidden], float32 until `table_like` converts it.
     first: index of the row in a published table that is equal to row 0 of this table.
     """
 

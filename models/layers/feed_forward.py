@@ -64,7 +64,8 @@ class FeedForward(nn.Module):
     def merge(self, packer: LinearPacker) -> None:
         """Join the matrices of gate and up, so that one product computes both.
 
-        Does nothing if gate or up are clipped or scaled.
+        Does nothing without a gate, if the configuration clips, shifts, scales or sparsifies gate or up, or if the two
+        matrices cannot be joined (`concatenate`).
         """
         if self.gate is None or self.config.is_clipped or self.config.gate_scale != 1.0 or self.merged is not None:
             return
@@ -78,7 +79,7 @@ class FeedForward(nn.Module):
             linear.use_packed(part)
 
     def pack(self, first_packer: LinearPacker, packer: LinearPacker, last_packer: LinearPacker) -> None:
-        """Replace the weights by packed ones.
+        """Pack the weights of the network, which replaces its dense or quantised weights.
 
         first_packer: packs the product before the activation: the gate, or the only first product.
         packer: packs the values that the gate multiplies. last_packer: packs the last product.

@@ -22,8 +22,9 @@ _SCALES = (1.0, 1.0, 1.0)
 class GatedDelta(Mixer):
     """Mixer with one matrix S per head. It maps keys to values, and each token corrects it.
 
-    `S = exp(g) S; S = S + k (beta (v - S^T k))^T; result = S^T q`, with queries and keys of unit length and
-    `g = -exp(log_decay) softplus(decay(hidden) + decay_bias)`, `beta = strength * sigmoid(beta(hidden))`.
+    `S = exp(g) S; S = S + k (beta (v - S^T k))^T; result = S^T q`, with keys of unit length, queries of length
+    `1 / sqrt(key_head_dim)`, `g = -exp(log_decay) softplus(decay(hidden) + decay_bias)` and
+    `beta = strength * sigmoid(beta(hidden))`.
 
     query, key, value: projections whose results pass through the convolution.
     gate: projection to the gate of the result.

@@ -18,9 +18,9 @@ from models.steps.step_inputs.base import StepInputs
 class GlobalVectorsLayer(Layer):
     """A layer in which tokens attend to their block and to the global vectors of their text.
 
-    Global vectors attend to the whole text. `step.global_vectors` passes them from layer to layer. Projections and
-    feed-forward compute the vectors of all texts first, then the tokens. Adapters cannot change these linears, because
-    they select rows by the index of a token.
+    Global vectors attend to the whole text. `step.global_vectors` passes them from layer to layer. The inputs of
+    projections and feed-forward are the global vectors of all texts, then the tokens. Adapters cannot change these
+    linears, because an adapter selects rows by the index of a token.
 
     global_norm: norm of the global vectors before attention.
     not_captured: why a step with this layer cannot be captured as a CUDA graph.

@@ -162,8 +162,8 @@ class _LabelHead(nn.Module):
 class Classification(_LabelHead):
     """Sequence classification head: class logits of one vector per sequence.
 
-    This is the hidden state of one token, or the mean over all tokens. The mean may be taken of the class logits
-    instead.
+    The vector is the hidden state of one token, or the mean of all hidden states. A configuration may instead ask for
+    the class logits of all tokens, and average these.
     """
 
     def __init__(self, config: ClassificationHead, hidden_size: int) -> None:

@@ -59,7 +59,7 @@ class Linear(nn.Module):
         return DenseWeight(self.weight, self.bias)
 
     def pack(self, packer: LinearPacker) -> None:
-        """Replace the weight by a packed one, unless a layer that shares this module has already done so."""
+        """Replace the weight by a packed weight. Does nothing if a layer that shares this linear already packed it."""
         if self.packed is None:
             self.use_packed(packer(self.weight, self.bias))
 

@@ -44,7 +44,7 @@ def normalised_log_mel(samples: Tensor, window: Tensor, filters: Tensor) -> Tens
 
 
 def _noise(count: int) -> Tensor:
-    """Noise for a recording of `count` samples: [count], float32, on the CPU. It is the same for every such recording.
+    """Noise for a recording of `count` samples: [count], float32, on the CPU. Equal lengths give equal noise.
 
     Source: `CohereAsrFeatureExtractor` of transformers.
     """
@@ -115,7 +115,7 @@ class LogMelSubsampling(nn.Module):
         x = self.frames(samples)[None, None].to(self.dtype)
         for index, convolution in enumerate(self.convolutions):
             x = convolution(x)
-            # The convolution for each channel is followed by the one over the channels, without an activation between.
+            # No activation separates a convolution of each channel from the convolution across channels after it.
             if index % 2 == 0:
                 x = F.relu(x)
         output: Tensor = self.projection(x[0].transpose(0, 1).flatten(1)) * self.scale

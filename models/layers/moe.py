@@ -166,9 +166,9 @@ class MixtureOfExperts(nn.Module):
             del self.experts
 
     def stack(self, first_packer: LinearPacker, last_packer: LinearPacker, gate_packer: LinearPacker) -> None:
-        """Replace the weights of the experts by packed ones, for the Triton kernels, and that of the shared gate.
+        """Pack the weights of all experts of the layer together, for the Triton kernels. Also packs the shared gate.
 
-        The router stays as it is, and the other linears are packed one by one.
+        Does not change the router. The caller packs all other linears of the layer one by one.
 
         first_packer, last_packer, gate_packer: as for `pack`.
         """

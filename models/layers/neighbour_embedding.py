@@ -11,7 +11,7 @@ from models.layers.linear import Linear
 
 
 class NeighbourEmbedding(Embedding):
-    """Embedding that projects three rows of the token table: those of the next token, the token and the previous token.
+    """Embedding that projects three rows of the token table: of the next token, the token and the previous token.
 
     neighbours: the projection, with weight [hidden, 3 * token_width] and a bias.
     Source: Sun et al. 2020, arXiv:2004.02984, section 3.3, and the published code.

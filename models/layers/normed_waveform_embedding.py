@@ -1,4 +1,4 @@
-"""Embedding of raw audio by three convolutions. A norm over the whole recording follows the first one (Moonshine)."""
+"""Embedding of raw audio by three convolutions. The first is followed by a norm over the recording (Moonshine)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class RecordingNorm(nn.Module):
 
 
 class NormedWaveformEmbedding(nn.Module):
-    """Convolutions over samples.
+    """Hidden states from the samples of recordings, by convolutions.
 
-    Tanh and `RecordingNorm` follow the first convolution, GELU follows each of the others.
+    Tanh and `RecordingNorm` follow the first convolution, GELU follows each later convolution.
 
     Each recording is computed separately, so that its hidden states do not depend on the batch.
     Source: Jeffries et al. 2024, arXiv:2410.15608, section 3.

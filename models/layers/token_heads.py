@@ -27,7 +27,7 @@ class TokenVectors(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute the vectors of tokens: [tokens, hidden] -> [tokens, width], float32.
 
-        Of unit length if `config.normalize` is set.
+        The vectors have unit length if `config.normalize` is set.
         """
         vectors: Tensor = self.dense(hidden.float())
         return normalize(vectors) if self.config.normalize else vectors
@@ -53,7 +53,7 @@ class TokenHeads(nn.Module):
     weights: one weight per token.
     spans: entities with labels from the request.
     vocabulary: how logits over the vocabulary become the weights of a text.
-    tasks: names of the results that these heads compute. With `answers`, "answer_logits" is one of them.
+    tasks: names of the results that these heads compute, with "answer_logits" if `answers` is set.
     """
 
     def __init__(

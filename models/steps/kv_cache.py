@@ -135,7 +135,7 @@ class KVCache:
         """Fill blocks with zeros before they are reused, because they may contain NaN or infinity."""
         if not blocks or not self.keys:
             return
-        # `non_blocking` keeps the host from waiting for the steps of a device that are under way.
+        # Without `non_blocking`, the host would wait until the device has finished the steps in progress.
         index = torch.tensor(blocks).to(self.device, non_blocking=True)
         for tensor in self.tensors:
             tensor[index] = 0

@@ -17,7 +17,7 @@ from models.backends.lazy_zeros import give_back_pages, lazy_zeros
 from models.config import MixerConfig
 
 ZERO_STATE = -1
-"""Used in place of a slot to read from, for a row that begins its text: its state is all zeros."""
+"""Stands in place of the slot from which a row reads its state, if the row begins its text: the state is then zero."""
 
 
 class StateMemory:

@@ -38,7 +38,7 @@ class SteppedTokens:
 
 @dataclass(frozen=True)
 class Wave:
-    """Rows that can run together: none of them reads a state that another row of the wave writes.
+    """Rows that can run together: none of them reads a state that an earlier row of the wave writes.
 
     starts: states to set first: pairs (slot to copy or `ZERO_STATE`, slot to set), for rows that read another slot than
         they write.

@@ -14,7 +14,7 @@ _MAX_LISTED = 4
 
 
 def is_gguf(checkpoint: Path) -> bool:
-    """Whether the path of a checkpoint is that of a GGUF file, by its suffix. False for a directory."""
+    """Whether the path of a checkpoint denotes a GGUF file, judged by its suffix. False for a directory."""
     return checkpoint.suffix == SUFFIX and not checkpoint.is_dir()
 
 

@@ -208,7 +208,7 @@ class GgufFile:
         return value
 
     def _skip(self, nbytes: int) -> int:
-        """Advance the read position by `nbytes`, and return the old one. Raises GgufError at the end of the file."""
+        """Advance the read position by `nbytes`, and return the position before. Raises GgufError at the file's end."""
         start = self._at
         if nbytes > len(self.mapped) - start:
             raise self._truncated()
@@ -345,9 +345,10 @@ def read_gguf(path: Path) -> Gguf:
 
 @lru_cache(maxsize=2)
 def _read(statuses: tuple[tuple[str, int, int], ...]) -> Gguf:
-    """Read the headers of files, given as (path, size, time of modification).
+    """Read the headers of the files of a model.
 
-    Results are cached by these three, because several callers need the same header.
+    statuses: path, size in bytes and time of modification in nanoseconds of each file. The result is cached by these
+        values, because several callers need the same headers.
     """
     files = [GgufFile(Path(path)) for path, _, _ in statuses]
     stated = files[0].get("split.count", 1)

@@ -44,7 +44,7 @@ _STRIPS_AFTER = "phi3"
 """Architecture whose tokenizer removes the white space after control tokens. The metadata does not state this."""
 _KEEPS_AFTER = frozenset(("<unk>", "<s>", "<|endoftext|>"))
 _POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
-"""Pooling mode, in the names of sentence-transformers, by its number in the metadata."""
+"""Pooling mode, in the names of sentence-transformers, by its code in the metadata."""
 _POOLING_NONE = 0
 _SAMPLING = {
     "temperature": "temp",
@@ -127,7 +127,7 @@ def _tokenizer_config(gguf: Gguf) -> dict[str, Any]:
 
 
 def _chat_templates(gguf: Gguf) -> list[dict[str, str]]:
-    """The chat templates as `tokenizer_config.json` lists them: the one named `default`, and further ones."""
+    """The chat templates as `tokenizer_config.json` lists them: first `default`, then the further named templates."""
     names = gguf.get("tokenizer.chat_templates") or []
     keys = {"default": "tokenizer.chat_template", **{name: f"tokenizer.chat_template.{name}" for name in names}}
     found = {name: gguf.get(key) for name, key in keys.items()}
@@ -174,7 +174,7 @@ def _sampling(gguf: Gguf) -> dict[str, Any]:
 def _pooling_mode(gguf: Gguf) -> str | None:
     """Pooling mode of the model, in the names of sentence-transformers; None for a model without pooling.
 
-    Raises GgufError for another pooling type than mean, cls and last, such as that of a reranker.
+    Raises GgufError for any other pooling type than mean, cls and last, for example the type of rerankers.
     """
     of = Metadata(gguf)
     kind = of.integer("pooling_type", _POOLING_NONE)

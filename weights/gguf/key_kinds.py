@@ -11,7 +11,7 @@ class KeyKind:
     """Type that the value of a metadata key must have.
 
     words: the type in words, for messages.
-    elements: numbers of the GGUF types that are allowed for the value or, if it is a list, for its elements.
+    elements: codes of the GGUF types that are allowed for the value or, if it is a list, for its elements.
     is_list: whether the value must be a list.
     """
 

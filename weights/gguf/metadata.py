@@ -78,7 +78,7 @@ class Metadata:
 
     @property
     def layers(self) -> int:
-        """Number of layers, without those for multi-token prediction."""
+        """Number of decoder or encoder layers, without the layers for multi-token prediction."""
         count = self.integer("block_count") - self.integer("nextn_predict_layers", 0)
         if not 0 <= count <= MAX_LAYERS:  # lists of this length are made
             raise self.error("block_count", f"must be at most {MAX_LAYERS:,}, not {count:,}")
@@ -103,7 +103,7 @@ class Metadata:
 
     @property
     def head_dim(self) -> int:
-        """Width of one attention head: that of a key, else the hidden size divided by the number of heads."""
+        """Width of one attention head: `attention.key_length`, else the hidden size divided by the number of heads."""
         heads = self.integer("attention.head_count")
         if heads < 1:
             raise self.error("attention.head_count", "is below one")

@@ -64,7 +64,7 @@ def _close(one: float, other: float) -> bool:
 
 
 def _llama3_divisors(theta: float, head_dim: int, factor: float) -> Sequence[float]:
-    """Divisor of each rotary frequency: 1 for short wavelengths, `factor` for long ones, and a value between them.
+    """Divisor of each rotary frequency: 1 for short, `factor` for long, a value between for middle wavelengths.
 
     Source: Grattafiori et al. 2024, arXiv:2407.21783, and the published code.
     """

@@ -51,7 +51,7 @@ TYPES: Mapping[int, BlockType] = {
     39: BlockType("MXFP4", 32, 17),
     40: BlockType("NVFP4", 64, 36),
 }
-"""Supported tensor types, by their number in GGUF files."""
+"""Supported tensor types, by their code in GGUF files."""
 
 OTHER_NAMES: Mapping[int, str] = {
     9: "Q8_1",
@@ -64,4 +64,4 @@ OTHER_NAMES: Mapping[int, str] = {
     41: "Q1_0",
     42: "Q2_0",
 }
-"""Names of tensor types that are not supported, by their number in GGUF files, for error messages."""
+"""Names of tensor types that are not supported, by their code in GGUF files, for error messages."""

@@ -63,8 +63,8 @@ class Download:
     revision: branch, tag or commit that was requested. commit: the commit that `revision` denotes.
     files: all files that the model needs.
     directory: the snapshot in the cache that the files are linked into.
-    missing: those of `files` that were not in the cache at the start.
-    complete: names of those of `missing` that are completely received.
+    missing: the files that were not in the cache at the start.
+    complete: names of the missing files that are completely received by now.
     """
 
     source: str

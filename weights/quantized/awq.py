@@ -19,7 +19,7 @@ from weights.stored import Stored, StoredTensor
 _PARTS = ("qweight", "qzeros", "scales")
 _BITS = 4
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Index in a word of the code of each of its eight output features, in the order of the features."""
+"""For each of the eight output features of a word, in order: the index of its code in the word."""
 
 
 class Awq:

@@ -84,7 +84,7 @@ def _four_bits(parts: Parts) -> Description:
         if is_nested:
             units = parts.read("nested_absmax").repeat_interleave(nested)[:blocks]
             scales = parts.read("nested_quant_map")[scales.int()] * units + state["nested_offset"]
-        # A block may end within a row, so a group is what blocks and rows both consist of.
+        # A block may end within a row. The size of a group therefore divides both the block size and the row width.
         each = torch.arange(0, count, group) // block
         return QuantizedMatrix(codes, 4, group, scales.float()[each].view(out, -1), table=table)
 
@@ -129,8 +129,8 @@ def _eight_bits(parts: Parts) -> Description:
         parts.check(_FORMAT, (torch.uint8,), (), (1,))
         if int(parts.read(_FORMAT)) != 0:
             raise ValueError(f"{_FORMAT} is not that of rows, which is the only one that is supported")
-    # bitsandbytes keeps large activations in floating point. In groups, a kernel rounds activations in blocks, so
-    # that a large one takes precision from its own block only.
+    # bitsandbytes keeps large activations in floating point. For weights in groups, our kernels round activations in
+    # blocks, so that a large activation costs precision in its block only.
     group = next((size for size in (128, 64, 32) if width % size == 0), width)
 
     def read() -> QuantizedMatrix:

@@ -56,9 +56,9 @@ def is_quantized(hf: Mapping[str, Any]) -> bool:
 
 
 def _settings(hf: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """The value of `quantization_config` or `compression_config` and its name; None if `config.json` has neither.
+    """The settings of quantisation and their name; None if `config.json` has none.
 
-    Both are also looked up in `text_config`.
+    The name is `quantization_config` or `compression_config`, at the top level or in `text_config`.
     """
     text = hf.get("text_config")
     for values in (hf, text if isinstance(text, Mapping) else {}):

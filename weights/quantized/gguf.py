@@ -27,11 +27,11 @@ _IQ4_VALUES = torch.tensor(
 )
 
 _HALF_POWERS = torch.tensor([math.ldexp(0.5, exponent - 127) for exponent in range(256)])
-"""Half of the scale that each exponent byte (E8M0) stands for. The table of codes has twice the values."""
+"""Half of the scale that each exponent byte (E8M0) represents. The table of codes has twice the values."""
 _HALF_E4M3 = torch.tensor(
     [math.ldexp(code % 8 + (8 if code & 120 else 0), max(code >> 3 & 15, 1) - 11) for code in range(256)]
 )
-"""Half of the scale that each byte (E4M3 without its sign) stands for. The table of codes has twice the values."""
+"""Half of the scale that each byte (E4M3 without its sign) represents. The table of codes has twice the values."""
 _HALF_E4M3[127] = 0.0  # NaN in other formats
 
 

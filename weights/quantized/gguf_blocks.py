@@ -17,9 +17,10 @@ def half(blocks: Tensor, start: int) -> Tensor:
 
 
 def shifted(packed: Tensor, bits: int, run: int) -> Tensor:
-    """Unpack codes that are stored in runs of bytes.
+    """Unpack codes that are stored in runs of `run` bytes.
 
-    The lowest bits of a run's bytes are the first codes, one per byte; the next bits are the codes after these.
+    Of each run, the lowest `bits` bits of its bytes are the first `run` codes, one per byte; the next higher bits are
+    the next `run` codes, and so on.
 
     packed: [..., bytes]. bits: bits per code. run: number of bytes in a run.
     Returns [..., 8 / bits * bytes], uint8.

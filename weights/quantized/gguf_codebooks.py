@@ -23,7 +23,7 @@ _MAGNITUDES = {
     "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
 }
 _SIGNS_OF_GROUPS = torch.tensor([index | (index.bit_count() & 1) << 7 for index in range(128)], dtype=torch.uint8)
-"""Signs of eight weights, one bit each, by a code of seven bits. The number of negative weights is always even."""
+"""Sign bits of eight weights, by the seven-bit code of a group. The number of negative weights is always even."""
 _EIGHTHS = torch.tensor((-9.0, -7.0, -1.0, 1.0, 7.0, 9.0, *[0.0] * 10))
 """Eight times the value of each code that `_eighths` returns."""
 _SEVENTHS = torch.tensor((0, 7, 14, 21), dtype=torch.int64)
@@ -68,7 +68,7 @@ def _with_signs(name: str, groups: Tensor, signs: Tensor) -> Tensor:
 
 
 def _odd(scales: Tensor) -> Tensor:
-    """Integer scales from the stored numbers: twice the number plus 1."""
+    """Convert stored scales to the integer scales that they represent: `2 * stored + 1`."""
     return 2 * scales + 1
 
 

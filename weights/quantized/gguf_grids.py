@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def grid(name: str) -> Tensor:
-    """Index of each magnitude in the groups of a block type's codebook: [groups, 4 or 8], uint8."""
+    """The codebook of a block type: for each group, the indices of its magnitudes. [groups, 4 or 8], uint8."""
     text, width, bits = _GRIDS[name]
     packed = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8)

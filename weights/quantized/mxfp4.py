@@ -28,7 +28,7 @@ DOUBLED = torch.tensor([*_MAGNITUDES, *(-size for size in _MAGNITUDES)], dtype=t
 """Twice the value of each 4-bit number (E2M1)."""
 
 _HALF_SCALES = torch.tensor([*(math.ldexp(0.5, exponent - 127) for exponent in range(255)), math.nan])
-"""Half of the scale that each exponent byte (E8M0) stands for. The last one is NaN."""
+"""Half of the scale that each exponent byte (E8M0) represents. The last entry is NaN."""
 
 
 class Mxfp4:

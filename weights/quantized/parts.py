@@ -80,8 +80,8 @@ def combine(
 
     role: returns, for a tensor, the name of the matrix that it belongs to and the ending that identifies its part;
         None for a tensor that belongs to no matrix.
-    main: endings of the main part, of which every matrix must have one. If it is missing, the other parts are returned
-        as plain tensors, and loading reports them as unexpected.
+    main: endings that the name of a matrix's main part may have, for example the codes. If a matrix has no main part,
+        its other parts are returned as plain tensors, and loading reports them as unexpected.
     describe: returns the description of a matrix. Raises ValueError if the parts do not fit together.
     unused: endings of the names of tensors that are left out.
     """
@@ -192,7 +192,7 @@ def signed(codes: Tensor, bits: int) -> Tensor:
 
 
 def groups_of_inputs(parts: Parts, ending: str, width: int, group: int) -> Tensor | None:
-    """The group of each input, [width], int64, if inputs were assigned to groups in another order than their own.
+    """The group of each input, [width], int64, if groups do not consist of neighbouring inputs.
 
     ending: ending of the name of the tensor with the groups. width: number of inputs. group: inputs per group.
     Returns None if the tensor is absent, or assigns consecutive inputs to each group.
@@ -210,7 +210,7 @@ def groups_of_inputs(parts: Parts, ending: str, width: int, group: int) -> Tenso
 
 
 def by_output(of_groups: Tensor, order: Tensor | None) -> Tensor:
-    """Transpose the numbers of groups: [groups, out] to [out, groups].
+    """Transpose scales or minimums, which are stored per group: [groups, out] to [out, groups].
 
     order: the group of each input, [in]; the result then has one number per input, [out, in]. None if groups consist of
         consecutive inputs.

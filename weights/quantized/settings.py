@@ -62,7 +62,7 @@ class QuantizationSettings:
         return QuantizationSettings(value, f"{self._where}.{name}")
 
     def parts(self, name: str) -> dict[str, QuantizationSettings]:
-        """The settings in each member of a nested object of objects, by key; empty if it is absent or null."""
+        """The settings in each object inside the object `name`, by key; empty if that object is absent or null."""
         value = self._values.get(name)
         if value is None:
             return {}

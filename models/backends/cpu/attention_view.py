@@ -88,12 +88,17 @@ class CpuAttentionView:
 
 
 def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
-    """Four columns and the tiles, concatenated: [4 * queries + 3 * tiles], int32. Also returns the number of queries.
+    """Compute the integers per query and the tiles that the kernels read.
 
-    Each column has one integer per query: the index of the row whose blocks the query reads (0 for ragged keys); the
-    index of its first visible key; the index after its last visible key; and its origin, the index of the key whose
-    bias has the index `bias_zero`. Indices of ragged keys count from the first key of the step. Tiles are as in
-    `CpuAttentionView.tiles`.
+    Returns one array, [4 * queries + 3 * tiles], int32, and the number of queries. The array is the concatenation of
+    four columns and the tiles (`CpuAttentionView.tiles`). Each column has one integer per query:
+
+    - index of the row whose blocks the query reads (0 for ragged keys);
+    - index of the first key that the query sees;
+    - index after the last key that the query sees;
+    - origin: index of the key whose bias is at index `bias_zero`.
+
+    Indices of ragged keys count from the first key of the step.
     """
     count = len(metadata.query_lens)
     if metadata.block_tables is not None and metadata.query_lens.count(1) == count:
@@ -126,7 +131,7 @@ def _columns(metadata: AttentionMetadata) -> tuple[NDArray[np.int32], int]:
 def _decode_columns(metadata: AttentionMetadata) -> NDArray[np.int32]:
     """The array that `_columns` returns, for paged keys and one query per row.
 
-    For so few numbers, lists are faster than arrays.
+    Such a step has few numbers, so Python lists are faster than NumPy arrays.
     """
     ends, count, window, chunk = metadata.key_lens, len(metadata.key_lens), metadata.window, metadata.chunk
     starts = [0] * count if window is None else [max(end - window, 0) for end in ends]

@@ -15,8 +15,8 @@ class CpuBackend(CpuOperations, CpuAttention, CpuMixers, CpuSampling, Backend):
     """Operations of the compiled kernels. With symbolic tensors, an operation is recorded instead of computed."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        # The weight keeps torch's layout, because other operations may read it as well. The object is made for this
-        # call and holds no memory of its own; a program records the call once, so its steps make no such objects.
+        # The weight keeps torch's layout, because other operations may read it as well. The FloatWeight made here only
+        # refers to the memory of `weight`. A program records the call once, so its runs make no such objects.
         if x.dim() != 2 or weight.dtype != x.dtype:
             return super().linear(x, weight, bias)
         return FloatWeight(weight, bias, is_packed=False).multiply(x)

@@ -8,9 +8,12 @@ compiles the object files alone. They stay in `build/kernels`. The name of an ob
 the compiler, its options, the headers and the source, so that a source is compiled again only if one of these has
 changed.
 
-Environment: CXX (compiler command; that of another processor cross-compiles), KERNELS_OBJECTS (directory of the object
-files; each processor needs its own), CXXFLAGS and LDFLAGS (added to the options below), KERNELS_PROGRESS (file that
-gets a line for each compiled source).
+Environment variables:
+
+- CXX: compiler command. A compiler for another processor cross-compiles.
+- KERNELS_OBJECTS: directory of the object files. Use a separate directory for each processor.
+- CXXFLAGS, LDFLAGS: options added to the options below.
+- KERNELS_PROGRESS: file that gets a line for each compiled source.
 """
 
 from __future__ import annotations

@@ -52,8 +52,10 @@ class PackedExperts:
     """The weights of all experts of one layer, packed for the compiled kernels.
 
     inner: the first matrices of all experts as one weight, [experts * columns, hidden]. The columns of an expert are
-        padded to whole panels of `PANEL`; each panel of a gate is followed by the panel of `up` that it multiplies.
-    outer: the last matrices of all experts as one weight, [experts * columns, intermediate], padded likewise.
+        padded to whole panels of `PANEL` columns. Each panel of the gate matrix is followed by the panel of the `up`
+        matrix with the same columns.
+    outer: the last matrices of all experts as one weight, [experts * columns, intermediate]. The columns of an expert
+        are padded to whole panels too.
     """
 
     def __init__(self, inner: CpuWeight, outer: CpuWeight, config: MixtureOfExpertsConfig) -> None:

@@ -176,7 +176,7 @@ class GroupWeight(CpuWeight):
 
         Returns [rows, row_bytes], uint8: the rounded values of each row, and a `RoundedBlock` per scale.
 
-        x: [rows, in], numbers of a row contiguous.
+        x: [rows, in]; the elements of a row are contiguous.
         """
         rows = x.shape[0]
         rounded = x.new_empty((rows, self._row_bytes), dtype=torch.uint8)
@@ -316,9 +316,9 @@ def _fields(matrix: QuantizedMatrix, storage: str) -> list[Tensor]:
 
 
 def _multiples(numbers: Tensor, units: Tensor) -> Tensor:
-    """Convert numbers to multiples of the units of their blocks.
+    """Divide scales or minimums by the unit of their block, and round to integers.
 
-    numbers: [out, groups]. units: [out, blocks].
+    numbers: [out, groups], scales or minimums. units: [out, blocks].
     Returns [out, blocks, groups per block], int8.
     """
     by_block = torch.unflatten(numbers, 1, (units.shape[1], -1))
@@ -327,13 +327,19 @@ def _multiples(numbers: Tensor, units: Tensor) -> Tensor:
 
 
 def _lines(field: Tensor, panels: int, blocks: int) -> Tensor:
-    """Put the numbers of the channels of a panel side by side: [out, blocks, numbers] -> [panels, blocks, bytes]."""
+    """Reorder a header field so that equal positions of all channels in a panel are contiguous.
+
+    field: [out, blocks, numbers per block]. Returns [panels, blocks, bytes], uint8.
+    """
     padded = torch.unflatten(_padded(field, panels * PANEL, blocks), 0, (panels, PANEL))
     return padded.permute(0, 2, 3, 1).flatten(2).contiguous().view(torch.uint8)
 
 
 def _packed_codes(codes: Tensor, layout: _Layout, panels: int) -> Tensor:
-    """Pack the codes of panels: [out, in] -> [panels, blocks, bytes]. Four codes at a time are handled as one int32."""
+    """Pack codes of 4, 6 or 8 bits into the kernels' layout. Handles four codes at a time as one int32.
+
+    codes: [out, in], int8 or uint8. Returns [panels, blocks, bytes], uint8.
+    """
     unsigned = codes if codes.dtype == torch.uint8 else (codes + (1 << (layout.bits - 1))).view(torch.uint8)
     units = _padded(unsigned, panels * PANEL, layout.padded).view(torch.int32).view(panels, 2, PANEL // 2, -1)
     if layout.bits == 8:

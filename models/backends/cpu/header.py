@@ -26,7 +26,7 @@ _ROW = re.compile(r"X\((\w+), (\w+),")
 class Operation:
     """One operation of the list `TRIPTYCH_OPERATIONS` in `kernels/kernels.h`.
 
-    code: integer that stands for the operation in a program, its index in the list.
+    code: integer by which programs identify the operation: its index in the list.
     fields: names of the parameters in memory order. Fields of a nested struct have no prefix; fields of an array of
         structs have the suffixes `_0`, `_1`...
     pack: one value per field -> bytes of the struct.

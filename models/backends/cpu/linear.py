@@ -37,7 +37,7 @@ class CpuWeight(ABC):
     shape: [out, in]. dtype: dtype of the original weight. bias: [out] or None.
     padded: number of values that one output channel takes in memory, padding included.
     out_dtype: dtype of results, multipliers and residuals; None for the dtype of the weight.
-    memory: keeps the packed tensors.
+    memory: the memory in which the bias and the packed tensors are stored.
     """
 
     _weight: Tensor
@@ -187,8 +187,9 @@ class CpuWeight(ABC):
 
     @abstractmethod
     def _multiply(self, x: Tensor, fields: dict[str, Any]) -> None:
-        """Run the product of `x` and this weight. x: [rows, in], numbers of a row contiguous.
+        """Run the product of `x` and this weight.
 
+        x: [rows, in]; the elements of a row are contiguous.
         fields: the fields of the kernel's struct, except the fields that describe `x`.
         """
 

@@ -12,7 +12,7 @@ from models.backends.operands import ConvolutionNumbers, DeltaNumbers, GatedNorm
 from models.backends.torch.mixers import TorchMixers
 
 MAX_HEAD_DIM = 512
-"""Largest dimension of a head of the gated delta rule that the kernels take (`MAX_MIXER_DIM` in kernels.h)."""
+"""Largest key or value width of a head in the kernel for the gated delta rule (`MAX_MIXER_DIM` in kernels.h)."""
 
 
 class CpuMixers(TorchMixers):

@@ -135,7 +135,7 @@ def _attend(
 
 
 def has_dense_rows(x: Tensor) -> bool:
-    """Whether the numbers of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
+    """Whether the elements of each row are contiguous. x: [rows, width] or [rows, heads, head_dim]."""
     return x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])
 
 

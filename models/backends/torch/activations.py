@@ -50,6 +50,7 @@ def by_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Apply an elementwise function so that the bits of a row do not depend on the other rows.
 
     x: [rows, ...], any float dtype.
+    Returns a new tensor like x.
     """
     padding = -x.shape[-1] % _VECTOR_WIDTH
     if padding == 0 or not x.is_cpu:

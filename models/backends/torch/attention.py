@@ -48,11 +48,11 @@ class TorchAttention:
         cap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Attention over the keys and values in the blocks of a cache, which already has those of the current step.
+        """Attention over the keys and values in a paged cache, which already contains the keys of the current step.
 
         query: [tokens, heads, head_dim].
-        key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8. Every slot of a row's blocks
-            must hold finite numbers, even beyond the row's length. Both caches may be the same tensor.
+        key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both RoundedSlots. Every slot of a row's
+            blocks must hold finite numbers, even beyond the row's length. Both caches may be the same tensor.
         scale, cap, sinks: as for `ragged_attention`.
         Returns [tokens, heads, head_dim].
         """
@@ -144,9 +144,9 @@ def _gather(cache: Tensor, group: RowGroup, memory: Tensor) -> Tensor:
 
 
 def _gather_int8(cache: CacheSide, group: RowGroup, dtype: torch.dtype) -> Tensor:
-    """Gather the keys or the values of a `RowGroup` from a paged int8 cache, dequantised to `dtype`.
+    """Gather the keys or the values of a `RowGroup` from a paged int8 or fp8 cache, dequantised to `dtype`.
 
-    cache: the keys or the values of one layer.
+    cache: the keys or the values of one layer, RoundedSlots.
     Returns [rows, key_len, kv_heads, head_dim].
     """
     assert isinstance(group.keys, Tensor) and isinstance(cache, RoundedSlots)

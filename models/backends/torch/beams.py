@@ -1,6 +1,7 @@
 """Choice of the next beams of beam searches, and the cache slots of their texts: the reference, in plain torch.
 
-Only captured steps of a device use these operations. The reference reads tensors on the host; a kernel must not.
+Only steps that are captured as CUDA graphs use these operations. This reference reads tensors on the host, which a
+kernel must not do.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from torch import Tensor
 from models.backends.torch.logits_top_k import sort_keys
 
 NEVER = -1e9
-"""Added to the score of a continuation that ends, so that all others come first.
+"""Added to the score of a continuation with an end token, so that all other continuations rank before it.
 
 It equals `server.engine.beams.running_beams.NEVER`.
 """
 MAX_CANDIDATES = 63
-"""Largest number of continuations that a search on the device considers."""
+"""Largest number of continuations that a beam search on the device considers in a step."""
 ADVANCES, NOT_FINITE, NO_TOKEN_LEFT = 0, 1, 2
-"""How a search goes on, see `TorchBeams.choose_beams`."""
+"""State of a beam search after a step: it continues, a logit is not finite, or no continuation is possible."""
 NUM_SEARCH_COLUMNS = 3
-"""Number of columns of `choose_beams`' argument `searches` besides those of the end tokens."""
+"""Number of rows before the end tokens in the argument `searches` of `choose_beams`."""
 
 
 class Beams(NamedTuple):
@@ -43,7 +44,7 @@ class Beams(NamedTuple):
 class StepSearches(NamedTuple):
     """The beam searches of a step, with one entry each.
 
-    first_rows, num_beams: row of the first beam, and number of beams. They are in consecutive rows.
+    first_rows, num_beams: row of the first beam, and number of beams. The beams of a search are in consecutive rows.
     num_candidates: number of continuations that the search considers, at most MAX_CANDIDATES and the vocabulary.
     end_ids: tokens that end a text.
     """
@@ -54,7 +55,7 @@ class StepSearches(NamedTuple):
     end_ids: Sequence[Sequence[int]]
 
     def columns(self) -> NDArray[np.int64]:
-        """As `searches` of `TorchBeams.choose_beams`: [3 + ends, searches], int64."""
+        """These fields as one array, [3 + ends, searches], int64: the argument `searches` of `choose_beams`."""
         most = max(map(len, self.end_ids), default=0)
         ends = [[*ids, *[-1] * (most - len(ids))] for ids in self.end_ids]
         numbers = np.array([self.first_rows, self.num_beams, self.num_candidates], dtype=np.int64)
@@ -64,11 +65,10 @@ class StepSearches(NamedTuple):
 class SearchResults(NamedTuple):
     """The continuations that each search considers, best first.
 
-    states: how each search goes on: ADVANCES, NOT_FINITE or NO_TOKEN_LEFT.
+    states: state of each search: ADVANCES, NOT_FINITE or NO_TOKEN_LEFT.
     totals: [searches, candidates], float32, sums of log-probabilities.
-    beams, tokens: [searches, candidates], int64: beam that is continued, counted from the first one of the search, and
-        new token.
-    A search with fewer continuations than another one has further entries without a meaning.
+    beams, tokens: [searches, candidates], int64: index of the continued beam within its search, and new token.
+    If a search considers fewer continuations than `candidates`, its remaining entries have no meaning.
     """
 
     states: list[int]
@@ -78,7 +78,10 @@ class SearchResults(NamedTuple):
 
     @classmethod
     def of(cls, numbers: NDArray[np.int64]) -> SearchResults:
-        """numbers: result of `TorchBeams.choose_beams`."""
+        """Unpack the integers that `TorchBeams.choose_beams` returns.
+
+        numbers: [searches, 1 + 2 * candidates], int64.
+        """
         codes, bits = np.split(numbers[:, 1:], 2, axis=1)
         totals = bits.astype(np.int32).view(np.float32)
         return cls(numbers[:, 0].tolist(), totals, codes >> 32, codes & 0xFFFFFFFF)
@@ -99,19 +102,22 @@ class TorchBeams:
     ) -> Tensor:
         """Choose the next beams of each search, as `server.engine.beams.beam_search` does.
 
-        A search considers its best continuations of all beams together; of equal ones, the first beam comes first. The
-        best continuations without an end token become its beams, then the best ones with an end token.
+        A search considers the best continuations of all its beams together; among equal scores, the first beam comes
+        first. Its next beams are the best continuations without an end token, followed, if these are too few, by the
+        best continuations with an end token.
 
         log_probs, token_ids: [rows, k], float32 and int64: best continuations of each row, best first.
-        is_finite: [rows], bool: whether the logits of the row are finite.
+        is_finite: [rows], bool: whether all logits of the row are finite.
         scores: [rows], float32: sum of log-probabilities of each row.
         searches: [3 + ends, searches], int64: first row, number of rows, and number of considered continuations (at
             most k) of each search; then its end tokens, filled up with -1.
-        num_candidates: the largest number of considered continuations.
-        beams: memory for the next beams. Only rows of searches are written.
-        Returns [searches, 1 + 2 * num_candidates], int64: ADVANCES, NOT_FINITE (a row's logits), or NO_TOKEN_LEFT (no
-            continuation is possible); for each considered continuation, best first, the number of its beam times
-            2 ** 32 plus its token; and the bits of the sums of log-probabilities, float32.
+        num_candidates: the largest number of considered continuations of a search.
+        beams: memory for the next beams. Rows that belong to no search are not written.
+        Returns [searches, 1 + 2 * num_candidates], int64, with these columns:
+            1: ADVANCES, NOT_FINITE if a logit of the search is not finite, or NO_TOKEN_LEFT if no continuation is
+            possible;
+            num_candidates: the considered continuations, best first: `(index of the beam << 32) + token`;
+            num_candidates: the sum of log-probabilities of each continuation, as the bits of a float32 number.
         """
         results = torch.zeros(searches.shape[1], 1 + 2 * num_candidates, dtype=torch.int64, device=scores.device)
         for result, (first, num_beams, count, *ends) in zip(results, searches.t().tolist(), strict=True):
@@ -137,15 +143,15 @@ class TorchBeams:
     def follow_beams(
         self, tables: Tensor, beams: Beams, scores: Tensor, places: Tensor, slots: Tensor, key_lens: Tensor
     ) -> None:
-        """Give each row of a step the cache slots of the text that its beam continues, and the slot of its new token.
+        """Update the cache slots of each row: the slots of the text that its beam continues, then a new token's slot.
 
         tables: [rows, width], int32: cache slot of each token of each row; changed in place.
-        beams: the beams that the last step has chosen.
-        scores: [rows], float32: set to the score of each row's beam.
-        places: [rows], int64: row of the last step in which the beam was chosen. A number that is not less than the
-            length of `beams` stands for a row that keeps its slots, and whose score is in its own place.
-        slots: [rows], int64: slot of the new token.
-        key_lens: [rows], int64: number of tokens with the new one; 0 for a row that is not used.
+        beams: the beams that the previous step has chosen.
+        scores: [rows], float32: receives the score of each row's beam.
+        places: [rows], int64: for each row, index of its beam in `beams`. A row with an index beyond the end of `beams`
+            keeps its slots, and row i then gets the score `beams.scores[i]`.
+        slots: [rows], int64: slot of the new token of each row.
+        key_lens: [rows], int64: number of tokens of each row, including the new token; 0 for an unused row.
         """
         for_rows = torch.arange(len(places), device=places.device)
         is_chosen = places < len(beams.parents)

@@ -52,13 +52,17 @@ class TorchOperations:
     def add_rms_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """Residual sum and its RMS norm: `(x + y, rms_norm(x + y))`.
 
-        x, y: [tokens, hidden]. The other arguments are those of `rms_norm`.
+        x, y: [tokens, hidden]. weight, eps: as for `rms_norm`.
+        Returns two tensors [tokens, hidden].
         """
         total = x + y
         return total, self.rms_norm(total, weight, eps)
 
     def add_rms_norm_from_one(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """Residual sum and its RMS norm with the weight `1 + weight`: `(x + y, rms_norm_from_one(x + y))`."""
+        """Residual sum and its RMS norm with the weight `1 + weight`: `(x + y, rms_norm_from_one(x + y))`.
+
+        Arguments and result as for `add_rms_norm`.
+        """
         total = x + y
         return total, self.rms_norm_from_one(total, weight, eps)
 
@@ -118,7 +122,7 @@ class TorchOperations:
     def route(
         self, logits: Tensor, choices: int, config: RouterConfig, correction: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Choose the experts of each token: those with the best scores. Among equal scores, the first expert is chosen.
+        """Choose the experts with the best scores for each token. Among equal scores, the first expert is chosen.
 
         logits: [tokens, experts]. A logit that is not finite makes all shares of its token NaN.
         choices: number of experts per token.
@@ -201,7 +205,7 @@ class TorchOperations:
     ) -> None:
         """Store new keys and values in a paged cache.
 
-        key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both in int8.
+        key_cache, value_cache: [blocks, block_size, kv_heads, head_dim], or both RoundedSlots.
         slots: [tokens], int64: slot of each token, `block * block_size + offset`.
         key, value: [tokens, kv_heads, head_dim].
         """
@@ -224,14 +228,14 @@ class TorchOperations:
 
 
 def _best(keys: Tensor, count: int) -> Tensor:
-    """Indices of the largest keys of each row, the first ones among equal keys: [rows, n] -> [rows, count]."""
+    """Indices of the `count` largest keys of each row; of equal keys, the first: [rows, n] -> [rows, count], int64."""
     return keys.sort(dim=-1, descending=True, stable=True).indices[:, :count].contiguous()
 
 
 def _in_best_groups(keys: Tensor, config: RouterConfig) -> Tensor:
-    """Set the selection scores of experts outside the best groups to -inf. keys: [tokens, experts], the scores.
+    """Replace the scores of experts outside the best groups by -inf.
 
-    The result has the same shape.
+    keys: [tokens, experts], float32, the scores by which experts are chosen. Returns a tensor like the keys.
     """
     by_group = keys.view(len(keys), config.groups, -1)
     group_keys = by_group.sort(dim=-1, descending=True).values[..., : config.group_members].sum(-1)

@@ -48,10 +48,11 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int8_groups(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
-    """Round groups of each row to integers from -127 to 127, with one step size per group, a float16 number.
+    """Round groups of `GROUP` numbers to integers from -127 to 127, with one float16 step size per group.
 
-    x: [rows, width], any float dtype. Returns codes and step sizes as a matrix. A group with NaN or infinity has a step
-        size that is not finite.
+    x: [rows, width], any float dtype. A group consists of neighbours in a row; the last group may be shorter.
+    Returns int8 codes and step sizes as a QuantizedMatrix. A group with NaN or infinity has a step size that is not
+        finite.
     """
     rows, width = x.shape
     groups = -(-width // GROUP)
@@ -69,10 +70,11 @@ def quantize_int8_groups(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatr
 
 
 def quantize_int6(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
-    """Round groups of each row to integers from -32 to 31, with one step size per group, a float16 number.
+    """Round groups of `GROUP` numbers to integers from -32 to 31, with one float16 step size per group.
 
-    x: [rows, width], any float dtype. Returns codes and step sizes as a matrix. A group with NaN or infinity has a step
-        size that is not finite.
+    x: [rows, width], any float dtype. A group consists of neighbours in a row; the last group may be shorter.
+    Returns int8 codes and step sizes as a QuantizedMatrix. A group with NaN or infinity has a step size that is not
+        finite.
     """
     rows, width = x.shape
     groups = -(-width // GROUP)
@@ -115,14 +117,16 @@ def quantize_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) -> QuantizedMatrix:
-    """Round groups of each row to 4 bits, with one step size per group, a float16 number.
+    """Round groups of neighbours in a row to codes of 4 bits, with one float16 step size per group.
 
-    The largest number of a group becomes -8 or 8; with zero points, the smallest becomes about 0 and the largest 15. A
-    least-squares fit then improves the step size.
-    x: [rows, width], any float dtype. Returns codes and step sizes as a matrix. A group with NaN or infinity has a step
-        size that is not finite.
-    with_zero_points: whether each group has a zero point, the code from 0 to 15 that stands for zero. Otherwise the
-        middle code does.
+    The first step size maps the number of largest magnitude to code -8. With zero points, it maps the range of the
+    group, zero included, to codes 0 to 15. A least-squares fit to the codes then improves the step size.
+
+    x: [rows, width], any float dtype.
+    group: number of inputs that share a step size. The last group of a row may be shorter.
+    with_zero_points: whether each group has a zero point, the code from 0 to 15 that represents zero. Otherwise codes
+        are signed, and code 0 represents zero.
+    Returns codes and step sizes as a QuantizedMatrix. A group with NaN or infinity has a step size that is not finite.
     """
     rows, width = x.shape
     groups = -(-width // group)
@@ -151,15 +155,15 @@ def quantize_int4(x: Tensor, group: int = 32, with_zero_points: bool = False) ->
 
 
 def _rounded_to_4_bits(x: Tensor, steps: Tensor, zeros: Tensor) -> Tensor:
-    """Divide x by the steps and round to integers.
+    """Divide x by the steps and round to integers, limited so that `result + zero` is a code from 0 to 15.
 
-    The results are limited so that, with the zero point added, each is a code from 0 to 15.
+    x: [rows, groups, group], float32. steps, zeros: [rows, groups, 1], float32.
     """
     return (x / torch.where(steps == 0, 1.0, steps)).round_().nan_to_num_().clamp_(-zeros, 15 - zeros)
 
 
 def round_rows(x: Tensor, kind: Literal["int8", "fp8"], terms: int, group: int) -> Tensor:
-    """Round the rows of a product, with one step size per group of inputs, and return the rounded numbers.
+    """Round the input rows of a matrix product, with one step size per group of inputs. Returns the rounded numbers.
 
     x: [rows, in], any float dtype. kind: codes of the rounded numbers: integers, or fp8 (E4M3).
     terms: number of int8 codes per number: 1, or 2 for integers of 15 bits.

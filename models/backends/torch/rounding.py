@@ -1,4 +1,4 @@
-"""The numeric part of rounding weights in groups of 32, by torch operations: the search for scales, and the codes.
+"""Search for the scales of weights in groups of 32, and round the weights to codes, by torch operations.
 
 `models.backends.cpu.rounding` has the same functions in compiled kernels.
 """
@@ -28,16 +28,17 @@ class Rounding:
     def two_levels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Scale and minimum of each group, for codes from 0 to 15: two tensors, [rows, groups].
 
-        A number is about `scale * code - minimum`. Scale and minimum have the least weighted squared error of several
-        candidates. A number weighs as much as its magnitude plus the root mean square of its group. A group with NaN or
-        infinity has a scale or a minimum that is not finite.
+        A number is about `scale * code - minimum`. Of several candidates, the pair with the smallest weighted squared
+        error is chosen. The weight of a number is its magnitude plus the root mean square of its group. A group with
+        NaN or infinity has a scale or a minimum that is not finite.
+
         Source: `make_qkx2_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
         """
         weights = x.square().mean(2, keepdim=True).sqrt() + x.abs()
         low, high = x.amin(2, keepdim=True).clamp(max=0), x.amax(2, keepdim=True)
         total, sum_x = weights.sum(2), (weights * x).sum(2)
         best = torch.full_like(total, torch.inf)
-        # Where no candidate is better than none: NaN, infinity, or all zero.
+        # Results for groups in which no candidate is valid: groups with NaN or infinity, and groups of zeros.
         scale, minimum = (high - low)[:, :, 0] / LARGEST_4_BIT_CODE, -low[:, :, 0]
         for number in range(_CANDIDATES):
             steps = (high - low) / (LARGEST_4_BIT_CODE - 1 + 2 * number / (_CANDIDATES - 1))
@@ -60,12 +61,13 @@ class Rounding:
     def six_bits(self, x: Tensor) -> Tensor:
         """Scale of each group, for codes from -32 to 31: [rows, groups].
 
-        The scale has the least weighted squared error of several candidates. A number weighs as much as its square. A
-        group with NaN or infinity has a scale that is not finite.
+        Of several candidates, the scale with the smallest weighted squared error is chosen. The weight of a number is
+        its square. A group with NaN or infinity has a scale that is not finite.
+
         Source: `make_qx_quants` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
         """
         largest, weights = x.gather(2, x.abs().argmax(2, keepdim=True)), x.square()
-        # Where no candidate is better than none: NaN, infinity, or all zero.
+        # Results for groups in which no candidate is valid: groups with NaN or infinity, and groups of zeros.
         found, best = largest / -32, torch.zeros_like(largest)
         for code in _LARGEST_6_BIT_CODES:
             rounded = _multiples(x, largest / -code, -32, 31)

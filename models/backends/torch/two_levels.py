@@ -9,8 +9,8 @@ from models.backends.torch.rounding import GROUP, LARGEST_4_BIT_CODE, TORCH, Rou
 from weights.quantized_matrix import QuantizedMatrix
 
 MAX_GROUPS = 16
-"""Largest number of groups that share the units of their scales and minimums. It is the limit of the compiled
-kernels."""
+"""Largest number of groups whose scales and minimums are multiples of shared units. The compiled kernels have this
+limit."""
 _MIN_GROUPS = 4
 _LARGEST_MULTIPLE = 127
 """Scales and minimums are at most this number of times their unit, because the kernels read them as int8."""
@@ -18,21 +18,22 @@ _ROUNDED_TOGETHER = 1 << 18
 
 
 def fits(width: int) -> bool:
-    """Whether the groups of a row of this width can share units.
+    """Whether a row of `width` inputs can be divided into blocks of at least `_MIN_GROUPS` groups that share units.
 
-    With fewer groups, units would take more memory than they save.
+    With fewer groups per block, units would take more memory than they save.
     """
     return width % GROUP == 0 and _groups_of_block(width // GROUP) >= _MIN_GROUPS
 
 
 def quantize_two_levels(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatrix:
-    """Round groups of each row to 4 bits, with the scale and the minimum of the least weighted squared error.
+    """Round groups of each row to codes of 4 bits, with a scale and a minimum per group found by a search.
 
-    Large numbers weigh more, because they belong to inputs and outputs that matter. Each candidate step size gives
-    codes, and these give scale and minimum by least squares. Scales and minimums are then multiples of units that
-    several groups share, so that they take a byte each.
+    The search (`Rounding.two_levels`) minimises the squared error, weighted more for large numbers because they belong
+    to inputs and outputs that matter. The scales and minimums found are then rounded to integer multiples of two units
+    that several groups share, so that each takes one byte.
 
-    x: [rows, width], any float dtype, a width for which `fits` is true. A group with NaN or infinity has a scale or a
+    x: [rows, width], any float dtype; `fits(width)` must be true.
+    Returns codes, scales, minimums and units as a QuantizedMatrix. A group with NaN or infinity has a scale or a
         minimum that is not finite.
     Source: `make_qkx2_quants` and `quantize_row_q4_K_ref` in `ggml-quants.c` of https://github.com/ggml-org/ggml.
     """
@@ -57,5 +58,8 @@ def quantize_two_levels(x: Tensor, rounding: Rounding = TORCH) -> QuantizedMatri
 
 
 def _groups_of_block(groups: int) -> int:
-    """Number of groups that share units: the largest divisor of the number of groups of a row, up to `MAX_GROUPS`."""
+    """Number of groups that share units: the largest divisor of `groups` that is at most `MAX_GROUPS`.
+
+    groups: number of groups of a row.
+    """
     return next(count for count in range(MAX_GROUPS, 0, -1) if groups % count == 0)

@@ -161,7 +161,7 @@ class Calibration:
         return found
 
     def _rounded(self, stored_name: str, observed: Mapping[str, tuple[Linear, _ObservedWeight]]) -> QuantizedMatrix:
-        """Round a matrix of the checkpoint, and replace the observed weights of the model by the rounded ones."""
+        """Round a matrix of the checkpoint, and replace the observed weights of the model by rounded weights."""
         parts = {name: part for name, part in observed.items() if self._sources[name].name == stored_name}
         scheme, weight = self._schemes[stored_name], self._stored[stored_name].read()
         # All parts of a matrix, such as queries, keys and values, have the same inputs.

@@ -1,7 +1,7 @@
 """Round a matrix input by input. The errors so far correct the weights of the inputs that are not rounded yet.
 
 Source: Frantar et al. 2022, arXiv:2210.17323 (GPTQ). The search for the step of a group weights errors by the size of
-each input, as in Lin et al. 2023, arXiv:2306.00978 (AWQ), but no scale is moved to the operation before.
+each input, as in Lin et al. 2023, arXiv:2306.00978 (AWQ), but moves no scale into the preceding operation.
 """
 
 from __future__ import annotations

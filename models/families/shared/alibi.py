@@ -22,13 +22,13 @@ def bloom_slopes(heads: int) -> tuple[float, ...]:
 def mpt_slopes(heads: int) -> tuple[float, ...]:
     """Slopes for `heads` heads as in MPT.
 
-    They are taken from the slopes for the next power of two: first those at the indices 1, 3, 5 and so on, then those
-    at 0, 2, 4. If `heads` is a power of two, they are the slopes for `heads` in ascending order of their indices.
+    If `heads` is a power of two, these are the slopes of the paper. Otherwise they are taken from the slopes for the
+    next larger power of two: first those at the indices 1, 3, 5 and so on, then those at 0, 2, 4 and so on.
     """
     above = _geometric(2 ** math.ceil(math.log2(heads)))
     return above if len(above) == heads else (*above[1::2], *above[::2])[:heads]
 
 
 def _geometric(heads: int) -> tuple[float, ...]:
-    """Slopes for a number of heads that is a power of two: the powers 1 to `heads` of 2^(-8 / heads)."""
+    """The slopes of the paper for `heads` heads, a power of two: `2 ** (-8 * i / heads)` for i from 1 to `heads`."""
     return tuple(2 ** (-8 * (index + 1) / heads) for index in range(heads))

@@ -113,7 +113,7 @@ def bart_stack(
 
     side: `encoder` or `decoder`, the prefix of its settings.
     pre_norm: sublayers have input norms, and a norm follows the last layer. If false, norms follow the residual sums.
-    bias: whether the projections of attention have biases. key_bias: whether that of keys has one, if `bias` is true.
+    bias: whether the projections of attention have biases. key_bias: whether the key projection has one, if `bias`.
     attentions: self-attention of each layer, None for full attention.
     """
     norms = NormSlots(input=NORM) if pre_norm else NormSlots(residual=NORM)
@@ -155,8 +155,8 @@ def bart_head(
     """Configuration of the head of an architecture. For classification and question answering, the text is the input
     of both the encoder and the decoder.
 
-    start_token_id: token that precedes the text in the decoder's input for these two heads; None for the text's last
-        token.
+    start_token_id: for classification and question answering: id of the token that precedes the text in the decoder's
+        input; None for the text's last token.
     default_labels: number of labels if the file has none.
     default_end_token_id: default of `eos_token_id`; classification reads the decoder's hidden state at the last token
         with this id. None: it reads the hidden state at the last token of the text.

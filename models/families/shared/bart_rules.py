@@ -41,7 +41,7 @@ def final_norm_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
 
 
 def token_rules(prefix: str = PREFIX) -> tuple[Rule, ...]:
-    """Rules for the one table of token embeddings, which encoder, decoder and logits share."""
+    """Rules for the table of token embeddings, which encoder, decoder and logits share."""
     return (
         Rename(rf"{prefix}shared\.weight", TOKENS),
         Rename(rf"{prefix}(?:encoder|decoder)\.embed_tokens\.weight", TOKENS),

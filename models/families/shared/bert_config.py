@@ -151,7 +151,7 @@ def bert_model(
     """Configuration of an encoder with a head. Its longest text has as many tokens as there are learned positions.
 
     score_bias: relative position bias of the attention scores, None for none.
-    sharing: for each layer, the index of the layer whose weights it uses; empty if every layer has weights of its own.
+    sharing: for each layer, the index of the layer whose weights it uses; empty if every layer has separate weights.
     final_norm: norm after the last layer, None for none.
     """
     assert isinstance(embedding.positions, LearnedPositions)
@@ -183,7 +183,7 @@ def architectures(name: str) -> dict[str, tuple[CheckpointTask, ...]]:
 def bert_head(
     fields: Fields, architecture: str, *, masked: Activation | None = None, dense: Activation = "tanh"
 ) -> HeadConfig:
-    """Configuration of the head of an architecture, for the usual masked language model head of BERT.
+    """Configuration of an architecture's head, for families with the same masked language model head as BERT.
 
     architecture: class name in transformers.
     masked: activation of the masked language model head, None for the setting `hidden_act`.
@@ -209,8 +209,8 @@ def encoder_head(
     masked: the head if the name ends with `ForMaskedLM` or `ForPreTraining`.
     dense: activation of the dense layer of the classification head.
     token_dense: settings of the dense layer in heads that classify each token; empty for no dense layer.
-    Raises ConfigError if `tie_word_embeddings` contradicts `masked`, which has its own table or none, and for question
-    answering with another number of labels than two (start and end).
+    Raises ConfigError if `tie_word_embeddings` does not agree with `masked`, whose logits are tied or have a separate
+    table, and for question answering with another number of labels than two (start and end).
     """
     match "" if architecture.endswith("Model") else architecture.rpartition("For")[2]:
         case "":

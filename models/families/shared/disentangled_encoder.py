@@ -64,7 +64,7 @@ def config(
     default_vocab: default of `vocab_size`.
     default_sizes: default hidden size, number of layers, number of heads, and intermediate size.
     key_bias, position_key_bias: whether the projections of keys, and of the keys of distances, have biases.
-    own_projections: whether distances have projections of their own, not those of the tokens.
+    own_projections: whether distances have separate projections; otherwise the projections of the tokens apply to them.
     num_buckets: number of buckets of distances in each direction, None for one vector per distance.
     distance_norm: whether the vectors of distances are normed.
     convolution: whether the first layer has a convolution in parallel.

@@ -124,7 +124,7 @@ def pointwise_rules(theirs: str, ours: str, group: int) -> tuple[Rule, Rule]:
     """Rules for a convolution with kernel size 1, which is loaded as a matrix.
 
     theirs, ours: the convolution's name in the checkpoint (a regular expression) and in the model.
-    group: number of the first group after those of `theirs`.
+    group: index of the first regular expression group after the groups of `theirs`.
     """
     return (
         Rule(theirs + r"\.weight", (ours + ".weight",), (block_diagonal(1),)),

@@ -120,7 +120,7 @@ def gated_delta_gguf(architecture: str, settings: Callable[[Metadata], Settings]
 
     architecture: name of the family in these files.
     settings: returns the settings that only this family has.
-    reordered: whether the files interleave the value heads of different key heads, as those of Qwen3.5 do.
+    reordered: whether the files interleave the value heads of different key heads, as files of Qwen3.5 do.
     """
 
     def rules(model: ModelConfig) -> Sequence[Rule]:
@@ -166,8 +166,8 @@ def separate_input_rules(model: ModelConfig) -> Sequence[Rule]:
 def grouped_input_rules(model: ModelConfig) -> Sequence[Rule]:
     """Rules for the input projections of Qwen3-Next.
 
-    Each fused matrix has the rows of one key head after another: for each its query, key, values and gates, or its beta
-    and decay.
+    There are two fused matrices, whose rows are grouped by key head. A group of the first has the query, the key, the
+    values and the gates of a key head; a group of the second has its betas and decays.
     """
     mixer, theirs, ours = delta_mixer(model), LAYER + r"linear_attn\.in_proj_", OURS + "mixer."
     value_width = mixer.value_width // mixer.num_key_heads

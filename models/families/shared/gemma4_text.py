@@ -170,7 +170,7 @@ def _attentions(
 
 
 def _rope(text: Mapping[str, Any], head_dim: int, is_full: bool) -> RopeConfig:
-    """Rotary positions of the layers with full attention (`is_full`) or of those with a sliding window."""
+    """Rotary positions of one type of layer. is_full: the layers with full attention, not with a sliding window."""
     kind, theta = ("full_attention", 1000000.0) if is_full else ("sliding_attention", 10000.0)
     stated = text.get("rope_parameters")
     settings = {
@@ -278,7 +278,7 @@ def layer_input_rules(model: ModelConfig) -> Sequence[Rule]:
         if layer_config.attention is not None and layer_config.attention.key_value_layer is not None
     ]
     return (
-        # Layers that read the keys and values of another one may have unused tensors of their own.
+        # A layer that reads the keys and values of another layer may also have projections, which are not used.
         Drop(rf"model\.layers\.(?:{_numbers(readers)})\.self_attn\.(?:[kv]_proj|[kv]_norm)\..*"),
         Rename(layer + r"per_layer_input_gate\.weight", ours + "input_gate.weight"),
         Rename(layer + r"per_layer_projection\.weight", ours + "input_projection.weight"),

@@ -152,7 +152,7 @@ def qwen_experts(of: Metadata) -> Settings:
 
 
 def has_bias(of: Metadata, matrix: str) -> bool:
-    """Whether a matrix has a bias in any layer, of its own or as a part of the bias of `attn_qkv`.
+    """Whether a matrix has a bias in any layer: a separate tensor, or a part of the bias of `attn_qkv`.
 
     matrix: its name without the prefix of the layer, such as `attn_q`.
     """

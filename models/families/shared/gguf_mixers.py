@@ -68,7 +68,7 @@ def gguf_gated_delta_rules(mixer: GatedDeltaConfig, *, reordered: bool) -> Seque
 
     mixer: configuration of the gated delta rule.
     reordered: whether the file has the first value head of every key head, then the second value head of every key
-        head, and so on (Qwen3.5). If false, its order is that of the model.
+        head, and so on (Qwen3.5). If false, the file has the order of the model.
     """
     keys, values = mixer.num_key_heads, mixer.num_value_heads // mixer.num_key_heads
     width, qk = mixer.value_head_dim, 2 * mixer.key_width

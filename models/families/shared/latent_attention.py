@@ -42,7 +42,7 @@ def latent_layers(
     *,
     default_query_rank: int,
 ) -> list[LayerConfig]:
-    """All layers of a decoder: the first `first_k_dense_replace` are dense, the others have mixtures of experts.
+    """All layers of a decoder. The first `first_k_dense_replace` layers are dense, later layers have experts.
 
     fields: settings with defaults for all sizes that `config.json` may leave out.
     rope: rotary positions of the part of queries and keys that has positions.

@@ -24,7 +24,7 @@ def longformer_attentions(
     """The attention of each layer, with the windows of `attention_window`.
 
     full: full attention, with the same heads, widths and biases.
-    global_tokens: rule that selects the tokens that attend to all others; None for no such tokens.
+    global_tokens: rule that selects the tokens that attend to the whole text; None for no such tokens.
     Raises ConfigError unless `attention_window` is an even number or a list of one even number per layer.
     """
     windows = fields.raw("attention_window", absent=512)
@@ -36,7 +36,7 @@ def longformer_attentions(
         both_sides = Fields({"attention_window": window}).integer("attention_window", least=2)
         if both_sides % 2:
             raise ConfigError(f"'attention_window': {both_sides} is not even")
-        # Half of the window is on each side of the token, which is not counted.
+        # The setting counts the neighbours on both sides, without the token itself; our windows count the token.
         settings = {**vars(full), "window": both_sides // 2 + 1}
         if global_tokens is None:
             return BandedAttentionConfig(**settings)

@@ -28,7 +28,7 @@ def typed_feed_forwards(
 ) -> list[FeedForwardConfig | MixtureOfExpertsConfig]:
     """The feed-forward of each layer, by `mlp_layer_types`.
 
-    dense: feed-forward of layers of type `dense`. experts: that of layers of type `sparse`.
+    dense: feed-forward of layers of type `dense`. experts: mixture of layers of type `sparse`.
     dense_layers: without the setting, the first `dense_layers` layers are dense and the others sparse.
     Raises ConfigError unless the setting has one of these types for each layer.
     """
@@ -43,8 +43,8 @@ def typed_feed_forwards(
 def corrected_router(fields: Fields) -> RouterConfig:
     """The router of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437).
 
-    It has sigmoid scores, a correction per expert that affects only the choice, and groups of experts of which it first
-    chooses some.
+    It has sigmoid scores and a correction per expert that affects only the choice. It first chooses some groups of
+    experts, then experts from these groups.
     """
     groups = fields.integer("n_group")
     return RouterConfig(

@@ -17,7 +17,7 @@ _NORMS = (
 
 
 def longest_source(embedding: SamplesEmbeddingConfig) -> int:
-    """Number of hidden states that the encoder has for the longest recording, rounded up."""
+    """Number of hidden states that the encoder computes for the longest recording, rounded up."""
     return -(-_LONGEST_SAMPLES // embedding.samples_per_token)
 
 

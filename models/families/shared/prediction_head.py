@@ -1,7 +1,7 @@
 """Heads for multi-token prediction: their configuration, and the rules for their tensors.
 
-A checkpoint stores such a head as a layer after its last layer (DeepSeek-V3, GLM-4.5), or under names of its own
-(Qwen3-Next). Both kinds compute the same. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 2.2.
+A checkpoint stores such a head as an additional layer after the decoder layers (DeepSeek-V3, GLM-4.5), or under names
+that start with `mtp` (Qwen3-Next). Both compute the same. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 2.2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from models.families.shared.fields import Fields
 from weights.rules import Drop, Rename, Rule, Split
 
 LAYER = r"model\.layers\.(\d+)\."
-"""Start of the patterns of a family's rules for layers. The number of the layer is the first group."""
+"""Start of the patterns in a family's rules for layers. Its only group matches the index of the layer."""
 Rules = Callable[[ModelConfig, Mapping[str, Any], str], Sequence[Rule]]
 
 
@@ -37,7 +37,7 @@ class PredictionHead:
 def layer_after_the_last(
     rules: Rules, output_norm: str = r"shared_head\.norm"
 ) -> Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead]:
-    """Describe a head that is stored as the layer after the last one.
+    """Return a function that describes a head which a checkpoint stores as a layer after the last decoder layer.
 
     rules: the family's rules for its layers. output_norm: regular expression for the name of the norm after the layer.
     """
@@ -52,9 +52,11 @@ def layer_after_the_last(
 
 
 def named_mtp(rules: Rules) -> Callable[[ModelConfig, Mapping[str, Any], str], PredictionHead]:
-    """Describe a head whose tensors are named `mtp...`. rules: the family's rules for its layers.
+    """Return a function that describes a head whose tensor names start with `mtp`.
 
-    The head raises ConfigError if its settings say that it has a token table of its own.
+    The function raises ConfigError if the settings say that the head has a separate token table.
+
+    rules: the family's rules for its layers.
     """
 
     def head(model: ModelConfig, hf: Mapping[str, Any], architecture: str) -> PredictionHead:
@@ -83,12 +85,13 @@ def _head(
     projection: str,
     output_norm: str,
 ) -> PredictionHead:
-    """Describe a head. The layer of the head is like the last layer of the model that has attention.
+    """Describe a head. Its layer is configured like the last layer of the model that has attention.
 
     rules: rules for the layers of the model.
-    prefix, layer: regular expressions for the start of the names of the head's tensors, and of those in its layer.
-    norms: names of the norms of token vectors and of hidden states, each with our name.
-    projection, output_norm: names of the projection and of the norm after the layer.
+    prefix: regular expression with which the names of the head's tensors start.
+    layer: regular expression with which the names of the tensors in the head's layer start.
+    norms: for the norms of token vectors and of hidden states, the name in the model by the name in the checkpoint.
+    projection, output_norm: names in the checkpoint of the projection and of the norm after the layer.
     """
     assert model.decoder is not None and model.decoder.final_norm is not None
     last = next(layer for layer in reversed(model.decoder.layers) if layer.attention is not None)
@@ -115,7 +118,7 @@ def _head(
 def _of_layer(rules: Sequence[Rule], layer: str) -> list[Rule]:
     """Turn rules for all layers of a model into rules for the only layer of a head.
 
-    rules: those whose patterns do not start with `LAYER` are left out.
+    rules: rules of the model. Rules whose patterns do not start with `LAYER` are left out.
     layer: regular expression without groups for the start of the names in the head's layer.
     """
     found = []
@@ -127,6 +130,10 @@ def _of_layer(rules: Sequence[Rule], layer: str) -> list[Rule]:
 
 
 def _next_group(match: re.Match[str]) -> str:
-    """Group number 1, the number of the layer, becomes 0; each later group moves one place forward."""
+    """Replacement for a reference to a group, such as `\\1`, in a name of a rule without a group for the layer.
+
+    The reference to group 1, the index of the layer, becomes `0`. A reference to a later group becomes the reference to
+    the group before it.
+    """
     number = int(match[1])
     return "0" if number == 1 else rf"\{number - 1}"

@@ -63,9 +63,9 @@ def rope_config(
 def _proportional(
     fields: Fields, inner: Fields, theta: float, head_dim: int, pairing: Literal["half", "interleaved"]
 ) -> RopeConfig:
-    """Rotary positions that rotate only a share of a head's dimension pairs: those with the shortest wavelengths.
+    """Rotary positions that rotate only a share of a head's dimension pairs: the pairs with the shortest wavelengths.
 
-    The wavelengths are those for the whole head. Source: Gemma 4.
+    The pairs have the wavelengths that they would have if all pairs of the head rotated. Source: Gemma 4.
     """
     share = inner.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
     pairs, factor = int(share * head_dim // 2), inner.positive("factor", 1.0)

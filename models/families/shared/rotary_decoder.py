@@ -62,7 +62,8 @@ class LayerOptions(TypedDict, total=False):
     """Options in which the layers of a family differ from LLaMA's.
 
     window: sliding window in tokens, None for full attention. In an encoder it extends to both sides of the query.
-    qkv_bias: whether the projections of queries, keys and values have biases. output_bias: that of the output.
+    qkv_bias: whether the projections of queries, keys and values have biases.
+    output_bias: whether the output projection has a bias.
     scale: factor of the attention scores, None for `head_dim ** -0.5`.
     score_cap: soft cap of the attention scores, None for none.
     query_key_norm: norms of queries and keys, None for none.
@@ -185,7 +186,7 @@ def uniform_decoder(
     """Configuration of a decoder whose layers are all equal, like LLaMA.
 
     fields: settings with defaults for all sizes that `config.json` may leave out.
-    rope: rotary positions, None for those that the settings state for whole heads.
+    rope: rotary positions; None to read them from the settings, for heads that rotate as a whole.
     norm: norm of every sublayer, None for an RMS norm with `rms_norm_eps`.
     head_dim: None for the setting `head_dim`, or without it the hidden size divided by the number of heads.
     num_kv_heads: None for `num_key_value_heads`, or without it one key-value head per query head.

@@ -41,7 +41,7 @@ def t5_model(
 ) -> ModelConfig:
     """Configuration of an encoder-decoder with a language model head, or of an encoder if the head is a pooling head.
 
-    bias_per_layer: whether each layer has its own table of relative position biases, not one table for all layers.
+    bias_per_layer: whether each layer has a separate table of relative position biases, not one table for all layers.
     encoder_attention: self-attention of the encoder, None for full attention.
     max_source_positions: longest source text in tokens, None for no limit.
     feed_forwards: the feed-forwards of the encoder's layers and of the decoder's layers. None: all are equal, with the

@@ -12,8 +12,9 @@ _OUTSIDE = ("auto_map", "tie_word_embeddings")
 
 
 def text_settings(hf: Mapping[str, Any], outside: Sequence[str] = _OUTSIDE) -> dict[str, Any]:
-    """Return the settings in `text_config`, with those settings of `outside` that the top level of `hf` has.
+    """Return the settings in `text_config`, and of the settings `outside` all that the top level of `hf` has.
 
+    outside: names of settings at the top level that apply to the text part.
     Raises ConfigError if `text_config` is no object.
     """
     text = hf.get("text_config")

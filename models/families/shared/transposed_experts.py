@@ -49,7 +49,7 @@ def either_way_expert_rules(model: ModelConfig, part: str) -> Sequence[Rule]:
 def _expert_rules(
     model: ModelConfig, part: str, endings: Mapping[str, str], change: Callable[[int, int, str], LayoutChange]
 ) -> Sequence[Rule]:
-    """Rules for the two tensors with the matrices of a layer's experts, and for those with their biases.
+    """Rules for the two tensors with the matrices of a layer's experts, or for the two tensors with their biases.
 
     part: regular expression for the name of a layer's mixture of experts.
     endings: `weight` or `bias`, by the ending of the tensor's name.

@@ -272,7 +272,7 @@ def _own_architecture(named: Any, classes: Mapping[str, str]) -> str:
 def _part(kind: str, served: Collection[str]) -> Unserved | None:
     """Why a type such as `clip_text_model` is not served: it is only a part of another type.
 
-    None if the type's name is not that of a known type followed by the name of a part.
+    Returns None if `kind` does not consist of a known `model_type` and the name of a part, such as `text_model`.
     """
     if re.split("[_-]", kind)[-1] not in _PARTS:
         return None

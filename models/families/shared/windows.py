@@ -1,4 +1,4 @@
-"""Read which layers have a sliding window, for models in which the others have full attention."""
+"""Read which layers have a sliding window, for models whose other layers have full attention."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def patterned_windows(fields: Fields, absent: int | None) -> list[int | None]:
 def key_value_layers(windows: Sequence[int | None], num_shared: int) -> list[int | None]:
     """For each layer, the index of the layer whose keys and values it uses, or None if it computes them itself.
 
-    The last `num_shared` layers compute no keys and values. Each uses those of the last layer before these that has the
-    same type of attention, with a window or full (Gemma 3n).
+    The last `num_shared` layers compute no keys and values. Such a layer uses the keys and values of another layer: of
+    all layers before the last `num_shared`, the last one with the same type of attention, windowed or full (Gemma 3n).
 
     windows: sliding window of each layer, None for full attention.
     Raises ConfigError if no earlier layer has the same type of attention.

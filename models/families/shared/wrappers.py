@@ -104,7 +104,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "glm4v": {"rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "partial_rotary_factor": 1.0},
     "glm46v": {"rms_norm_eps": 1e-5, "max_position_embeddings": 32768, "partial_rotary_factor": 1.0},
 }
-"""Defaults of the language model's settings that differ from those of its family, by the wrapper's `model_type`."""
+"""Defaults of settings where the wrapped language model differs from its family, by the wrapper's `model_type`."""
 _WITHOUT_TEXT: Mapping[str, Mapping[str, Any]] = {
     "mistral3": {"vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768, "num_hidden_layers": 40}
     | {"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": None},
@@ -146,7 +146,7 @@ def wrapped_family(hf: Mapping[str, Any], families: Mapping[str, Family]) -> Fam
         head = renamed(layers, "lm_head", r"(?:language_model\.)?lm_head")
         return (Drop(rf"(?:model\.)?(?:{_OTHER_PARTS})(?:\..*)?"), *head)
 
-    # As in transformers, the head is a matrix of its own if the file has one. Only a stated `false` requires it.
+    # As in transformers, the head is a separate matrix if the file has one. Only a stated `false` requires it.
     untied = any(hf.get(name) is False for name in _OUTSIDE)
     tied = {} if untied else {"head.weight": "decoder.embedding.tokens.weight"}
     return replace(

@@ -76,7 +76,7 @@ class StepInputs(ABC):
         inputs.
     final_positions: [tokens, hidden], model dtype, added to the final hidden states; or None.
     global_vectors: [sequences * vectors, hidden], model dtype, input of the next layer with global vectors; or None.
-    draft_states: [tokens, width], model dtype, hidden states of the model that a draft head reads; None for a model.
+    draft_states: [tokens, width], model dtype, the hidden states that a draft head reads; None for any other stack.
     token_vectors: [tokens, width], model dtype, vectors of the tokens for the first layer of an EAGLE-3 head; or None.
 
     kind: "ragged" or "paged" for steps that can run as a program; None for steps that run eagerly.
@@ -124,7 +124,7 @@ class StepInputs(ABC):
         return backend(x).take_rows(x, self.output_rows)
 
     def read_draft_states(self, dtype: torch.dtype, width: int) -> Tensor:
-        """The hidden states of the model that a draft head reads: [tokens, width]. dtype: that of the head."""
+        """The hidden states of the target that a draft head reads: [tokens, width]. dtype: dtype of the draft head."""
         assert self.draft_states is not None, "a draft head reads hidden states of the model"
         return self.draft_states
 
@@ -239,7 +239,9 @@ class StepInputs(ABC):
     def _make_metadata(self, pattern: AttentionPattern) -> AttentionMetadata: ...
 
     def _store_of(self, layer: int, hidden: Tensor) -> CacheSlots | None:
-        """Where a kernel that computes keys and values also stores them; None if `_attend` stores them.
+        """The cache and slots in which `Attention.queries_and_store` stores the keys and values of a layer.
+
+        Returns None if `_attend` stores keys and values instead.
 
         hidden: [tokens, hidden], input of the layer's attention.
         """

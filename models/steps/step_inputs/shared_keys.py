@@ -17,11 +17,10 @@ class SharedKeys:
         self._kept: dict[int, KeysValues] = {}
 
     def of(self, layer: int, attention: Attention, own: KeysValues | None) -> KeysValues:
-        """The keys and values that a layer attends to.
+        """Return the keys and values that a layer attends to, and keep them if a later layer reads them.
 
-        These are the keys and values that it computed, which are kept if a later layer reads them, or those of an
-        earlier layer.
-        own: keys and values that the layer computed; None if it reads those of an earlier layer.
+        own: keys and values that the layer computed, which are returned; None if the layer reads the keys and values of
+            an earlier layer, which are then returned instead.
         """
         if attention.config.key_value_layer is not None:
             return self._kept[attention.config.key_value_layer]

@@ -131,7 +131,7 @@ ABOUT = {
 
 
 def show(key: str, value: float | int | str) -> str:
-    """Format the figure `value` for a card. Shares, which the start of `key` tells, become percentages."""
+    """Format the figure `value` for a card. A share becomes a percentage; the name `key` tells whether it is one."""
     if isinstance(value, float):
         share = key.startswith(("exact", "accuracy", "paraphrase"))
         return f"{value:.2%}" if share else f"{value:.3f}"

@@ -115,7 +115,7 @@ def train(seed: int = 3, steps: int = STEPS) -> None:
 def classify(texts: list[str], folder: Path = HOME / NAME) -> list[str]:
     """Classify texts with a trained model: one label of `LABELS` per text.
 
-    folder: directory of the model; by default the one in this package.
+    folder: directory of the model; by default the model in this package.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = BertForSequenceClassification.from_pretrained(folder)

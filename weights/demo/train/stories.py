@@ -160,7 +160,7 @@ def train(seed: int = 2, steps: int = STEPS) -> None:
 def continue_story(prompt: str, tokens: int = 120, folder: Path = HOME / NAME) -> str:
     """The text `prompt` with its greedy continuation of at most `tokens` tokens.
 
-    folder: directory of the model; by default the one in this package.
+    folder: directory of the model; by default the model in this package.
     """
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model: Any = LlamaForCausalLM.from_pretrained(folder)

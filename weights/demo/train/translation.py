@@ -194,7 +194,7 @@ def train(seed: int = 1, steps: int = STEPS) -> None:
 def translate(texts: list[str], beams: int, folder: Path = HOME / NAME) -> list[str]:
     """Translate English texts with transformers. beams: 1 for greedy decoding.
 
-    folder: directory of the model; by default the one in this package.
+    folder: directory of the model; by default the model in this package.
     """
     tokenizer = MarianTokenizer.from_pretrained(folder)
     model: Any = MarianMTModel.from_pretrained(folder)

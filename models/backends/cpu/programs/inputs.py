@@ -1,8 +1,8 @@
 """All inputs of programs: the values that a run sets, each declared once with its dtype and shape.
 
-The symbolic step inputs name an input while a program is traced; the real step inputs, caches and the executor give its
-value in each run. Both get the same object from here: the functions keep their results. Inputs are therefore compared
-and hashed by identity, which is faster than by name.
+While a program is traced, the symbolic step inputs refer to an input; in each run, the step inputs, the caches and the
+executor give its value. Both sides get the same object, because the functions of this file cache their results. Inputs
+are therefore compared and hashed by identity, which is faster than by name.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class TensorInput(ProgramInput):
 
 
 InputValues: TypeAlias = Mapping[ProgramInput, int]
-"""Values of program inputs, which are numbers and addresses. They are for one run, or for all runs with the same static
-inputs."""
+"""Values of program inputs: numbers and addresses. A mapping has the inputs that change in each run, or static inputs,
+whose values stay the same in many runs."""
 
 OUT = ProgramInput("out")
 """Address of the memory to which the program writes its output."""
@@ -144,7 +144,10 @@ def attention(pattern: Hashable) -> AttentionFields[ProgramInput]:
 
 
 class CacheSideInputs(NamedTuple):
-    """Program inputs: the keys, or the values, of one layer in a cache. scales: used for an int8 cache only."""
+    """Program inputs with the keys, or the values, of one layer in a cache.
+
+    numbers: the keys or values, or the int8 codes that represent them. scales: used for an int8 cache only.
+    """
 
     numbers: TensorInput
     scales: TensorInput
@@ -154,8 +157,9 @@ class CacheSideInputs(NamedTuple):
 def cache_side(role: CacheRole, side: Side, layer: int, heads: int, head_dim: int, is_int8: bool) -> CacheSideInputs:
     """Program inputs: the keys, or the values, of one layer in a cache.
 
-    If the cache is not int8, the dtype of the input has no effect: the kernels read the numbers in the dtype of the
-    query.
+    heads, head_dim: number of key/value heads, and width of one.
+    is_int8: whether the cache holds int8 codes. Otherwise the declared dtype of the input has no effect: the kernels
+        read the numbers in the dtype of the query.
     """
     name = f"{side} of layer {layer} in the {role} cache"
     numbers = TensorInput(name, torch.int8 if is_int8 else torch.float32, (heads, head_dim))

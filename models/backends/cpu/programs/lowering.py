@@ -1,4 +1,4 @@
-"""Lower a trace to a program: operations become 64-bit words, and symbolic tensors addresses in scratch memory."""
+"""Lower a trace to a program: operations become 64-bit words, symbolic tensors become addresses in scratch memory."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ HEADER_WORDS = 3
 def lower(output: SymbolicTensor) -> Program:
     """Turn the trace that computes `output` into a program that returns `output`.
 
-    Raises NotTraceable if `output` is part of another tensor, or if its memory holds a sum that was fused into the
-    product.
+    Raises NotTraceable if `output` is part of another tensor, or if a later sum was fused into the product that
+    computes `output`: its memory then holds the sum.
     """
     address = output.address
     if not isinstance(address, ScratchAddress) or address.offset or output.shape[1:] != (output.row_stride,):
@@ -124,8 +124,8 @@ class _Words:
 def _name(traced: TracedOperation) -> str:
     """Name of an operation in reports.
 
-    A matrix product is named by its numbers of inputs and outputs; the product of the output head is named "output
-    head".
+    The name of a matrix product has the number of inputs and outputs, as in `product 4096 to 11008`. The product of the
+    output head is named `output head`.
     """
     fields, traits = traced.fields, traced.operation.traits
     if traits.product_width is None:
@@ -205,8 +205,9 @@ def _scratch_layout(value: Any) -> _ScratchLayout | None:
 def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer, Buffer]:
     """Let results take the memory of operands that no later operation reads.
 
-    The shared memory is in use until the last operation that reads the result. This function updates `last`
-    accordingly.
+    The shared memory is in use until the last operation that reads the result, so this function sets `Buffer.last` of
+    the operand to that operation.
+
     buffers: the buffers in scratch memory.
     Returns, for each buffer that needs no separate memory, the buffer whose memory it takes.
     """
@@ -220,7 +221,7 @@ def _share(reuses: Iterable[_Reuse], buffers: Collection[Buffer]) -> dict[Buffer
 
 
 def _lay_out(buffers: Iterable[Buffer]) -> tuple[dict[Buffer, int], int]:
-    """Place buffers so that those in use at the same time do not overlap.
+    """Place buffers in scratch memory so that buffers in use at the same time do not overlap.
 
     Returns the offset of each buffer and the total size, in bytes per row.
     """

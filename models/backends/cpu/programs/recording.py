@@ -49,12 +49,14 @@ class Recorded(NamedTuple):
 
 
 def record(stack: Stack, head: Head | None, vocab_size: int, key: ProgramKey, width: int) -> Recorded | str:
-    """Record the steps with the given key as a program. Returns the reason, a text, if they cannot be a program.
+    """Record a program that runs all steps with the given key.
+
+    Returns the program, or, if these steps cannot be a program, the reason as a text.
 
     head: computes logits from hidden states; None for a stack without a language model head.
     vocab_size: number of logits.
     width: width of the hidden states, if they are the input.
-    Raises the errors of the model, except those that come from the use of a symbolic tensor.
+    Raises any error of the model that is not caused by the use of a symbolic tensor.
     """
     trace = Trace()
     try:

@@ -31,7 +31,7 @@ class Buffer:
     """Scratch memory of a program.
 
     row_bytes: bytes of one row.
-    is_sum: whether a residual was fused into the product that writes the buffer.
+    is_sum: whether a residual was fused into the operation that writes the buffer.
     first, last: indices of the first and the last operation that use the buffer.
     """
 
@@ -46,7 +46,7 @@ class ScratchAddress:
     """An address in scratch memory.
 
     offset: bytes within the first row.
-    is_sum: whether the tensor at this address is the sum of a product and its residual.
+    is_sum: whether the tensor at this address is the sum of an operation's result and a residual.
     """
 
     buffer: Buffer
@@ -115,7 +115,7 @@ class Trace:
         return SymbolicTensor(self, InputAddress(input), input.dtype, shape, prod(shape), rows)
 
     def count(self, input: ProgramInput) -> RowCount:
-        """A symbolic number of rows, whose value is a program input."""
+        """A symbolic count of rows, which each run takes from a program input."""
         return RowCount(self, input)
 
     def append(self, operation: Operation, dtype: torch.dtype, fields: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ class SymbolicShape(tuple[Any, ...]):
 class SymbolicTensor(Symbol):
     """Stands for a tensor [count, *row_shape] in a trace. Has the few tensor methods that operations use.
 
-    Numbers of one row are contiguous; rows are `row_stride` numbers apart.
+    The elements of a row are contiguous; consecutive rows are `row_stride` elements apart.
     """
 
     trace: Trace
@@ -268,7 +268,10 @@ class SymbolicTensor(Symbol):
         return replace(self, address=address, row_shape=(end - start, *self.row_shape[1:]))
 
     def __add__(self, other: object) -> SymbolicTensor:
-        """Record the sum. If `other` is the result of the last product, `self` becomes the residual of that product."""
+        """Record the sum. Where possible, fuse it into the operation that computed `other`.
+
+        This is possible if it is the last operation and can add a residual (`TracedOperation.takes_residual`).
+        """
         if not isinstance(other, SymbolicTensor) or self.count is not other.count:
             self.refuse("a sum of different rows")
         if (self.row_shape, self.dtype) != (other.row_shape, other.dtype):
@@ -296,7 +299,7 @@ class SymbolicTensor(Symbol):
         return fields["out"]  # type: ignore[no-any-return]
 
     def check_unchanged(self) -> None:
-        """Raise NotTraceable if a later addition was fused into this product: its memory then holds the sum instead."""
+        """Raise NotTraceable if the memory of this tensor now holds a sum, because a later addition was fused."""
         if isinstance(self.address, ScratchAddress) and self.address.is_sum != self.address.buffer.is_sum:
             self.refuse("a product that is read after its sum")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Traits:
     """Properties of an operation that matter for fusion, for its memory, and for reports.
 
-    product_width: for a matrix product, the field with the number of inputs of a row; else None. The matrix is the
-        field `weight`, the number of outputs is the field `columns`.
+    product_width: for a matrix product, name of the field with the number of inputs per row; None for other
+        operations. The matrix of a product is in the field `weight`, the number of outputs in the field `columns`.
     of_experts: whether the product multiplies each row by the matrices of its experts.
     adds_residual: whether the operation adds the field `residual` to its result, if there is one. A sum that follows
         the operation becomes this field.

@@ -42,7 +42,7 @@ class Clause:
 
 
 def _english_verb(clause: Clause) -> tuple[str, list[str]]:
-    """The auxiliary verb, or an empty text without one, and the words of the verb after it."""
+    """The auxiliary verb of a statement, empty if it has none, and the words of the verb after the auxiliary."""
     verb, tense, subject = clause.verb.en, clause.tense, clause.subject
     if tense in _TRUE_MODALS:
         return tense, [verb]
@@ -70,7 +70,10 @@ def _english_verb(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _do_support(clause: Clause) -> tuple[str, list[str]]:
-    """The auxiliary verb, "do" without another one, and the words of the verb after it. For negations and questions."""
+    """The auxiliary verb of a negation or question, and the words of the verb after it.
+
+    A form of "do" is the auxiliary verb if the statement has none.
+    """
     auxiliary, rest = _english_verb(clause)
     if auxiliary:
         return auxiliary, rest

@@ -86,7 +86,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Event:
-    """A meaning. Each word in it stands for all its synonyms, which are separated by `|`.
+    """A meaning. Each word of it is written as a list of synonyms, separated by `|`.
 
     kind: `action`, `state`, `being` (in a place) or `having`.
     """
