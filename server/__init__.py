@@ -5,7 +5,10 @@ from pathlib import Path
 
 
 def _check_neighbours() -> None:
-    """End the process with one line if another module hides `models` or `weights`, packages that the server imports."""
+    """End the process with a one-line error if `import models` or `import weights` finds a foreign module of that name.
+
+    Such a module would hide the packages that the server needs.
+    """
     home = Path(__file__).resolve().parent.parent
     for name in ("models", "weights"):
         try:

@@ -235,10 +235,10 @@ def _cost(where: str, value: Any) -> float | None:
 
 
 class KeyFileWatcher:
-    """Reads the API keys again when the key file changes. If the file is invalid, the old keys stay, and it is logged.
+    """Reads the API keys again when the key file changes. If the new file is invalid, the old keys stay in use.
 
     path: the key file. A symbolic link is followed, so that a new target is a change.
-    load: reads all keys. Raises StartError.
+    load: reads all keys. Raises StartError, which is logged.
     keys: the keys in use.
     """
 

@@ -57,7 +57,7 @@ GROUPS = {
 def main(argv: Sequence[str] | None = None, worker: Sequence[str] | None = None) -> None:
     """Run one command of the command line.
 
-    argv: arguments without the program's name; None for those of this process.
+    argv: arguments without the program's name; None for the arguments of this process.
     worker: command that starts a worker process; None for the usual one.
     Raises SystemExit with the exit code if the command fails.
     """

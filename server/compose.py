@@ -258,7 +258,7 @@ class Server:
 
 
 def create_app(settings: Settings | None = None, worker: Sequence[str] = WORKER_COMMAND) -> ASGIApp:
-    """Create an application for any ASGI server that supports lifespan events, for example uvicorn or hypercorn.
+    """Create an application for an ASGI server that supports lifespan events, for example uvicorn or hypercorn.
 
     settings: settings of the server; None to read them from the environment (`TRIPTYCH_MODELS` and so on).
     worker: command that starts a worker process.

@@ -86,9 +86,10 @@ def idle_limits(settings: Settings) -> Callable[[str], float | None]:
 def first_directories(settings: Settings) -> dict[str, Path]:
     """Return the directories of the models that are known at the start, by name.
 
-    They are the models in `--models-dir` and the models that the settings name; the latter win if names are equal.
-    Raises StartError without any model and for a `--models-dir` that cannot be read, CheckpointError for a model that
-    cannot be found.
+    They are the models in `--models-dir` and the models that the settings name. If names are equal, the settings
+    decide.
+    Raises StartError if there is no model or `--models-dir` cannot be read, CheckpointError for a model that cannot be
+    found.
     """
     named = find_models(settings)
     if settings.models_dir is None:
@@ -272,9 +273,11 @@ def _info(spec: ModelSpec) -> ModelInfo:
 
 
 def with_own_drafts(specs: Mapping[str, ModelSpec]) -> list[ModelSpec]:
-    """Replace the name of each draft model by its directory, so that a model and its draft model are loaded together.
+    """Give each model that uses a draft model a copy of its own, by replacing the draft model's name by its directory.
 
-    A draft model that is also served is then loaded twice. specs: specifications by the model's name.
+    The two are then loaded and unloaded together. A draft model that is also served is loaded twice.
+
+    specs: specifications by the model's name.
     """
     found = []
     for spec in specs.values():

@@ -11,13 +11,13 @@ from server.ipc.wire.messages import PreparingKernels, Progress
 log = logging.getLogger("triptych")
 
 _LARGE_BYTES = 256 << 20
-"""Size of weights above which a log line is written before they are read, because reading them takes long."""
+"""If a model has more bytes of weights than this, a log line is also written before they are read."""
 _KERNELS = "kernels of the GPU"
-"""Name of the bar of kernels. No model has such a name."""
+"""Name of the progress bar for kernels. No model has such a name."""
 
 
 class LoadProgress:
-    """Shows the progress of loading. Called with each message about it.
+    """Shows the progress of loading. Call the object with each message about the progress.
 
     bars: whether progress bars may be drawn if standard error is a terminal.
     """
@@ -53,7 +53,7 @@ class LoadProgress:
             log.info("%s: %s %.1f MiB of weights", progress.model, "read" if complete else "reading", size)
 
     def _draw_kernels(self, progress: PreparingKernels) -> None:
-        """Draw the number of kernels. How many there will be is not known."""
+        """Draw the number of prepared kernels, without a total, because the total is not known."""
         from tqdm import tqdm
 
         bar = self._bars.get(_KERNELS)

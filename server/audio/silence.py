@@ -1,8 +1,8 @@
 """Cuts a recording into windows at its quietest places, so that the windows can be transcribed at the same time.
 
-A window ends in the last of the quietest pauses within the second half of the longest possible window. Fewer and longer
-windows take less time, and give the model more context. Only loudness is measured, not speech. A recording without
-pauses is therefore cut where it is least loud.
+A window is as long as possible, but it ends in a pause: the last one of the quietest pauses in its second half. Fewer
+and longer windows take less time, and give the model more context. Only loudness is measured, not speech. A recording
+without pauses is therefore cut where it is least loud.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SMOOTHED_FRAMES = FRAMES_PER_SECOND // 5
 """Loudness is the mean over 0.2 s, so that a gap between two sounds of a word is not a pause."""
 
 QUIET_SHARE = 0.1
-"""A frame counts as quiet if it is above the quietest one by at most this share of the mean's distance to it."""
+"""A frame is quiet if its loudness is at most `min + QUIET_SHARE * (mean - min)`, over the frames that are searched."""
 _MIN_POWER = 1e-10
 
 

@@ -32,7 +32,7 @@ _DB_PER_UNIT = 40.0
 """Decibels per unit of the scaled log-mel frames, whose values are log10 of the power, plus 4, divided by 4."""
 
 Span = tuple[int, int]
-"""First frame and end of a part of the recording."""
+"""A part of the recording: the index of its first frame, and the index of the frame after its last one."""
 
 
 class VoiceActivity:

@@ -34,7 +34,7 @@ class ServerAddress:
     """The server to which requests are sent, and how to send them.
 
     url: URL of the server, without a path.
-    key: API key; empty for none.
+    key: API key; empty if no key is sent.
     retries: most further attempts while the server is overloaded, not ready, or not reachable.
     timeout_seconds: time limit of a request; None for the server's limit, which usually is none.
     """
@@ -71,7 +71,7 @@ class Connection:
 
     transport: replaces the network in tests; None for the network.
     sleep: waits a number of seconds before a retry.
-    Raises CommandError for a URL that is not that of a server.
+    Raises CommandError for a URL that cannot be the URL of a server.
     """
 
     def __init__(
@@ -283,7 +283,8 @@ async def _json(response: httpx.Response) -> Any:
 async def _failure(response: httpx.Response, body: object) -> RequestFailed:
     """Read the error from an answer whose status is not 200.
 
-    body: JSON body of the request, or None. The name of its model is put into a message about an unknown model.
+    body: JSON body of the request; None for a request without body. The name of its model is put into a message about
+        an unknown model.
     """
     try:
         value = json.loads(await response.aread())

@@ -38,7 +38,7 @@ class ChatAnswer:
 class Conversation:
     """The messages of a chat so far. The system message, if there is one, is the first.
 
-    system: the system message; None for none.
+    system: the system message; None for a conversation without system message.
     """
 
     def __init__(self, system: str | None) -> None:
@@ -46,7 +46,7 @@ class Conversation:
         self.begin(system)
 
     def begin(self, system: str | None) -> None:
-        """Forget all messages, and set the system message; None or empty for none."""
+        """Forget all messages, and set the system message. None or empty: no system message."""
         self.messages = [{"role": "system", "content": system}] if system else []
 
     @property

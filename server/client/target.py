@@ -102,7 +102,7 @@ def target(arguments: argparse.Namespace, start: StartServer) -> Iterator[tuple[
 
 
 def api_key(file: Path | None) -> str:
-    """Return the API key to send; empty for none.
+    """Return the API key to send; empty if there is no key.
 
     file: file whose first line that is no comment is the key; None to use the environment variable.
     Raises CommandError for a file that cannot be read or has no key.

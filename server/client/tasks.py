@@ -42,7 +42,7 @@ class TextTask:
     def body(self, items: Sequence[Record], fields: dict[str, Any]) -> dict[str, Any]:
         """Return the JSON body of the request for some inputs.
 
-        items: inputs with the same fields. fields: fields for all requests; those of the inputs take precedence.
+        items: inputs with the same fields. fields: fields for all requests; the fields of the inputs take precedence.
         """
         inputs: Any = items[0].item if self.group_size == 1 else [item.item for item in items]
         return {self.field: inputs} | fields | items[0].fields

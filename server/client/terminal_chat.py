@@ -172,7 +172,7 @@ class TerminalChat:
             _tell("there is no message to answer again")
 
     def _answered(self) -> bool:
-        """Whether the server has answered the last message. The conversation does not contain a message that failed."""
+        """Whether the last message of the user has an answer. A message without one is not kept in the conversation."""
         sent = [message["content"] for message in self._conversation.messages if message["role"] == "user"]
         return sent[-1:] == [self._last]
 

@@ -46,7 +46,7 @@ Exit code: 0 written, 1 the checkpoint cannot be quantized, 2 wrong command or O
 
 _PIECES = 32
 _PIECE_CHARACTERS, _PIECE_TOKENS = 2400, 512
-"""Most characters and tokens of a piece of the calibration texts. A piece is cut to the tokens."""
+"""Limits of one piece of the calibration texts: characters before tokenization, and tokens. Longer pieces are cut."""
 _MAX_BYTES = 64 << 20
 PRECISIONS = ("int8", "int6", "int4", "int8-fast", "int4-128", "fp8")
 

@@ -13,7 +13,7 @@ _SIZES_PER_ROW = 4
 
 
 def setting_sizes(entry: str, settings: Settings) -> Mapping[str, int]:
-    """Return the bytes of a model's weights with each setting: float32, bfloat16, and those of `--quantize`.
+    """Return the bytes of a model's weights with each setting: float32, bfloat16, and each value of `--quantize`.
 
     Empty if the sizes cannot be computed.
 

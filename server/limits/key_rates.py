@@ -34,7 +34,7 @@ class _Bucket:
 class Exceeded:
     """A rate limit that a request exceeds.
 
-    unit: `requests` or `tokens`. most: number of them that is allowed per minute.
+    unit: `requests` or `tokens`. most: allowed number of requests or tokens per minute.
     seconds: time until the request can be admitted.
     """
 
@@ -54,7 +54,8 @@ class KeyRates:
     def exceeded(self, key: KeyLimits, requests: int, tokens: int) -> Exceeded | None:
         """Return the rate limit that further requests and tokens of a key would exceed; None if they fit.
 
-        requests, tokens: numbers of them. A request with more tokens than a full bucket fits when the bucket is full.
+        requests, tokens: numbers of further requests and tokens. A request with more tokens than a full bucket holds
+            fits when the bucket is full.
         """
         parts = (
             (KEY_REQUEST_RATE, "requests", requests, key.requests_per_minute),
@@ -80,9 +81,11 @@ class KeyRates:
                 bucket.level = min(bucket.level - amount, most)
 
     def _bucket(self, key: KeyLimits, unit: str, most: int) -> _Bucket:
-        """Return a key's bucket, filled up to the current time. unit: `requests` or `tokens`. most: size of the bucket.
+        """Return a bucket of a key, filled up to the current time.
 
         When the key file changes the limit, the bucket keeps its level, up to the new size.
+
+        unit: `requests` or `tokens`. most: amount that a full bucket holds.
         """
         now = self.clock()
         bucket = self._buckets.setdefault((key.name, unit), _Bucket(most, now))

@@ -36,12 +36,12 @@ DEFAULT_MEMORY_BYTES = 384 << 20
 tokenizer and one recording."""
 _MIN_MEMORY_BYTES = 64 << 20
 _MEMORY_SHARE = 16
-"""By default, requests may need the machine's memory divided by this number."""
+"""Divisor of the machine's memory for the default memory for requests."""
 PROCESS_BYTES = 640 << 20
 """Memory that the HTTP process needs besides the memory reserved for requests: 150 MiB of code, one long text in the
 tokenizer (370 MiB), and the stacks of its threads."""
 _MODEL_SHARE = 0.75
-"""If there are several models, requests for one of them may take this fraction of the memory and request limits."""
+"""Fraction of the memory limit and of the request limit that requests for one model may take, if there are several."""
 
 
 def default_memory_bytes(machine_bytes: int) -> int:
@@ -77,7 +77,7 @@ class AdmittedModel(Protocol):
 
 @dataclass
 class _Reserved:
-    """Reserved requests, tokens and bytes of memory, for one call, model or key, or for the whole server."""
+    """Amounts that are reserved together: of one call, of one model, of one API key, or of the whole server."""
 
     requests: int = 0
     tokens: int = 0
@@ -91,7 +91,7 @@ class _Reserved:
 
 @dataclass
 class _Reservation(_Reserved):
-    """The amounts that are reserved for one call. requests: 1 if the call has reserved anything, otherwise 0."""
+    """The amounts that are reserved for one call. `requests` is 1 if anything is reserved, otherwise 0."""
 
     model: str = ""
     key: str | None = None
@@ -149,7 +149,8 @@ class Admission:
 
         Raises:
             DeadlineExceeded: a time limit of the call has passed.
-            RequestTooLarge, Overloaded, ClientGone: as for `admit`; Overloaded only for other limits than memory.
+            RequestTooLarge, ClientGone: for the reasons of `admit`.
+            Overloaded: a limit other than memory is exceeded.
         """
         while True:
             try:
@@ -193,7 +194,7 @@ class Admission:
         self._add(held, 0, memory_bytes)
 
     def _add(self, held: _Reservation, tokens: int, memory_bytes: int) -> None:
-        """Add tokens and memory to the reservation of a call, after its limits were checked."""
+        """Add tokens and memory to the reservation of a call. Its limits must have been checked before."""
         for reserved in self._reserved(held):
             reserved.add(1 - held.requests, tokens, memory_bytes)
         held.add(1 - held.requests, tokens, memory_bytes)
@@ -300,7 +301,8 @@ class Admission:
         """Check the limits of the call's API key for requests, tokens and memory.
 
         held: the reservation of the call. tokens, memory: tokens and bytes that the call needs in addition.
-        Raises RequestTooLarge if the call alone exceeds a limit, and Overloaded if it does so with the key's others.
+        Raises RequestTooLarge if the call alone exceeds a limit, and Overloaded if all calls of the key together exceed
+        it.
         """
         key = call.key
         if key is None:

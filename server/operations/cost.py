@@ -17,8 +17,9 @@ SEQUENCE_BYTES = 2048
 NEW_TOKEN_BYTES = 4
 NUMBER_BYTES = 20
 SCORED_TOKEN_BYTES = 256
-"""The constants above are the measured bytes of memory in the HTTP process for each unit that `Cost` counts
-(docs/decisions/0050-admission.md)."""
+"""Measured bytes of memory in the HTTP process for one unit of each kind that `Cost` counts, from `CHARACTER_BYTES` to
+`SCORED_TOKEN_BYTES` (docs/decisions/0050-admission.md).
+"""
 
 LOG_PROBABILITIES = "log-probabilities"
 """Name of log-probabilities in error messages."""

@@ -65,10 +65,10 @@ async def prompted_items(
     param: str,
     max_tokens: int | None = None,
 ) -> InputItems:
-    """The same as `text_items`, for texts that begin with `prompt`.
+    """Like `text_items`, for texts that begin with `prompt`.
 
-    If the checkpoint excludes the prompt from pooling, the items have the number of its tokens. Then also raises
-    InvalidRequest if a text would be truncated on the left, because this would cut the prompt.
+    If the checkpoint excludes the prompt from pooling, each item also has the number of prompt tokens. In this case,
+    raises InvalidRequest if a text would be truncated on the left, because this would cut the prompt.
     """
     found = await text_items(runtime, call, model, texts, truncation, param, max_tokens)
     if not texts or not prompt or model.info.include_prompt:

@@ -31,7 +31,7 @@ class ModelNames:
     def model(self, name: str | None, operation: str, known: Container[str]) -> str | None:
         """The name of the model for a request; None for the first model that can answer.
 
-        name: the name in the request, or None. known: names of existing models.
+        name: the name in the request; None if it names no model. known: names of existing models.
         """
         if name is not None and name not in PLACEHOLDER_NAMES:
             return self.resolve(name, known)

@@ -74,7 +74,8 @@ class Pool:
 
         Work of other requests may run between two pieces. After an error, the remaining pieces do not run.
 
-        call: as for `run`. Raises the errors of `run`.
+        call: the request, whose time limits and disconnect end the wait; None for no limits. Raises the errors of
+            `run`.
         """
         self._enter()
         future: Future[Result] | None = None

@@ -152,8 +152,8 @@ class Runtime:
         """The models that may run an operation: the named model, or without a name all models that support it.
 
         A default that the operator has set counts as a name. Models keep the order of the command line, except that
-        encoder-decoders come last for generation, because a prompt is rather to be continued than translated. Adapters
-        are only used if they are named.
+        encoder-decoders come last for generation, because a prompt usually asks for a continuation, not for a
+        translation. Adapters are only used if they are named.
 
         Raises:
             NotReady: the models are loading.
@@ -365,7 +365,8 @@ def _pieces(token_bounds: Sequence[int]) -> tuple[list[list[int]], list[list[int
     """Divide texts into pieces of at most `PIECE_TOKENS` tokens, which are tokenized together.
 
     token_bounds: upper bound of the number of tokens of each text.
-    Returns two lists of pieces: of small texts, and of one large text each. A piece is a list of indices of texts.
+    Returns two lists of pieces. The pieces of the first list consist of small texts, those of the second of one large
+    text each. A piece is a list of indices of texts.
     """
     small: list[list[int]] = []
     large: list[list[int]] = []

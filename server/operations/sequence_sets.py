@@ -14,9 +14,9 @@ from server.errors import InvalidRequest, NotFound, RequestTooLarge
 from server.ipc.client.call import Call
 
 SET_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-"""Expression for the names of sets."""
+"""Regular expression that the name of a set must match."""
 MAX_SETS = 1_000
-"""Sets of one API key."""
+"""Maximum number of sets of one API key."""
 DEFAULT_MEMORY_BYTES = 256 << 20
 _NODE_BYTES = 9
 """Memory of a node of a trie: its token, the index of its first child, and whether a sequence ends there."""
@@ -24,7 +24,7 @@ _NODE_BYTES = 9
 
 @dataclass(eq=False)
 class StoredSet:
-    """One set.
+    """One stored set of allowed sequences.
 
     owner: salt of the API key. set_id: id in messages to the workers.
     num_sequences, num_tokens: sequences as they were sent, repeated ones included, and their tokens. num_nodes: nodes
@@ -46,7 +46,7 @@ class StoredSet:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of the trie, in this process and in each worker."""
+        """Memory in bytes that the trie takes in this process, and again in each worker."""
         return _NODE_BYTES * self.num_nodes
 
 
@@ -71,7 +71,7 @@ class SequenceSets:
             self._drop(found)
 
     def all(self, salt: str) -> list[StoredSet]:
-        """The sets of an API key, by name."""
+        """The sets of an API key, in the order of their names."""
         return sorted((found for found in self._sets.values() if found.owner == salt), key=lambda found: found.name)
 
     def get(self, salt: str, name: str) -> StoredSet:
@@ -82,9 +82,11 @@ class SequenceSets:
         return found
 
     def check_room(self, salt: str, name: str, num_nodes: int) -> None:
-        """Raise RequestTooLarge if there is no room for a set, NotFound if its API key is no longer valid.
+        """Raise RequestTooLarge if there is no room for a set, and NotFound if its API key is no longer valid.
 
-        A set of the same name, which it replaces, is not counted. num_nodes: at least 0; what is known of its nodes.
+        A set of the same name is not counted, because the new one replaces it.
+
+        num_nodes: number of nodes of the set, as far as it is known.
         """
         if salt not in self._owners:
             raise NotFound("the API key of this request is no longer valid")
@@ -100,7 +102,7 @@ class SequenceSets:
             )
 
     def put(self, found: StoredSet) -> None:
-        """Store a set, in place of one with its name. Requests in progress keep the earlier one."""
+        """Store a set. It replaces a set with the same name, which requests in progress keep."""
         earlier = self._sets.get((found.owner, found.name))
         if earlier is not None:
             self._drop(earlier)

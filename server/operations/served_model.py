@@ -1,4 +1,4 @@
-"""`ServedModel`: what operations know about a loaded model, from the engine and from its checkpoint's text files."""
+"""`ServedModel`: description of a loaded model for operations, from the engine and from the checkpoint's text files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ServedModel:
 
     @property
     def tasks(self) -> list[Task]:
-        """The tasks that the model can do: those of the checkpoint for which its files have all needed information.
+        """The tasks of the checkpoint that the model can really do, because its files have all needed information.
 
         A language model with a translation prompt can also translate.
         """

@@ -34,10 +34,10 @@ class SideTokens:
     """The rules by which queries, or documents, are tokenized.
 
     prompt: text that is put before each text.
-    marker: id of the token that is inserted after the first token, or None.
+    marker: id of the token that is inserted after the first token; None if no token is inserted.
     max_tokens: maximum length of a text with all added tokens; None for the limit of the model.
     skipped_ids: ids of tokens that get no vector.
-    filler: id of the token by which short texts are padded, or None.
+    filler: id of the token by which short texts are padded; None if they are not padded.
     filled_tokens: length to which short texts are padded; 0 for no padding.
     attends_to_filler: whether tokens attend to the padding.
     """

@@ -17,7 +17,10 @@ from server.text.tokens.tokenizer import Encoding, Tokenizer
 
 @dataclass(frozen=True)
 class TokenizeSpec:
-    """Request for the tokens of texts. add_special_tokens: add those that the model expects around a text."""
+    """Request for the tokens of texts.
+
+    add_special_tokens: add the special tokens that the model expects around a text.
+    """
 
     inputs: Sequence[str]
     add_special_tokens: bool = True

@@ -21,8 +21,9 @@ LISTENER_SETTINGS = ("tls_certificate", "metrics_port")
 
 
 def read(arguments: Mapping[str, Any]) -> Settings:
-    """Read the settings of a replica. Arguments take precedence over the environment, and that over the file `config`.
+    """Read the settings of a replica.
 
+    Arguments take precedence over the environment, and the environment over the file `config`.
     Raises StartError, one line that names the setting, for an unknown or refused setting and for an invalid value.
     """
     values = dict(arguments)

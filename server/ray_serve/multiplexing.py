@@ -1,4 +1,4 @@
-"""Choose the replicas for a request by the model that it names: those that have the model, before all others."""
+"""Choose the replicas for a request by the model that it names. Replicas that have the model are preferred."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 MAX_INLINE_BYTES = 1 << 20
-"""A longer body is read in a thread."""
+"""Maximum size, in bytes, of a body that is parsed on the event loop. A longer body is parsed in a thread."""
 MAX_NAME = 200
 _FORM_MODEL = re.compile(rb'name="model"[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,200})\r\n')
 _HUB_PATH = re.compile(r"/models/([^/]+)")
@@ -66,12 +66,13 @@ def requested_model(path: str, body: bytes) -> str:
 
 
 def ranks(model: str, replicas: Mapping[str, ReplicaModels]) -> list[list[str]]:
-    """The replicas for a request by preference: a list of equal ones, then the others.
+    """Rank the replicas for a request: a list of equally good replicas, then a list of all other replicas.
 
-    Replicas that have the model come first. If requests for it wait in all of them, one more replica is as good, and
-    loads it. A model that no replica has goes to the same one for all requests: the choice depends on names alone.
+    Replicas that have the model come first. If requests for it wait in all of them, one more replica counts as equally
+    good, so that it loads the model too. If no replica has the model, all requests for it go to the same replica, which
+    is chosen by the names of the model and of the replicas.
 
-    replicas: reports by the name of the replica.
+    model: name of the model. replicas: reports by the name of the replica.
     """
     holders = [name for name, about in replicas.items() if model in about.loaded]
     others = sorted((name for name in replicas if name not in holders), key=lambda name: _weight(model, name))
@@ -81,5 +82,5 @@ def ranks(model: str, replicas: Mapping[str, ReplicaModels]) -> list[list[str]]:
 
 
 def _weight(model: str, replica: str) -> bytes:
-    """Order of the replicas for one model (rendezvous hashing, Thaler and Ravishankar 1998)."""
+    """Sort key of a replica for one model (rendezvous hashing, Thaler and Ravishankar 1998)."""
     return hashlib.blake2b(json.dumps([model, replica]).encode(), digest_size=8).digest()

@@ -38,7 +38,8 @@ class CoreShare:
 def usable_cores(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
     """Number of cores that this process may use, at least 1: the smaller of its CPU affinity and its CPU quotas.
 
-    root: directory in which the system describes control groups. membership: file that names those of this process.
+    root: directory in which the system describes control groups. membership: file that names the control groups of this
+        process.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = min(filter(None, map(_quota, groups("cpu", root, membership))), default=None)
@@ -127,8 +128,8 @@ def cores_of_this_process(
 ) -> Cores:
     """The cores of this process.
 
-    root, membership: as for `cgroups.groups`. processors, kinds: directories in which Linux describes processors, and
-    the kinds of processors of a hybrid machine.
+    root, membership: arguments of `cgroups.groups`. processors, kinds: directories in which Linux describes processors,
+    and the kinds of processors of a hybrid machine.
     """
     processors_of = getattr(os, "sched_getaffinity", lambda pid: range(os.cpu_count() or 1))
     allowed = sorted(processors_of(0))
@@ -153,7 +154,7 @@ def divide_cores(
 
     workers: number of workers.
     threads: threads of each worker; 0 for the usable cores divided by the workers, at least 1.
-    cgroup, processors, kinds: as for `cores_of_this_process`.
+    cgroup, processors, kinds: directories in which Linux describes control groups, processors, and kinds of processors.
     """
     if workers == 1:
         return [CoreShare((), threads)]

@@ -15,20 +15,29 @@ from collections import deque
 
 CHECK_SECONDS = 1.0
 MAX_OBJECTS = 50_000
-"""Most objects for which a collection counts as cheap. It visits so many within about 20 ms."""
+"""Most objects for which a collection counts as cheap.
+
+A collection visits this number of objects within about 20 ms.
+"""
 ITEMS_PER_OBJECT = 64
 """Number of list items that take as long as one object. A collection reads each item of a list, even numbers."""
 MIN_ROUNDS, MAX_ROUNDS = 10, 250
-"""Numbers of collections of the middle generation after which a full collection is useful, and after which it must run.
+"""Limits for the number of collections of the middle generation since the last full collection.
 
-With Python's default thresholds, such a collection runs after 7,000 more allocations than deallocations of objects that
-can be part of a cycle.
+From `MIN_ROUNDS` on, a full collection is useful; from `MAX_ROUNDS` on, it runs in any case. With Python's default
+thresholds, the middle generation is collected after each 7,000 allocations of objects, minus deallocations. Only
+objects that can be part of a cycle count.
 """
 MAX_BLOCKS = 8 * MAX_OBJECTS
-"""Blocks of memory, above the fewest of late, with which a collection is not cheap. The objects are not even counted
-then: a list of a million objects takes up to 50 ms."""
+"""Number of memory blocks with which a collection counts as expensive, above the smallest number of recent checks.
+
+The objects are then not even counted, because a list of a million objects takes up to 50 ms.
+"""
 REMEMBERED_CHECKS = 600
-"""Checks whose numbers of blocks are compared. What the process keeps for longer is no work in progress."""
+"""Number of recent checks whose smallest number of memory blocks is the base.
+
+Blocks that the process keeps for longer do not belong to work in progress.
+"""
 _NEVER = 1 << 30
 
 
@@ -61,7 +70,7 @@ def collect_if_due(added_blocks: int = 0) -> bool:
 
 
 def _is_cheap() -> bool:
-    """Whether a full collection has at most `MAX_OBJECTS` objects to visit, long lists counted as several objects."""
+    """Whether a full collection has at most `MAX_OBJECTS` objects to visit. Long lists count as several objects."""
     objects = gc.get_objects(generation=2)
     if len(objects) > MAX_OBJECTS:
         return False

@@ -21,9 +21,14 @@ from server.system.cores import give_way
 
 _START_SECONDS = 30.0
 _LEAST_SHARE = 0.1
-"""A process whose processor time is a smaller share of the time limit was kept from working."""
+"""A process that missed the time limit counts as kept from working if it used less than this share of the limit as
+processor time.
+"""
 _LEAST_SECONDS = 1.0
-"""Shortest time limit for this test. Processor time is counted in steps of 10 ms, too coarse for shorter limits."""
+"""The share is only checked if the time limit has at least this many seconds.
+
+Processor time is counted in steps of 10 ms, which is too coarse for shorter limits.
+"""
 _INHERITED_VARIABLES = ("PATH", "PYTHONPATH", "PYTHONHOME", "SYSTEMROOT", "TZ", "LANG", "LC_ALL")
 
 

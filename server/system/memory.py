@@ -19,7 +19,8 @@ _CGROUP_FILES = (
 def usable_memory_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int:
     """Bytes of memory that this process may use: the machine's memory, or a smaller limit of its control groups.
 
-    root: directory in which the system describes control groups. membership: file that names those of this process.
+    root: directory in which the system describes control groups. membership: file that names the control groups of this
+        process.
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *(limit for limit, _ in _limits(root, membership))])
@@ -31,7 +32,8 @@ def free_memory_bytes(root: Path = ROOT, meminfo: Path = Path("/proc/meminfo"), 
     File cache that the system can drop counts as free. If the system does not tell what is free, all usable memory
     counts as free.
 
-    root: directory in which the system describes control groups. membership: file that names those of this process.
+    root: directory in which the system describes control groups. membership: file that names the control groups of this
+        process.
     meminfo: file with the memory of the machine.
     """
     free = usable_memory_bytes(root, membership)

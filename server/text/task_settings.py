@@ -37,7 +37,7 @@ _NEW_TOKENS = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 class TaskSettings:
     """Settings of one task.
 
-    prefix: text to put before each input; empty for none.
+    prefix: text to put before each input; empty if the task has no prefix.
     generation: decoding settings by name, such as `num_beams` and `length_penalty`.
     """
 

@@ -31,7 +31,7 @@ MAX_ERRORS = 1000
 
 _BODY = "triptych.body"
 _BODY_BYTES = "triptych.body_bytes"
-"""Keys in the ASGI scope: the parsed body, and its size in bytes before parsing."""
+"""Keys in the ASGI scope. `_BODY`: the parsed body. `_BODY_BYTES`: size of the body in bytes before parsing."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -82,7 +82,10 @@ def keep(request: Request, value: Any, num_bytes: int) -> None:
 
 
 def add_bytes(request: Request, num_bytes: int) -> None:
-    """Add the size of stored text that a body refers to, to the size of the body. The body must have been read."""
+    """Add `num_bytes` to the recorded size of the body, for stored text that the body refers to.
+
+    Call after `read_json`.
+    """
     request.scope[_BODY_BYTES] += num_bytes
 
 

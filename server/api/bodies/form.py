@@ -21,13 +21,13 @@ from server.errors import InvalidRequest, UnsupportedMediaType
 
 MAX_FIELDS = 32
 MAX_FIELD_BYTES = 64 << 10
-"""Limits of a form with a file: number of fields, and bytes of one field."""
+"""Limits of a form with a file. `MAX_FIELDS`: number of fields. `MAX_FIELD_BYTES`: bytes of one field."""
 MAX_VALUES = 1100
 """Maximum number of values in a form without a file: a list of `MAX_ITEMS` texts, and other fields."""
 URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 UNQUOTED_BYTES = 16 << 10
 CHUNK_BYTES = 64 << 10
-"""Size of the chunks that the parser gets. It lets other requests run after each one."""
+"""Size of the chunks in which the parser gets a body. Other requests can run after each chunk."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -66,12 +66,12 @@ class _MemoryParser(MultiPartParser):
 
 
 def is_form(request: Request) -> bool:
-    """Whether the fields of a request are a form: its body, or its query if it has no body."""
+    """Whether a request sends its fields as a form: in its body, or in its query string if it has no body."""
     return _content_type(request) in (URL_ENCODED, MULTIPART) or _has_query_form(request)
 
 
 def _has_query_form(request: Request) -> bool:
-    """Whether a request has its fields in the query, as some clients of translation servers send them."""
+    """Whether a request without a body has its fields in the query string, as some translation clients send them."""
     has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     is_bare = request.method == "POST" and not has_body and not _content_type(request)
     return is_bare and bool(request.scope["query_string"])

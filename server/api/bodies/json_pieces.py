@@ -101,7 +101,7 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 class _Items(list[Any]):
-    """One batch of list items that a single library call writes. Its only element is the list of these items."""
+    """A list with one element: a batch of items that a single library call writes."""
 
 
 def small_items(items: Iterator[Any]) -> Iterator[Any]:

@@ -62,7 +62,10 @@ def _check(what: str, name: str, count: int, limit: int) -> None:
 
 
 def _outside_strings(raw: bytes) -> tuple[int, int, int, int]:
-    """Count marks of JSON outside of strings: commas, colons, opening brackets and braces (together); then strings."""
+    """Count the JSON marks outside of strings, and the strings.
+
+    Returns the number of commas, of colons, of opening brackets and braces together, and of strings.
+    """
     if b"\\" in raw:
         raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
     data = np.frombuffer(raw, dtype=np.uint8)

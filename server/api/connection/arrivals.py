@@ -71,7 +71,10 @@ class Arrivals:
         self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
         self._started: list[str] = []
         self._models: Counter[str] = Counter()
-        """Requests that have not started, or whose task has not run yet, counted by model. The empty name: no model."""
+        """Number of requests that have not started, or whose task has not run yet, by model.
+
+        Empty name: no known model.
+        """
         self._preparing = ExitStack()
         self._refusing = ExitStack()
 

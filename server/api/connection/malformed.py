@@ -20,7 +20,7 @@ LOG_SECONDS = 1.0
 
 
 class _Log:
-    """Logs the first malformed request of a period, and at its end the count of the others."""
+    """Logs the first malformed request of a period, and at the end of the period how many more followed."""
 
     def __init__(self) -> None:
         self._others: int | None = None

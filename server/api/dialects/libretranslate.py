@@ -112,7 +112,9 @@ class DetectedLanguageConfidence(AnswerBody):
 
 
 class LibreTranslateAnswer(AnswerBody):
-    """Single values for one text; lists with one value per text for a list.
+    """The translations.
+
+    If the request's `q` is a list, each field is a list with one value per text; otherwise a single value.
 
     `detectedLanguage`: present if the request's `source` is `auto`.
     """
@@ -148,7 +150,7 @@ class LibreTranslateLanguage(AnswerBody):
 
 
 class LibreTranslateLanguagesAnswer(RootModel[list[LibreTranslateLanguage]]):
-    """The languages of the loaded models. `targets`: languages that a language is translated to; may be empty.
+    """The languages of the loaded models. `targets`: for each language, the languages into which it is translated.
 
     `direct`: the targets that need no pivot language; only if some targets need one. LibreTranslate has no such field.
     """

@@ -102,7 +102,10 @@ CLIENTS: Mapping[str, tuple[str, Sequence[Route[Any, Any, Any] | GetRoute | Owne
 
 
 def tags() -> dict[tuple[str, str], str]:
-    """The group of each path and method. A path that clients share is in the first group that has it."""
+    """Group of each (path, method) in the OpenAPI document.
+
+    A path of several clients is in the first group that has it.
+    """
     found: dict[tuple[str, str], str] = {}
     for client, (_, routes) in CLIENTS.items():
         for route in routes:
@@ -159,7 +162,7 @@ _PATTERNS: list[tuple[re.Pattern[str], str, ErrorShape]] = [
 ]
 """For all routes: the path as a regular expression and as a template, and the error format."""
 _KEPT_PATHS = 512
-"""Number of request paths whose results each function below caches, so that most requests match no expressions."""
+"""Number of paths whose results each function below caches. Most requests then need no regular expression."""
 
 
 def add_routes(app: FastAPI) -> None:
@@ -203,7 +206,7 @@ def route_path(path: str) -> str | None:
 
 
 def error_shape(request: Request, dialect: ErrorDialect) -> ErrorShape:
-    """Error format for a request: that of the body's dialect if it is known, otherwise that of the path.
+    """Error format for a request: the format of the body's dialect if it is known, otherwise the format of the path.
 
     dialect: `native` or `tei`, for routes that the native dialect and text-embeddings-inference share. The header
         `X-Error-Format` of the request overrides it.

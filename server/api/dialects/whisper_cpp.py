@@ -1,7 +1,7 @@
 """The dialect of whisper.cpp's server: `POST /inference`, a form with a recording.
 
 Fields and answers follow its source (`examples/server/server.cpp`), with two differences. The language is detected if
-the form has none; whisper.cpp then uses the language of its command line. A field that would have no effect here is
+the form names none, where whisper.cpp uses the language of its command line. A field that would have no effect here is
 refused, or named in `X-Ignored-Parameters`.
 """
 

@@ -1,8 +1,8 @@
 """Limits the number of requests in progress and the total bytes of their bodies, before a body is read.
 
-These limits are the first that a request meets. Later follow admission by cost, when the body is known
-(`server.operations.admission`), and the engine's queue, when the texts are tokenized (`server.ipc.client.queue`).
-`server.limits.refusals` lists all limits.
+These limits are the first that a request meets. Admission by cost (`server.operations.admission`) follows when the body
+is known, and the engine's queue (`server.ipc.client.queue`) when the texts are tokenized. `server.limits.refusals`
+lists all limits.
 
 The memory for bodies has room for only a few recordings. A request with a recording is therefore not refused for lack
 of this memory: its body stays unread until there is room (`Door.wait_for_body`).
@@ -32,7 +32,10 @@ RECORDING_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations
 LIVE_PATHS = frozenset({"/v1/audio/transcriptions/live"})
 """Paths whose bodies are streams of audio. The part of a body that is in memory is counted while it is read."""
 SEQUENCE_SETS = "/allowed_sequences/"
-"""Beginning of the paths of stored sets of sequences. Their bodies are counted in the same way."""
+"""Beginning of the paths of stored sets of sequences.
+
+Only the part of a body that is in memory is counted, while it is read.
+"""
 
 
 def is_counted_in_parts(path: str) -> bool:
@@ -65,9 +68,10 @@ class Door:
         self.body_bytes += size
 
     def receive(self, scope: Scope, size: int) -> None:
-        """Count the bytes of a body whose length was not announced. size: bytes that are in memory now.
+        """Count the bytes of a body that has no `Content-Length`, while the body arrives.
 
-        Raises Overloaded if these are more than were counted before, and the limit would be exceeded.
+        size: bytes that are in memory now.
+        Raises Overloaded if the body has grown since the last call, and the limit would be exceeded.
         """
         more = size - scope[HELD_BYTES]
         if more <= 0:

@@ -28,7 +28,10 @@ class Place:
     unions: tuple[tuple[int, Part], ...] = ()
 
     def after(self, *parts: Part) -> Place:
-        """The same place, relative to an outer value. parts: fields and indices that lead to the inner value."""
+        """The same place, seen from an outer value.
+
+        parts: fields and indices that lead from the outer value to the inner one.
+        """
         return Place((*parts, *self.fields), tuple((len(parts) + count, member) for count, member in self.unions))
 
     def inside(self, member: Part) -> Place:

@@ -137,7 +137,7 @@ class DeclaredModelInfo(AnswerBody):
 
 
 class OnDemandInfo(AnswerBody):
-    """Models that are loaded when a request asks for them. `memory_bytes`: limit of their memory; null for none."""
+    """Models that are loaded when a request asks for them. `memory_bytes`: limit of their memory; null for no limit."""
 
     memory_bytes: int | None
     used_bytes: int
@@ -274,5 +274,5 @@ def _token_vector_sizes(model: ServedModel) -> dict[str, int] | None:
 
 @metrics_router.get("/metrics", **describe_status("metrics"))
 async def metrics(request: Request) -> Response:
-    """Prometheus text."""
+    """The answer of `/metrics`: all metrics in Prometheus' text format."""
     return Response(of(request).runtime.metrics.render(), media_type=CONTENT_TYPE)

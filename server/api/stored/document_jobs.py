@@ -25,7 +25,7 @@ log = logging.getLogger("triptych.documents")
 WORKING_BYTES = 8
 """Bytes of memory for each byte of a document while it is translated: for its parts, texts and translations."""
 MAX_JOBS = 256
-"""Maximum number of documents per API key, so that many small documents do not make the list long."""
+"""Maximum number of documents per API key, so that the table of documents stays small."""
 JobStatus = Literal["queued", "translating", "done", "error"]
 
 

@@ -49,7 +49,7 @@ class DocumentOptions:
     source_lang: source language; None to detect it.
     glossary_ids: ids of stored glossaries.
     name: file name that replaces the name in the form.
-    output_format: file extension for the translated file. It must be that of the document.
+    output_format: file extension for the translated file. It must be the extension of the document itself.
     formality: formality that a language model is asked for; None for its default.
     """
 

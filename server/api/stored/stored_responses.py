@@ -72,9 +72,9 @@ def joined(items: Sequence[StoredItem]) -> bytes:
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """One stored answer (a record).
+    """A stored answer, which is one record of a conversation.
 
-    parent_id: id of the record that it continues, or None.
+    parent_id: id of the record that it continues; None for the first record of a conversation.
     inputs, outputs: the items that it adds to the conversation.
     head: JSON text of an object with the other fields of the answer.
     shared: field name to value, for fields that often have the same value in several records.

@@ -26,12 +26,15 @@ def record_stages(request: Request) -> None:
 
 
 def breakdown_headers(request: Request, call: Call) -> dict[str, str]:
-    """The header for a request that asks for it, when its answer is about to be sent; else nothing.
+    """The response header with the parts of a request's time; empty if the request does not ask for them.
 
-    arrival: receiving, checking and admitting the request. tokenize: the texts, with the wait for a thread; other
-    stages before the engine have their names. hand_over: until the worker begins the first step with the request.
-    step: until the worker has sent the last result, all steps included. hand_back: until this process has read it.
-    render: from there on.
+    Call it when the answer is about to be sent. The parts, in order:
+    arrival: receiving, checking and admitting the request.
+    tokenize, and other stages of this process: the work of the stage, with the wait for a thread.
+    hand_over: until the worker begins the first step with the request.
+    step: until the worker has sent the last result. All steps are included.
+    hand_back: until this process has read the last result.
+    render: until now.
     """
     if ASKS not in request.headers:
         return {}
@@ -40,7 +43,10 @@ def breakdown_headers(request: Request, call: Call) -> dict[str, str]:
 
 
 def _parts(arrived: float, call: Call) -> Iterator[tuple[str, float]]:
-    """The parts with their seconds, in order. arrived: see `arrival`."""
+    """Yield the name and the seconds of each part, in order.
+
+    arrived: time of `time.monotonic()` at the request's arrival.
+    """
     stages: dict[str, float] = {}
     for name, start, end in STAGES.get() or ():
         stages[name.replace(" ", "_")] = stages.get(name.replace(" ", "_"), 0.0) + end - start

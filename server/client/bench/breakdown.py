@@ -1,4 +1,4 @@
-"""Where the time of requests goes: the parts that the server reports, and the rest, taken by client and network."""
+"""A table of the parts of request times: the parts that the server reports, and the rest (client and network)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ PARTS: Mapping[str, str] = {
     "hand_back": "hand-back to the HTTP process",
     "render": "write: the answer is rendered",
 }
-"""Parts in their order, by the names of the server's header. The server may name further ones."""
+"""Names of the parts in the server's header to their names in the table, in order.
+
+The header may have further parts.
+"""
 REST = "client, connection and HTTP library"
 
 
 def parts_of(level: Level) -> dict[str, list[float]]:
-    """Seconds of each part in each complete answer that has any, in the order of the parts; then the rest."""
+    """The time of each part in seconds: one value for each complete answer whose header has parts.
+
+    The parts have the order of `PARTS`, and `REST` (the time outside of the server) is the last one.
+    """
     samples = [sample for sample in level.succeeded if sample.parts]
     if not samples:
         return {}
@@ -35,7 +41,7 @@ def _rest(sample: Sample) -> float:
 
 
 def breakdown_table(levels: Sequence[Level]) -> str:
-    """The parts of each level as text: percentiles in milliseconds, and the share of the mean time."""
+    """Format the parts of each level as text: percentiles in milliseconds, and the share in the total time."""
     lines = []
     for level in levels:
         parts = parts_of(level)

@@ -127,5 +127,5 @@ async def closed_loop(
 
 
 def span_seconds(samples: Sequence[Sample]) -> float:
-    """Seconds from the time at which the first request was due to the end of the last answer."""
+    """Seconds between the due time of the first request and the end of the last answer."""
     return max(sample.ended for sample in samples) - min(sample.due for sample in samples)

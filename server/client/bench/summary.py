@@ -57,7 +57,7 @@ class Level:
         return [sample.times[0] - sample.due for sample in self.succeeded if sample.times]
 
     def gap_seconds(self) -> list[float]:
-        """Times between one part of an answer and the next."""
+        """Seconds between consecutive parts of an answer, for all complete answers."""
         return [
             after - before
             for sample in self.succeeded
@@ -110,7 +110,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def spreads(values: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float] | None]:
-    """`spread` of each entry."""
+    """Apply `spread` to each list of values. Names of the lists stay the same."""
     return {name: spread(seconds) for name, seconds in values.items()}
 
 

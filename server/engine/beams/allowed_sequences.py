@@ -18,7 +18,7 @@ Ids = NDArray[np.int64]
 
 
 class TrieArrays(NamedTuple):
-    """The arrays of a `SequenceTrie`, which says what they mean.
+    """The arrays of a `SequenceTrie` as numpy arrays. The docstring of `SequenceTrie` describes their content.
 
     tokens: [nodes], int32. first_children: [nodes + 1], int32. ends: [nodes], uint8.
     """
@@ -99,7 +99,7 @@ def is_valid(trie: SequenceTrie, vocab_size: int) -> bool:
 
 
 def are_valid(arrays: TrieArrays, vocab_size: int) -> bool:
-    """Whether arrays of matching lengths are a trie with tokens of the vocabulary. Arguments as for `is_valid`."""
+    """Whether arrays of matching lengths are a trie with tokens of the vocabulary. vocab_size: number of token ids."""
     tokens, first_children, ends = arrays
     num_nodes = len(ends)
     if num_nodes < 2:

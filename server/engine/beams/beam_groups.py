@@ -29,7 +29,7 @@ def make_search(
 
     max_new_tokens: length at which every hypothesis ends.
     end_ids: tokens that end a hypothesis.
-    terms: terms that each hypothesis must contain, or None.
+    terms: terms that each hypothesis must contain; None if there are no such terms.
     """
     if params.num_beams == 1:
         return None
@@ -131,8 +131,8 @@ class GroupSearch(BeamSearch):
 
 
 def _shifted(describe: Describe | None, first_row: int) -> Describe | None:
-    """Wrap `describe` for one group: the new function takes row indices that count from the group's first row.
+    """Wrap `describe` for the beams of one group, whose rows are numbered from 0.
 
-    first_row: index of the group's first row among all rows.
+    first_row: index of the group's first row among the rows of all groups.
     """
     return describe and (lambda row, token: describe(first_row + row, token))

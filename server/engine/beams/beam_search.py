@@ -194,7 +194,8 @@ def advance_together(
     """Advance searches of equal `shape` with as many numpy calls as one search needs.
 
     log_probs: [searches, rows, candidates], float32. token_ids: the same shape, int64.
-    describe: for each search, a function that returns the log-probability to report for a row and a token, or None.
+    describe: for each search, a function that returns the log-probability to report for a row and a token; None if the
+        search reports no log-probabilities.
     Returns, for each search, the parent row of each running beam.
     """
     if len(searches) == 1:
@@ -216,7 +217,8 @@ def advance_by_candidates(
 
     totals: [searches, candidates], float32: sums of log-probabilities.
     rows, tokens: [searches, candidates], int64: row of the parent beam, and new token.
-    describe, result: as for `advance_together`.
+    describe: for each search, a function that returns the log-probability to report for a row and a token; None if the
+        search reports no log-probabilities. Returns, for each search, the parent row of each running beam.
     """
     ends = (tokens[:, :, None] == searches[0].end_id_array).any(axis=2)
     for index, search in enumerate(searches):

@@ -63,7 +63,7 @@ class _TermTokens:
         return self.ids[0] if self.opens_with_space or not are_joined(before, term[0]) else None
 
     def following(self, done: bytes) -> int | None:
-        """The token of the term that comes after its first bytes, `done`; None if no token begins there."""
+        """The token that continues the term after its first bytes, `done`; None if no token begins exactly there."""
         starts = accumulate(map(len, self.pieces), initial=0)
         return next((token for token, start in zip(self.ids, starts, strict=False) if start == len(done)), None)
 
@@ -81,7 +81,10 @@ class _Spelling:
         return min(spelled.missing(length) for spelled in self.tokens)
 
     def next_tokens(self, state: TermState) -> list[int]:
-        """The tokens that continue the term if the text ends inside it, else those that begin it; empty if none can."""
+        """The tokens that continue the term if the text ends inside it, otherwise the tokens that begin it.
+
+        Empty if none can.
+        """
         done = self.text[: _partial(state.tail, self.text)].encode() + state.pending
         if not done:
             found = [spelled.first(state.tail[-1], self.text) for spelled in self.tokens]
@@ -171,7 +174,7 @@ class RequiredTerms:
 
 
 def _end_of(text: str, term: str) -> int | None:
-    """Index where the first whole-word occurrence of a term in a text ends, or None.
+    """Index where the first whole-word occurrence of a term in a text ends; None if there is no occurrence.
 
     An occurrence at index 0 does not count: the first character is the one before the searched text.
     """

@@ -52,7 +52,10 @@ class RunningBeams:
         self._texts = [beam.tokens for beam in beams]
         self._logprobs = [beam.logprobs for beam in beams]
         self._steps: list[tuple[list[int], list[int]]] = []
-        """Parents and tokens of the steps whose tokens are not in `_texts` yet."""
+        """(parents, tokens) of each recent step.
+
+        `texts` appends these tokens to `_texts`, and then empties the list.
+        """
 
     def __len__(self) -> int:
         return len(self.scores)

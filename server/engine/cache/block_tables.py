@@ -30,7 +30,8 @@ class BlockTables:
     cross_pool: blocks of cross-attention for encoded sources; None for a decoder.
     prefix_cache: whether groups share the blocks of a common beginning. Ignored with cross-attention, because keys and
         values then depend on the source.
-    host: copies of blocks of the prefix cache in host memory; None without. Needs the prefix cache.
+    host: copies of blocks of the prefix cache in host memory; None if blocks are not copied there. Needs the prefix
+        cache.
     """
 
     def __init__(self, self_pool: BlockManager, cross_pool: BlockManager | None, prefix_cache: bool = False) -> None:
@@ -114,18 +115,20 @@ class BlockTables:
         return needed <= pool.free_blocks and not self.lacks_source_blocks(group)
 
     def lacks_source_blocks(self, group: SequenceGroup) -> bool:
-        """Whether too few cross-attention blocks are free for the source of a group. False if the group has its blocks.
+        """Whether too few cross-attention blocks are free for the source of a group.
 
-        Such blocks become free only when another group ends: a preempted group keeps its encoded source.
+        False if the group has its blocks already.
+        No preemption can free such blocks, because a preempted group keeps its encoded source. Only the end of another
+        group can.
         """
         if self.cross_pool is None or group.cross_block_table:
             return False
         return self.cross_pool.blocks_for(group.num_source_tokens) > self.cross_pool.free_blocks
 
     def take(self, group: SequenceGroup, found: list[int]) -> None:
-        """Allocate the blocks of a group that is admitted: for all tokens of its sequences, and for its source.
+        """Allocate blocks for a group that is admitted: for the tokens of each sequence, and for the group's source.
 
-        found: blocks of the prefix cache that hold the first tokens. They come first in the block tables.
+        found: cached blocks with the first tokens of the text, from `find`. They come first in the block tables.
         """
         pool = self.self_pool
         first, *others = group.sequences
@@ -154,9 +157,9 @@ class BlockTables:
             group.cross_block_table = self.cross_pool.allocate(needed)
 
     def _take_first(self, group: SequenceGroup, found: list[int]) -> int:
-        """Allocate the blocks of a group's first sequence, and copy back the ones that are in host memory.
+        """Create the block table of a group's first sequence. Blocks with a copy in host memory are filled from it.
 
-        found: blocks of the prefix cache. Returns the number of leading blocks whose tokens need not be computed.
+        found: cached blocks, from `find`. Returns the number of leading blocks whose tokens need not be computed.
         """
         pool, row = self.self_pool, group.sequences[0]
         keys = [] if self.host is None else self._usable_keys(group)[len(found) :]
@@ -213,7 +216,7 @@ class BlockTables:
         return count
 
     def extend_each(self, rows: Sequence[CachedSequence]) -> bool:
-        """Allocate blocks for one more token after the last one of each sequence, which is being computed.
+        """Make room in the block tables for one more token of each sequence, beyond the token that is being computed.
 
         Returns False, and allocates no block, if too few are free.
         """
@@ -228,15 +231,16 @@ class BlockTables:
         return True
 
     def hold(self, rows: Sequence[CachedSequence], positions: Sequence[int]) -> list[int]:
-        """Add an owner to one block of each sequence, so that it is not reused. Returns the blocks, for `release_held`.
+        """Take an additional reference to one block of each sequence, so that the block is not reused.
 
         positions: for each sequence, the position of a token in the block.
+        Returns the blocks, for `release_held`.
         """
         size = self.self_pool.block_size
         return self.self_pool.share([row.block_table[at // size] for row, at in zip(rows, positions, strict=True)])
 
     def release_held(self, blocks: Sequence[int], is_finite: bool) -> None:
-        """Remove the owner that `hold` has added to blocks.
+        """Give back the references that `hold` has taken. blocks: result of `hold`.
 
         is_finite: the logits computed from the keys and values in the blocks are finite. Otherwise freed blocks are
             cleared before their next use.
@@ -262,10 +266,10 @@ class BlockTables:
         """Replace the sequences of a group by its new beams: beam i continues the old sequence `parents[i]`.
 
         All tokens of the group are computed. The first child of a sequence is the sequence itself, with one more token.
-        Another child replaces a sequence without children, if there is one, and takes over its last block if possible:
-        only slots with different tokens are copied, before the next step. Full blocks are shared.
+        Any other child replaces a sequence without children, if there is one, and takes over its last block if
+        possible: only slots with different tokens are copied, before the next step. Full blocks are shared.
 
-        Beams in lanes stay in their sequences: the device has moved them.
+        If the group is in lanes, the sequences stay as they are, and only the parents are recorded.
         """
         assert group.beams is not None
         if group.lanes is not None:
@@ -284,7 +288,7 @@ class BlockTables:
         group.sequences = children
 
     def _branch(self, group: SequenceGroup, row: CachedSequence, ended: CachedSequence | None) -> CachedSequence:
-        """One more child of the sequence `row`. Its new token is not appended yet.
+        """Create the sequence of a further child of `row`. Its new token is not appended yet.
 
         ended: a sequence without children, which the child replaces; None if there is none. The child takes over its
             last block if no other sequence shares the block.
@@ -314,9 +318,9 @@ class BlockTables:
         return ended
 
     def publish(self, group: SequenceGroup) -> None:
-        """Record that logits from all computed tokens are finite, and let other groups find the full blocks.
+        """Record that logits from all computed tokens are finite, and register full blocks in the prefix cache.
 
-        Blocks of lanes are not found: they have tokens of several texts.
+        A group in lanes registers none, because its blocks have tokens of several texts.
         """
         for row in group.sequences:
             row.verified_tokens = row.num_computed_tokens
@@ -329,7 +333,10 @@ class BlockTables:
                 self._publish_blocks(group, row, full)
 
     def publish_each(self, groups: Sequence[SequenceGroup]) -> None:
-        """As `publish`, for many groups of one sequence each. A group without a new full block costs no call."""
+        """Like `publish`, for many groups with one sequence each.
+
+        Groups without a new full block take almost no time.
+        """
         size, has_cache = self.self_pool.block_size, self.prefix_cache
         for group in groups:
             (row,) = group.sequences
@@ -364,14 +371,17 @@ class BlockTables:
                 self._cross_blocks_to_clear += freed
 
     def enter_lanes(self, group: SequenceGroup) -> None:
-        """Let each beam of a group write to the blocks of its own sequence.
+        """Let each beam of a group write its new tokens to the blocks of one sequence (see `BeamLanes`).
 
-        No other sequence has the block of its last token, which the next step computes.
+        The caller makes sure that no two sequences share the block of their last token, which the next step computes.
         """
         group.lanes = BeamLanes(group.num_tokens - 1, len(group.sequences))
 
     def leave_lanes(self, group: SequenceGroup) -> SlotCopies | None:
-        """Give each beam of a group a block table with its text. Returns the slots to copy for that; None for none."""
+        """End the use of lanes: give each sequence of a group the block table of one beam (see `BeamLanes`).
+
+        Returns the cache slots that must be copied; None if there is nothing to copy.
+        """
         return leave_lanes(self.self_pool, group)
 
     def release_for_recompute(self, group: SequenceGroup) -> None:
@@ -400,11 +410,11 @@ class BlockTables:
 
 
 class _Claims(NamedTuple):
-    """How the old sequences of a group become its new beams. All values are indices.
+    """How the new beams of a group are made from its old sequences. All values are indices.
 
     rows: for each new beam, its parent sequence. The first child of a parent is the parent itself.
-    branches: the further children of the parents, as pairs: the new beam, and the sequence without children that it
-        replaces. The second is None if no such sequence is left.
+    branches: for each further child of a parent, a pair: the new beam, and a sequence without children that it
+        replaces (None if no such sequence is left).
     ended: sequences without children that no beam replaces.
     """
 

@@ -17,8 +17,10 @@ from typing import Protocol
 from server.engine.cache.block_manager import BlockManager
 
 BLOCKS_TOGETHER = 16
-"""Least number of blocks that are copied together, if there are as many. The next blocks to be reused are copied ahead,
-because the cost of a copy hardly depends on its size, and decoding rows need one block at a time."""
+"""Number of blocks that are copied together when one block must be copied: the next ones that the device will reuse.
+
+The cost of a copy hardly depends on its size, and decoding rows need one block at a time.
+"""
 
 
 class CopyFailed(Exception):
@@ -32,19 +34,19 @@ class BlockCopies(Protocol):
     """
 
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy each block to the slot at the same place."""
+        """Copy block `blocks[i]` to slot `slots[i]`, for every i."""
 
     def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> list[bool]:
-        """Copy each slot to the block at the same place. Returns for each one whether its checksum is right."""
+        """Copy slot `slots[i]` to block `blocks[i]`, for every i. Returns for each i whether the checksum is right."""
 
 
 class HostPool:
     """The slots of host memory for the prefix cache of one model.
 
     pool: the blocks of the device, which this object copies before they are reused.
-    num_slots: number of blocks for which the host has memory. slot_bytes: memory of one of them.
-    num_spilled, num_restored, num_damaged: blocks copied to the host so far, blocks copied back, and copies that were
-        dropped because their checksum was wrong.
+    num_slots: number of blocks for which the host has memory. slot_bytes: memory of one slot.
+    num_spilled, num_restored, num_damaged: number of blocks copied to the host so far, of blocks copied back, and of
+        copies that were dropped because their checksum was wrong.
     """
 
     def __init__(self, pool: BlockManager, num_slots: int, copies: BlockCopies, slot_bytes: int = 0) -> None:
@@ -61,11 +63,14 @@ class HostPool:
 
     @property
     def used_slots(self) -> int:
-        """Number of slots with the content of a block."""
+        """Number of slots that hold the content of a block."""
         return self._slots.published_blocks
 
     def hold(self, keys: Sequence[bytes]) -> list[int]:
-        """Slots under the leading keys, up to the first key without one. Nothing overwrites them before `restore`."""
+        """Slots with copies of the blocks under the leading keys, up to the first key without a copy.
+
+        Nothing overwrites the slots before `restore`.
+        """
         return self._slots.share(self._slots.find(keys))
 
     def count(self, keys: Sequence[bytes]) -> int:
@@ -97,7 +102,10 @@ class HostPool:
         return count
 
     def take_seconds(self) -> float:
-        """Seconds that copies back to the device have taken since the last call. They are not the time of a step."""
+        """Seconds that copies back to the device have taken since the last call.
+
+        They do not count as time of a step.
+        """
         seconds, self._restoring_seconds = self._restoring_seconds, 0.0
         return seconds
 
@@ -106,9 +114,11 @@ class HostPool:
         self._slots.forget([slot for key in keys for slot in self._slots.find([key])])
 
     def _spill(self, reused: list[int]) -> None:
-        """Copy blocks that are about to be reused, and the next ones, to the host. Copies that exist are not repeated.
+        """Copy blocks that are about to be reused, and the next ones, to the host.
 
-        If the slots are too few, the blocks that come first in their texts are copied: later ones need them.
+        A block with a copy is not copied again.
+        If there are too few free slots, the blocks nearest to the beginnings of their texts are copied. The other
+        blocks would be useless without them.
         """
         if all(self._has_copy(block) for block in reused):
             return

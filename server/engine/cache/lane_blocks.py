@@ -1,4 +1,7 @@
-"""Brings the beams of a search from their lanes (`BeamLanes`) back to block tables of their own. Holds no tensors."""
+"""Ends the use of lanes (`BeamLanes`): gives each beam of a search a block table with the blocks of its own text.
+
+Holds no tensors.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ class SlotCopies(NamedTuple):
 
 
 def leave_lanes(pool: BlockManager, group: SequenceGroup) -> SlotCopies | None:
-    """Give each beam a block table and the tokens of its text. Returns the slots to copy for that, or None for none.
+    """Give each sequence of a group the tokens and the block table of one beam.
+
+    The last step may have left the tokens of a beam in several lanes. Full blocks with equal text are shared by the
+    beams. Other tokens are copied to the beam's own lane.
 
     group: a group in lanes. Afterwards it is not in lanes.
-    Blocks before the first one that was written in lanes are shared with the beam from which each beam comes. Of the
-    other blocks, beams with the same tokens in a full block share the block of the first of them, and the blocks of the
-    others become free. All remaining tokens of a beam that are in other lanes are copied to its own lane.
+    Returns the cache slots that the caller must copy; None if there is nothing to copy.
     """
     lanes, rows, size = group.lanes, group.sequences, pool.block_size
     assert lanes is not None and group.beams is not None

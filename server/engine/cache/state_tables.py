@@ -25,9 +25,11 @@ from server.engine.sequences.sequence_state import SequenceState
 from server.ipc.wire.descriptions import state_slots
 
 REWRITTEN_TOKENS = 32
-"""Tokens at the end of a prompt that the next prompt of a conversation may replace. A prompt ends with the beginning of
-the answer, such as an empty reasoning section, and the chat template may write that part differently once the answer
-is there."""
+"""Number of tokens at the end of a prompt that may be different in the next prompt of the same conversation.
+
+A prompt ends with the beginning of the answer, such as an empty reasoning section. Once the answer is complete, the
+chat template may write that part differently.
+"""
 
 
 class StateBlockTables(BlockTables):
@@ -135,12 +137,15 @@ class StateBlockTables(BlockTables):
             row.state = SequenceState(own_source, self.state_pool.allocate(1)[0])
 
     def _shared_blocks(self, group: SequenceGroup) -> int:
-        """Number of leading blocks that beams share when they are computed again: the whole chunks of the prompt."""
+        """Number of leading blocks that all beams share when they are computed again.
+
+        These are the blocks in whole chunks of the prompt.
+        """
         shared = self._whole(min(group.common_tokens(), group.num_prompt_tokens))
         return shared // self.self_pool.block_size
 
     def _cacheable(self, group: SequenceGroup) -> int:
-        """Number of leading tokens whose blocks enter the prefix cache: the whole chunks of the prompt."""
+        """Number of leading tokens whose blocks enter the prefix cache: those in whole chunks of the prompt."""
         return self._whole(group.num_prompt_tokens)
 
     def _whole(self, tokens: int) -> int:
@@ -150,7 +155,7 @@ class StateBlockTables(BlockTables):
         return len(blocks) * self.self_pool.block_size
 
     def _snapshot(self, keys: Sequence[bytes], position: int) -> int | None:
-        """Slot of the cached snapshot after the first `position` tokens of a text, or None.
+        """Slot of the cached snapshot after the first `position` tokens of a text; None if no snapshot is cached.
 
         keys: keys of the full blocks of the text.
         """
@@ -172,7 +177,7 @@ class StateBlockTables(BlockTables):
         return super().make_writable(group)
 
     def whole_chunks(self, group: SequenceGroup, row: CachedSequence, count: int, has_prefill: bool) -> int:
-        """How many of the next `count` tokens of a sequence a step may compute: chunks of a prompt are not divided.
+        """Number of the next `count` tokens of a sequence that a step may compute. Chunks of a prompt are not divided.
 
         has_prefill: whether the step already has prefill tokens. If it has none, at least one chunk is allowed, so that
             prompts make progress under any token budget.
@@ -187,11 +192,11 @@ class StateBlockTables(BlockTables):
         return 0 if has_prefill else min(start + self.chunk_tokens, prompt) - start
 
     def prepare(self, group: SequenceGroup, row: CachedSequence, num_tokens: int) -> None:
-        """Prepare the states of a row for a step: allocate slots for its snapshots, as far as slots are free.
+        """Prepare the states of a row for a step. The row is divided into parts that end where a snapshot is taken.
 
-        The row is divided into parts that end where a snapshot is taken.
+        Slots are allocated for the snapshots, as long as slots are free.
 
-        num_tokens: tokens of the row in the step, without its draft.
+        num_tokens: number of tokens of the row in the step, without its draft.
         """
         state = _state(row)
         end = row.num_computed_tokens + num_tokens
@@ -228,9 +233,10 @@ class StateBlockTables(BlockTables):
         return count
 
     def accept(self, row: CachedSequence, count: int) -> int:
-        """Keep the state after a draft that was accepted as a whole; otherwise keep the state before the draft.
+        """Keep the state after a draft that was accepted as a whole. Otherwise keep the state before the draft.
 
-        In the second case the accepted tokens are computed again in the next step.
+        In the second case, the next step computes the accepted tokens again.
+
         count: number of accepted tokens. Returns how many of them the kept state includes.
         """
         state = _state(row)

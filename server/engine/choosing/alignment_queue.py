@@ -1,7 +1,8 @@
 """Queue of sequence groups that have ended and still need their attention weights, which are computed in batches.
 
 The weights take a forward pass over source and text. For one text, most of the time is the fixed cost of a pass. The
-sentences of a request end in different steps, so each waits a few steps for the others, and one pass serves several.
+sentences of a request end in different steps. An ended group therefore waits a few steps, until one pass serves
+several.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from server.engine.sequences.sequence import SequenceGroup
 from server.ipc.wire.messages import Hypothesis
 
 MAX_BATCH_TOKENS = 1024
-"""Most tokens in a batch, sources and texts together. A longer text is a batch alone. Running streams wait for it."""
+"""Most tokens in a batch, sources and texts together. A group with more tokens is computed alone.
+
+Running streams pause while a batch is computed.
+"""
 MAX_WAIT_STEPS = 16
 """Most steps for which an ended group waits for other groups of its call to join its batch."""
 MAX_FOREIGN_WAIT_STEPS = 4
-"""Most steps for which the last groups of a call wait for groups of other calls."""
+"""Most steps for which a group waits for groups of other calls, if no further group of its own call is expected."""
 
 
 @dataclass(frozen=True)
 class EndedGroup:
-    """A group that has ended, without attention weights.
+    """A group that has ended, and whose attention weights are not computed yet.
 
     hypotheses: result of the group.
-    step: number of the step in which the group ended.
+    step: index of the step in which the group ended.
     """
 
     group: SequenceGroup
@@ -80,9 +84,9 @@ class AlignmentQueue:
         return taken
 
     def _can_wait(self, active: Iterable[SequenceGroup]) -> bool:
-        """Whether further groups are expected, and no ended group has waited long enough for them.
+        """Whether the next batch should wait: further groups are expected, and no ended group has waited too long.
 
-        The client of a call waits for the last groups of the call, so these wait for other calls for a few steps only.
+        The last groups of a call wait for a few steps only, because the client of the call waits for nothing else.
         """
         others_run = False
         last_calls = {ended.group.call_id for ended in self._waiting}  # calls without further groups

@@ -1,4 +1,4 @@
-"""The best continuations of the beams of searches, found on the device from the logits of a step.
+"""Finds the best continuations of beams on the device, from the logits of a step.
 
 Reads nothing on the host, except for wide searches (`server.engine.device.wide_searches`).
 """
@@ -26,15 +26,17 @@ def find_candidates(
 ) -> tuple[Tensor, Tensor]:
     """The best continuations of each beam after processing, followed by the `further_tokens` of its search.
 
-    logits: [rows, vocab], float32, raw; overwritten by the processors. top_k: their top-k with log-sum-exp.
-    groups: the groups of the rows. Rows of groups without beams are processed like others.
-    num_unread: number of tokens of each text that the host has not read. Not 0 only for groups whose settings do not
-        depend on the text.
-    Returns log-probabilities [rows, candidates], float32, the best ones in descending order, and token ids
-        [rows, candidates], int64. Rows with fewer further tokens than others end with minus infinity.
     Most processors give the same result if a constant is added to a row. After these, the log-sum-exp is subtracted
     from the few candidates only. Other processors need log-probabilities (`takes_log_probs`): for their rows, the
     log-sum-exp is first subtracted from the whole row.
+
+    logits: [rows, vocab], float32, raw. The processors change them in place.
+    top_k: top-k of the raw logits, with log-sum-exp.
+    groups: the groups of the rows. A group without beams has one row, which is processed like the row of a beam.
+    num_unread: number of tokens at the end of each text that the host has not read. Above 0, the settings of all groups
+        must not depend on the text.
+    Returns log-probabilities [rows, candidates], float32, the best ones in descending order, and token ids
+        [rows, candidates], int64. Rows with fewer further tokens than others end with minus infinity.
     """
     further = _further_tokens(groups, logits.device)
     is_wide = are_wide(groups)
@@ -80,8 +82,10 @@ def find_candidates(
 class _Conversion(NamedTuple):
     """Converts processed logits to log-probabilities.
 
-    before, after: top-k of the rows before and after the processors, `after` with log-sum-exp if any is renormalized.
-    absolute: rows whose processed logits are log-probabilities. renormalized: rows that get another log-softmax.
+    before: top-k of the rows before the processors, with log-sum-exp.
+    after: top-k of the rows after the processors, with log-sum-exp if any row is renormalized.
+    absolute: indices of rows whose processed logits already are log-probabilities.
+    renormalized: indices of rows to which log-softmax is applied after processing.
     """
 
     before: LogitsTopK
@@ -90,7 +94,11 @@ class _Conversion(NamedTuple):
     renormalized: frozenset[int]
 
     def __call__(self, picked: Tensor, rows: Sequence[int]) -> Tensor:
-        """Log-probabilities of some logits of rows. picked: [rows, n], float32. Returns the same shape."""
+        """Convert some processed logits of each row to log-probabilities.
+
+        picked: [rows, n], float32: the logits. rows: index of each row in the fields of this object.
+        Returns [rows, n], float32.
+        """
         absolute = [place for place, row in enumerate(rows) if row in self.absolute]
         renormalized = [place for place, row in enumerate(rows) if row in self.renormalized]
         changed = picked
@@ -107,7 +115,7 @@ class _Conversion(NamedTuple):
 def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Tensor | None:
     """`BeamSearch.further_tokens` of each row: [rows, width], int64. None if no row has any.
 
-    width: the most further tokens of a row. Rows with fewer of them are filled up with -1.
+    width: the largest number of further tokens of a row. Shorter rows are filled up with -1.
     """
     if not any(group.beams is not None and group.beams.further_tokens for group in groups):
         return None
@@ -123,7 +131,7 @@ def _further_tokens(groups: Sequence[SequenceGroup], device: torch.device) -> Te
 def _with_further(best: Tensor, logits: Tensor, further: Tensor | None) -> Tensor:
     """Append the logits of each row's further tokens to its best logits.
 
-    best: [rows, k]. logits: [rows, vocab]. further: [rows, width], with -1 for missing tokens; None for none.
+    best: [rows, k]. logits: [rows, vocab]. further: [rows, width], with -1 for missing tokens; None if no row has them.
     Returns [rows, k + width]. Missing tokens get the logit of token 0.
     """
     return best if further is None else torch.cat([best, logits.gather(1, further.clamp(min=0))], 1)
@@ -133,7 +141,7 @@ def _continuations(values: Tensor, ids: Tensor, further: Tensor | None) -> tuple
     """Append the ids of further tokens to `ids`, and set the values of missing tokens to minus infinity.
 
     values: [rows, k + width], of the tokens in `ids` and `further`. ids: [rows, k].
-    further: [rows, width], with -1 for missing tokens; None for none.
+    further: [rows, width], with -1 for missing tokens; None if no row has them.
     Returns values and token ids, both [rows, k + width].
     """
     if further is None:

@@ -29,9 +29,9 @@ class ProcessorRow(NamedTuple):
     """Settings and text of one row of logits.
 
     params: settings of the request. max_new_tokens: length limit of the row.
-    tokens: tokens of the decoder, prompt included. num_generated: number of generated tokens among them.
+    tokens: tokens of the decoder, prompt included. num_generated: number of generated tokens at their end.
     tables: token settings of the request as arrays.
-    grammar_state: position of the text in a grammar, with a computed token mask; None without a grammar.
+    grammar_state: state of the grammar after the text, with a computed token mask; None without a grammar.
     node: node of the text in `tables.sequences`. -1 if no allowed sequence begins with the text, or there are none.
     """
 
@@ -237,9 +237,11 @@ def _ban(logits: Tensor, bans: Sequence[tuple[range, Sequence[int]]]) -> None:
 
 
 def _places(logits: Tensor, entries: Sequence[tuple[int, Ids, NDArray[np.float32]]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, tokens and values of all entries as tensors on the device. Token ids beyond the last logit are left out.
+    """Flatten (row, token, value) entries to three tensors on the device: rows, tokens and values.
 
-    entries: (row, token ids [n], values [n]).
+    Token ids beyond the last logit are left out.
+
+    entries: for each row, its index, token ids [n], and values [n].
     """
     rows = np.repeat([index for index, _, _ in entries], [len(tokens) for _, tokens, _ in entries])
     tokens = np.concatenate([tokens for _, tokens, _ in entries])

@@ -61,7 +61,7 @@ def score_prompts(
 
 
 def _probe(row: ScheduledRow, hidden: Tensor, model: TransformerProtocol) -> bool:
-    """Set the log-probability of the token that the request probes, if this step computes its position.
+    """Set the log-probability of the token that the request asks for (its probe), if this step computes its position.
 
     hidden: [tokens, hidden], model dtype: the tokens of the row in this step.
     Returns False if the logits are not finite, and True in all other cases.

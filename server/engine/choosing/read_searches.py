@@ -1,4 +1,4 @@
-"""Advances beam searches whose next beams the device has chosen, from the results that the host reads later."""
+"""Advances beam searches on the host as a device has advanced them, from results that are read later."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 
 
 def selections_of_searches(groups: Sequence[SequenceGroup], results: SearchResults) -> list[Selection]:
-    """Advance the beam searches of groups as the device did. Returns the selections of groups that have not ended.
+    """Advance the beam searches of a step on the host, from the continuations that the device has considered.
+
+    The result is the same as on the device.
 
     groups: the groups with beams of the step, in the order of the results.
-    The next beams are chosen again, from the continuations that the device has considered.
+    Returns the selections of groups that have not ended.
     """
     selections = []
     places: dict[Hashable, list[int]] = {}

@@ -32,10 +32,12 @@ from server.ipc.wire.logprobs import TokenLogprob
 
 @dataclass(slots=True)
 class Selection:
-    """What was chosen for one sequence group: `tokens` without beams, `parents` with beams, or one of the three flags.
+    """The result of choosing tokens for one sequence group.
+
+    It has `tokens` for a group without beams, `parents` for a group with beams, or one of the three flags.
 
     tokens: new tokens of the sequence; more than one if tokens of its draft were accepted.
-    logprobs: one for each of `tokens`, empty if the request did not ask for them.
+    logprobs: log-probabilities, one for each of `tokens`; empty if the request did not ask for them.
     parents: for each surviving beam, the index of the beam that it continues.
     failed: the logits are not finite.
     retry_without_draft: the logits are not finite, and the draft may be the cause.
@@ -74,9 +76,9 @@ def select(output: DecoderOutput, model: TransformerProtocol, groups: Sequence[S
 def _logits_parts(
     output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup]
 ) -> Iterator[tuple[Tensor, LogitsTopK, Sequence[SequenceGroup]]]:
-    """Yield the logits of a part of the groups, their top-k, and the groups of the part.
+    """Divide the groups into parts, and yield the logits, their top-k and the groups of each part.
 
-    The logits of the next part are in the same memory, so a part must be used before the next one is taken.
+    All parts use the same memory for their logits. A part is therefore invalid once the next one is taken.
     """
     if output.logits is not None and output.top_k is not None:
         yield output.logits, output.top_k, groups
@@ -91,7 +93,8 @@ class _SearchBatch(NamedTuple):
     """Beam searches of equal shape, and the arguments of `advance_together` for them.
 
     groups: the groups of the searches, in the order of the other fields.
-    log_probs, token_ids: [groups, rows, candidates], float32 and int64. describe: one for each group, or None.
+    log_probs, token_ids: [groups, rows, candidates], float32 and int64. describe: for each group, a function that
+        returns the log-probability to report for a row and a token; None for a group that reports no log-probabilities.
     """
 
     groups: list[SequenceGroup]
@@ -238,9 +241,11 @@ def _find_candidates(
 ) -> tuple[list[Selection], dict[Hashable, _SearchBatch]]:
     """Find the candidates of beam searches.
 
-    logits: [rows, vocab], float32. top_k: top-k of these logits. groups: groups with beams.
-    Returns the selections of groups that cannot go on, and the searches to advance, by shape.
     All rows are processed on the device before the host knows which rows are finite.
+
+    logits: [rows, vocab], float32. top_k: top-k of these logits. groups: groups with beams.
+    Returns the selections of groups that cannot continue, and batches of the other searches by their
+    `BeamSearch.shape`.
     """
     reported = any(group.params.logprobs for group in groups)
     raw = logits.clone() if reported and any(group.tables.change_logits for group in groups) else logits

@@ -53,9 +53,11 @@ def apply_timestamp_rules(logits: Tensor, rows: Sequence[TimestampRow]) -> None:
 
 
 def _allowed(row: TimestampRow, vocab: int) -> tuple[int, int, int]:
-    """First allowed text token, first allowed timestamp and last allowed timestamp, as token ids.
+    """Limits of the allowed tokens, as token ids: first text token, first timestamp and last timestamp.
 
-    vocab: number of token ids. Returned as first timestamp if none is allowed, and as last timestamp for no limit.
+    If no timestamp is allowed, the first timestamp is `vocab`. Without a limit, the last timestamp is `vocab`.
+
+    vocab: number of token ids.
     """
     rules, new = row.rules, row.new
     first = rules.first_id

@@ -53,7 +53,7 @@ def beam_reports(
     top_k: top-k of the raw logits.
     candidates: token ids, [rows, candidates], int64; -1 where there is no candidate.
     Returns three tensors: ids and log-probabilities of the most likely tokens, and log-probabilities of the candidates.
-    If a group reports log-probabilities after processing, a fourth tensor has those of the candidates.
+    If a group reports log-probabilities after processing, a fourth tensor has the processed ones of the candidates.
     """
     places = candidates.clamp(min=0)
     reports = [top_k.ids, top_k.log_probs, top_k.log_probs_of(raw.gather(1, places))]
@@ -66,9 +66,10 @@ def beam_reports(
 def describers(
     candidates: Ids, reports: Sequence[NDArray[Any]], groups: Sequence[SequenceGroup], starts: Ids
 ) -> list[Describe | None]:
-    """For each group, a function that returns the log-probabilities to report for a candidate of a beam.
+    """Create, for each group, a function that returns the log-probabilities to report for a candidate of a beam.
 
-    None for a group that reports no log-probabilities.
+    The function is None for a group that reports no log-probabilities.
+
     candidates: [rows, candidates], token ids.
     reports: results of `beam_reports`, copied to the host.
     starts: first row of each group.

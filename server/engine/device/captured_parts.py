@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("triptych.engine")
 
 Part = Literal["encoder steps", "prefill", "decode steps", "beam searches"]
-"""A part of the steps of a model, which runs as CUDA graphs or eagerly."""
+"""A kind of steps of a model. All steps of a kind run as CUDA graphs, or all run eagerly."""
 Captured = TypeVar("Captured")
 
 REFUSED = "CUDA refuses to capture them, see the log"
 
 
 class CapturedParts(NamedTuple):
-    """Captured steps of a model; None for parts that run eagerly.
+    """Captured steps of a model; None for each kind of steps that runs eagerly.
 
-    reasons: why parts that were to be captured run eagerly.
+    reasons: for each kind of steps that should have been captured but runs eagerly, the reason.
     """
 
     decoder: CapturedSteps | None
@@ -52,9 +52,10 @@ def capture_parts(
     encoder: EncoderSizes | None,
     time: CaptureTime | None,
 ) -> CapturedParts:
-    """Capture the steps of a model, as far as the device and the model allow it.
+    """Capture the steps of a model, if the device and the model allow it.
 
-    caches: caches of self-attention and cross-attention, or None. Other arguments as for `Runner.capture_steps`.
+    caches: KV caches of self-attention and of cross-attention; None in place of a cache that the model does not have.
+        Other arguments as for `Runner.capture_steps`.
     """
     (cache, cross_cache), reasons, time = caches, {}, time or CaptureTime()
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from models.backends.cuda.graphs.beam_graphs import BeamGraphs, ChosenBeams
 
 FindCandidates = Callable[[Tensor, LogitsTopK, Sequence[SequenceGroup], int], tuple[Tensor, Tensor]]
-"""`server.engine.choosing.candidates.find_candidates`."""
+"""Type of the function `server.engine.choosing.candidates.find_candidates`."""
 
 
 class CapturedSearches:
@@ -46,8 +46,8 @@ class CapturedSearches:
     ) -> ChosenBeams | None:
         """Start a step whose beams and tokens are chosen on the device. Reads nothing on the host.
 
-        rows: those of a group are consecutive, in the order of its sequences. The sequences of a beam search are its
-            lanes, or become them with this step.
+        rows: rows of the step. The rows of a group are consecutive, in the order of its sequences. The sequences of a
+            beam search are its lanes (`BeamLanes`) from this step on, if they were not before.
         choices: how the tokens of rows without beams are chosen.
         find_candidates: finds the best continuations of each row on the device.
         after: rows of the previous launched step, if the host has not read its results yet. They include all of `rows`.
@@ -88,7 +88,10 @@ class CapturedSearches:
 
 
 def searches_of(groups: Sequence[SequenceGroup]) -> StepSearches:
-    """The beam searches of the rows of a step. groups: the groups of the rows, in order; at least one with beams."""
+    """Describe the beam searches of a step for the device.
+
+    groups: the groups of the rows, in order; at least one with beams.
+    """
     first_rows, num_beams, num_candidates, end_ids = [], [], [], []
     row = 0
     for group in groups:

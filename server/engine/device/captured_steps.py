@@ -45,7 +45,10 @@ class CapturedSteps:
 
     @property
     def step_sizes(self) -> tuple[int, ...]:
-        """Numbers of tokens of the captured steps with prefill, ascending. A step takes as long as the next of them."""
+        """Numbers of tokens for which steps with prefill were captured, ascending.
+
+        A step with fewer tokens takes as long as the next larger captured step.
+        """
         return () if self._mixed is None else self._mixed.sizes
 
     def run(self, schedule: Schedule, logits: LogitsRequest | None) -> DecoderOutput | None:

@@ -18,8 +18,10 @@ from server.engine.cache.host_pool import CopyFailed
 from server.engine.device.locked_memory import lock_pages
 
 STAGING_BYTES = 32 << 20
-"""Most memory on the device for blocks that are copied together, unless one block needs more. Their checksum needs as
-much again."""
+"""Most memory on the device for blocks that are copied together, unless one block needs more.
+
+Computing the checksum of these blocks needs the same amount again.
+"""
 _WORD = torch.int64
 _DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8)
 _MULTIPLIER = -0x61C8864680B583EB
@@ -27,11 +29,10 @@ _MULTIPLIER = -0x61C8864680B583EB
 
 
 class _BlockPart(NamedTuple):
-    """The bytes of one tensor of the cache within a block.
+    """The part of a block's copy that comes from one tensor of the cache.
 
-    values: all blocks of the tensor, [blocks, values per block], in the widest integer dtype that fits. It shares the
-        memory of the tensor.
-    start, end: their place within the copy of a block, in values of this dtype.
+    values: the tensor, viewed as [blocks, values per block] in the widest integer dtype that fits. Shares its memory.
+    start, end: range of the part in the copy of a block, in values of this dtype.
     """
 
     values: Tensor
@@ -41,7 +42,7 @@ class _BlockPart(NamedTuple):
 
 @contextmanager
 def _copying() -> Iterator[None]:
-    """Context manager and decorator: an out-of-memory error of the device becomes CopyFailed."""
+    """Context manager and decorator that turns an out-of-memory error of the device into CopyFailed."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -52,7 +53,8 @@ class HostBlocks:
     """Host memory for the blocks of one KV cache. Implements `BlockCopies`.
 
     cache: keys and values on the device. num_slots: number of blocks for which there is memory.
-    The constructor raises RuntimeError if the system has not enough memory, or may not lock as much.
+    The constructor raises RuntimeError if the system has too little memory, or does not let the process lock that much
+    memory.
     """
 
     def __init__(self, cache: KVCache, num_slots: int) -> None:
@@ -67,7 +69,7 @@ class HostBlocks:
     @torch.inference_mode()
     @_copying()
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
-        """Copy each block to the slot at the same place, and keep its checksum. Does not wait for the device.
+        """Copy block `blocks[i]` to slot `slots[i]`, for every i, and keep its checksum. Does not wait for the device.
 
         Raises CopyFailed.
         """
@@ -83,7 +85,7 @@ class HostBlocks:
     @torch.inference_mode()
     @_copying()
     def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> list[bool]:
-        """Copy each slot to the block at the same place. Returns for each one whether its checksum is right.
+        """Copy slot `slots[i]` to block `blocks[i]`, for every i. Returns for each i whether the checksum is right.
 
         Raises CopyFailed.
         """
@@ -110,7 +112,10 @@ class HostBlocks:
     def _together(
         self, sources: Sequence[int], destinations: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Divide blocks and their slots into as many as are copied together."""
+        """Divide pairs of a source and a destination into batches that fit into the staging memory.
+
+        Yields each batch.
+        """
         count = max(STAGING_BYTES // max(self.block_bytes, 1), 1)
         for start in range(0, len(sources), count):
             yield sources[start : start + count], destinations[start : start + count]
@@ -125,7 +130,10 @@ def block_bytes(cache: KVCache) -> int:
 
 
 def _parts(cache: KVCache) -> tuple[list[_BlockPart], int]:
-    """The parts of a block, and the number of words of its copy. Each part begins with a word."""
+    """Describe the copy of one block: its parts, one for each tensor of the cache, and its number of 8-byte words.
+
+    Each part begins at a word.
+    """
     parts, words = [], 0
     for tensor in cache.tensors:
         flat = tensor.view(tensor.shape[0], -1)

@@ -11,9 +11,10 @@ from torch import Tensor
 def lock_pages(tensor: Tensor, owner: object, device: torch.device) -> None:
     """Lock the memory of a tensor on the host until its owner is dropped. No effect if `device` is not CUDA.
 
-    `pin_memory` of torch would take the next power of two of the size.
+    torch's `pin_memory` is not used, because it rounds the size up to a power of two.
+
     owner: an object that holds the tensor. Nothing else may hold the tensor longer.
-    Raises RuntimeError if the system does not let the process lock as much.
+    Raises RuntimeError if the system does not let the process lock that much memory.
     """
     if device.type != "cuda":
         return

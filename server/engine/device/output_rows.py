@@ -1,4 +1,4 @@
-"""Finds and copies the rows of a decoder output that belong to a sequence group.
+"""Finds, copies and counts the rows of a step's decoder output that belong to a sequence group.
 
 Each group that gets a token has one row per beam, or one row per sampling position of its single sequence.
 """
@@ -18,14 +18,15 @@ from server.engine.sequences.sequence import SequenceGroup
 
 
 def num_output_rows(group: SequenceGroup) -> int:
-    """Number of rows of the decoder output that belong to a group."""
+    """Number of rows that a group has in the decoder output: one per sequence, and one per draft token."""
     return len(group.sequences) + len(group.sequences[0].draft)
 
 
 def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
-    """One `LogitsRequest` for all rows of a step: the largest k of any group, with log-sum-exp if a group needs it.
+    """The `LogitsRequest` for all rows of a step.
 
-    Of wide searches only the first candidates are asked for, see `server.engine.device.wide_searches`.
+    It asks for as many candidates as the group that needs most, and for log-sum-exp if any group needs it. If all
+    groups are wide searches, it asks for the first candidates only (`server.engine.device.wide_searches`).
     """
     counts = [group.params.top_logprobs for group in groups if group.params.logprobs]
     searches = [group.beams.num_candidates for group in groups if group.beams is not None]
@@ -34,15 +35,19 @@ def logits_request(groups: Sequence[SequenceGroup]) -> LogitsRequest:
 
 
 def step_logits_request(groups: Sequence[SequenceGroup], max_rows: int) -> LogitsRequest | None:
-    """The request with which the decoder computes top-k and log-sum-exp of the logits within the step, for `select`.
+    """The `LogitsRequest` with which a step also computes logits, top-k and log-sum-exp for `select`.
 
-    None if no row needs logits, or if more than `max_rows` rows need them: `select` then computes logits in parts.
+    None if no row needs logits, or if more than `max_rows` rows do. In the second case, `select` computes logits in
+    parts.
     """
     return logits_request(groups) if 0 < sum(map(num_output_rows, groups)) <= max_rows else None
 
 
 def parts_of(groups: Sequence[SequenceGroup], most: int) -> Iterator[tuple[list[SequenceGroup], int]]:
-    """Split the groups, in order, into parts of at most `most` rows. Yields each part and its number of rows."""
+    """Split the groups, in order, into parts with at most `most` output rows. Yields each part and its number of rows.
+
+    A group with more rows is a part of its own.
+    """
     part: list[SequenceGroup] = []
     num_rows = 0
     for group in groups:
@@ -59,9 +64,9 @@ def parts_of(groups: Sequence[SequenceGroup], most: int) -> Iterator[tuple[list[
 def output_of(
     output: DecoderOutput, model: TransformerProtocol, groups: Sequence[SequenceGroup], group: SequenceGroup
 ) -> DecoderOutput:
-    """The rows of one group with their logits, as copies.
+    """Copy the output rows of one group. Their logits are computed if the step has not computed any.
 
-    output: decoder output of the step. groups: the sequence groups that get a token in this step.
+    output: decoder output of the step. groups: all groups with rows in the output, in order. group: the one to copy.
     """
     start = sum(map(num_output_rows, groups[: groups.index(group)]))
     own = _take(output, range(start, start + num_output_rows(group)))
@@ -74,16 +79,16 @@ def output_of(
 def output_without(
     output: DecoderOutput, groups: Sequence[SequenceGroup], left_out: Sequence[SequenceGroup]
 ) -> DecoderOutput:
-    """The output of a step without the rows of some groups.
+    """Copy the decoder output of a step without the rows of some groups.
 
-    groups: all groups that get a token in this step. left_out: groups whose rows are removed.
+    groups: all groups with rows in the output, in order. left_out: groups whose rows are left out.
     """
     owners = [group for group in groups for _ in range(num_output_rows(group))]
     return _take(output, [index for index, group in enumerate(owners) if group not in left_out])
 
 
 def _take(output: DecoderOutput, indices: Sequence[int]) -> DecoderOutput:
-    """A decoder output with copies of the rows at `indices`."""
+    """Copy the rows at `indices` of a decoder output."""
     index = to_device(np.array(indices, dtype=np.int64), output.hidden.device)
     hidden, logits, top_k = output
     if top_k is not None:
@@ -93,14 +98,20 @@ def _take(output: DecoderOutput, indices: Sequence[int]) -> DecoderOutput:
 
 
 def rows_at(logits: Tensor, indices: Sequence[int]) -> Tensor:
-    """The rows of `logits` at `indices`: the tensor itself if these are all rows in order, else a copy."""
+    """The rows of `logits` at `indices`.
+
+    Returns `logits` itself if these are all its rows in order, otherwise a copy.
+    """
     if len(indices) == logits.shape[0] and list(indices) == list(range(len(indices))):
         return logits
     return logits[to_device(indices, logits.device)]
 
 
 def replaced(values: Tensor, indices: Sequence[int], others: Tensor) -> Tensor:
-    """`values` with the rows at `indices` replaced by `others`. Changes neither tensor, but may return one of them."""
+    """The rows of `values`, with row `indices[i]` replaced by row i of `others`. Both arguments stay unchanged.
+
+    Returns `values` itself if nothing is replaced, and `others` itself if all rows are replaced in order.
+    """
     if not indices:
         return values
     if len(indices) == values.shape[0] and list(indices) == list(range(len(indices))):

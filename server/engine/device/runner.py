@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _COPIED_SLOTS = 8192
-"""How many slots are copied at once, at least. Their keys or values are in memory twice meanwhile."""
+"""Smallest number of slots that are copied at once. Meanwhile, their keys or values are in memory twice."""
 
 
 class Runner:
@@ -44,8 +44,8 @@ class Runner:
     self_cache: keys and values of self-attention; None for an encoder.
     cross_cache: keys and values of cross-attention; None if the model is not an encoder-decoder.
     state_memory: states of the mixers; None without mixers.
-    captured: decoder steps as CUDA graphs; None before `capture_steps`, and if no step could be captured.
-    captured_searches, captured_encoder: steps with beam searches, and encoder steps, likewise.
+    captured, captured_searches, captured_encoder: decoder steps, decoder steps with beam searches, and encoder steps as
+        CUDA graphs; None before `capture_steps`, and for steps that could not be captured.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Runner:
     def capture_steps(
         self, decoder: GraphSizes | None, encoder: EncoderSizes | None = None, time: CaptureTime | None = None
     ) -> dict[Part, str]:
-        """Capture steps as CUDA graphs, as far as the device and the model allow it.
+        """Capture steps as CUDA graphs, if the device and the model allow it.
 
         decoder: limits of decoder steps, None to capture none. encoder: limits of encoder steps, None to capture none.
         time: limits how many graphs are captured; None for the default limit.
@@ -97,11 +97,11 @@ class Runner:
         """Compute a step.
 
         schedule: sources to encode, blocks to copy, rows to compute.
-        logits: asks for logits and their top-k in the same step; None for none. Must be None if the schedule needs all
-            hidden states.
-        Returns:
-        - the output rows: for each row that needs logits, in order, its last token and each token of its draft;
-        - hidden states of all tokens, [tokens, hidden], model dtype, if the schedule needs them, else None.
+        logits: asks for logits and their top-k in the same step; None if logits are not needed. Must be None if the
+            schedule needs all hidden states.
+        Returns the decoder output and the hidden states. The output has one row for the last token of each row that
+            needs logits, and one for each token of its draft, in order. The hidden states are those of all tokens,
+            [tokens, hidden], model dtype, if the schedule needs them; else None.
         """
         assert self.self_cache is not None
         if schedule.sources:
@@ -192,7 +192,7 @@ class Runner:
 
         texts: token ids of each text.
         types: token types of each text; None means all zero.
-        adapters: adapter name of each text, empty for none.
+        adapters: adapter name of each text; empty for a text without adapter.
         """
         lengths = tuple(len(text) for text in texts)
         type_ids = None
@@ -214,12 +214,18 @@ class Runner:
             self.cross_cache.clear(cross_blocks)
 
     def copy_blocks(self, copies: Sequence[tuple[int, int, int, int]]) -> None:
-        """Copy slots between blocks of the `self` pool. copies: see `Schedule.copies`."""
+        """Copy slots between blocks of the `self` pool.
+
+        copies: (source block, destination block, first slot, end slot) of each copy.
+        """
         assert self.self_cache is not None
         self.self_cache.copy_blocks(copies)
 
     def copy_slots(self, copies: Sequence[SlotCopies]) -> None:
-        """Copy slots of the `self` pool. No slot is in two of the copies. Some thousand slots are copied at a time."""
+        """Copy slots of the `self` pool, some thousand slots at a time.
+
+        A slot may occur only once in all of `copies`.
+        """
         assert self.self_cache is not None
         waiting = list(copies)
         while waiting:

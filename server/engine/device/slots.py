@@ -22,7 +22,7 @@ def slots_of(table: Sequence[int], start: int, end: int, block_size: int) -> lis
 def padded_tables(tables: Sequence[Sequence[int]]) -> Ids:
     """Block tables as one array: [rows, blocks], int64. Shorter tables are padded with their own first block.
 
-    A row may read its first block, so the padding is safe.
+    Attention may read padding, and every row may read its own first block.
     """
     blocks, width = np.fromiter(chain.from_iterable(tables), np.int64), max(map(len, tables))
     if len(blocks) == len(tables) * width:

@@ -1,4 +1,7 @@
-"""Divides the rows of a decoder batch into parts that start from one state and end in another one."""
+"""Divides the rows of a decoder batch where state snapshots are taken.
+
+Each part starts from one state and ends in another.
+"""
 
 from __future__ import annotations
 

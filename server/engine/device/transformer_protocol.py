@@ -1,4 +1,4 @@
-"""What the engine calls of a transformer."""
+"""The protocol of a transformer: the methods and attributes that the engine uses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Candidates of wide beam searches: few of each row first, then all of the rows that may have more of the best ones.
+"""Finds the candidates of wide beam searches in two passes, which takes less time than one.
 
-A search considers twice its beams or more, over all rows together, and nearly all of them are among the first few of
-their rows. Finding as many in each row would take longer than a product with the vocabulary. The result is the same:
-a row is searched again if its last known candidate is not worse than the worst of those that the search considers.
+A search considers at least twice as many candidates as it has beams, over all its rows together. Nearly all of them are
+among the first few candidates of their rows. Finding that many in each row would take longer than the product with the
+vocabulary. The first pass therefore finds few candidates of each row. The second pass searches a row again if the last
+candidate found there is good enough to be considered, so the result is the same as in one pass.
 See docs/decisions/0169-stored-sequences.md.
 """
 
@@ -21,17 +22,21 @@ from server.engine.sequences.sequence import SequenceGroup
 MIN_WIDE = 64
 """A search with at least this many candidates is wide."""
 FIRST_CANDIDATES = 16
-"""Candidates of each row that are found first."""
+"""Number of candidates that the first pass finds in each row."""
 
 BestOf = Callable[[list[int], int], tuple[Tensor, Tensor]]
-"""Finds the k best candidates of rows: (rows, k) to log-probabilities and token ids, [rows, k] each."""
+"""Function that finds the best candidates of some rows.
+
+Arguments: row indices, and k, the number of candidates of a row.
+Returns log-probabilities and token ids, [rows, k] each.
+"""
 
 
 def are_wide(groups: Sequence[SequenceGroup]) -> bool:
     """Whether all groups are wide searches whose candidates can be found in two passes.
 
-    Not at the first token, which all beams of a search take from one row; not with log-probabilities to report; and not
-    if the logits of some groups are processed and those of others are not.
+    False at the first token, because all beams of a search then continue one row; if log-probabilities are reported;
+    and if logits processors change the logits of some groups but not of all.
     """
     return len({group.tables.change_logits for group in groups}) == 1 and all(
         type(group.beams) is BeamSearch
@@ -43,12 +48,13 @@ def are_wide(groups: Sequence[SequenceGroup]) -> bool:
 
 
 def widened(values: Tensor, ids: Tensor, groups: Sequence[SequenceGroup], best_of: BestOf) -> tuple[Tensor, Tensor]:
-    """The candidates that searches need, from the first ones of each row.
+    """Complete the candidates of a step: the second of the two passes.
 
-    values, ids: [rows, k], float32 and int64: log-probabilities in descending order, and token ids.
+    values, ids: [rows, k], float32 and int64: the first candidates of each row, with log-probabilities in descending
+        order.
     groups: the groups of the rows, in order.
-    Returns [rows, candidates] each. Rows whose other candidates are worse than all that their search considers end with
-        minus infinity.
+    best_of: finds the best candidates of some rows.
+    Returns values and ids, both [rows, candidates]. A row that is not searched again ends with minus infinity.
     """
     width = max(group.beams.num_candidates for group in groups if group.beams is not None)
     first = values.shape[1]
@@ -64,9 +70,11 @@ def widened(values: Tensor, ids: Tensor, groups: Sequence[SequenceGroup], best_o
 
 
 def _rows_with_more(values: Float32s, groups: Sequence[SequenceGroup]) -> list[int]:
-    """Rows of which a candidate beyond the known ones may be among those that its search considers.
+    """Indices of the rows that must be searched again.
 
-    values: [rows, k], log-probabilities of the known candidates.
+    A further candidate of such a row may be among the candidates that its search considers.
+
+    values: [rows, k], log-probabilities of the candidates found in the first pass.
     """
     found: list[int] = []
     start = 0

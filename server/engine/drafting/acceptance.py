@@ -1,4 +1,4 @@
-"""Measures how often predicted tokens are right, by class of predictions."""
+"""Measures the share of predicted tokens that are right, separately for each class of predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Acceptance:
         self._all = [0.0] * classes
 
     def count(self, index: int, is_right: bool) -> None:
-        """Learn from one predicted token of the class with this index."""
+        """Count one predicted token as right or wrong. index: index of the class of the prediction."""
         self._right[index] = self._decay * self._right[index] + is_right
         self._all[index] = self._decay * self._all[index] + 1
 

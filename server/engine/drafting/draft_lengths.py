@@ -27,11 +27,18 @@ class HeadCosts:
         self._later.clear()
 
     def observe(self, rows: int, seconds: float, is_first: bool) -> None:
-        """Learn from a pass. rows: number of texts. is_first: whether it computed the first tokens of drafts."""
+        """Count the duration of a pass of the draft head.
+
+        rows: number of texts in the pass. is_first: whether it computed the first tokens of drafts.
+        """
         (self._first if is_first else self._later).observe(rows, seconds)
 
     def pass_seconds(self, num_rows: int, rows: int, is_first: bool) -> float:
-        """Expected seconds of a pass. num_rows: rows of the step. rows: number of texts for which the head drafts."""
+        """Expected seconds of a pass of the draft head.
+
+        num_rows: number of rows of the model's step. rows: number of texts for which the head drafts.
+        is_first: whether the pass computes the first tokens of drafts.
+        """
         for measured in (self._first,) if is_first else (self._later, self._first):
             if len(measured):
                 return measured.seconds(rows)
@@ -42,7 +49,8 @@ def head_draft_lengths(probabilities: Sequence[Sequence[float]], num_rows: int, 
     """Draft lengths, one for each sequence, with which the next step should generate the most tokens per second.
 
     All drafts have the same length, as far as their sequences allow it, because each further token costs a pass of the
-    head. Sequences whose first token is much less probable than that of others may be left out.
+    head. Sequences whose first draft token is much less probable than the first ones of other sequences may be left
+    out.
 
     probabilities: for each sequence, the probability of each draft token to be accepted, in falling order.
     num_rows: rows of the step, each of which generates one token without drafts.

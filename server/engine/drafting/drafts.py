@@ -17,8 +17,10 @@ from server.engine.scheduling.step_costs import StepCosts
 from server.engine.sequences.sequence import SequenceGroup
 
 DRAFT_TOKENS, NGRAM_DRAFT_TOKENS, HEAD_DRAFT_TOKENS = 4, 15, 6
-"""Default maximum length of a draft in tokens: from a draft model, which computes each token; from n-grams; and from a
-draft head, which computes few."""
+"""Default maximum length of a draft, in tokens, for each source of drafts.
+
+A draft model computes each token, n-grams cost nothing, and a draft head computes few tokens.
+"""
 MAX_DRAFTING_ROWS = 32
 """Most decoding rows in a step with n-gram drafts. With more rows, a draft token costs about as much time as it saves.
 N-grams are then not looked up, because a lookup takes microseconds per row."""
@@ -57,9 +59,10 @@ class Drafter(Protocol):
 
 
 def max_draft_tokens(group: SequenceGroup, num_tokens: int) -> int:
-    """Longest useful draft in tokens: at most `num_tokens`, and one less than the group may still generate.
+    """Largest useful number of draft tokens for a group; 0 or less if no draft is useful.
 
-    One less, because each step adds one token that the model chooses itself. 0 or less means that no draft is useful.
+    It is at most `num_tokens`, and at most one less than the group may still generate, because each step also adds one
+    token that the model chooses itself.
     """
     return min(num_tokens, group.max_new_tokens - group.num_generated - 1)
 

@@ -41,21 +41,28 @@ from server.engine.sequences.sequence import CachedSequence, SequenceGroup
 log = logging.getLogger("triptych.engine")
 
 PROBES = 16
-"""Number of predictions that are compared with a text when the head catches up with it, so that drafts begin again when
-they pay."""
+"""Number of predictions to compare with a text when the head catches up with a text without drafts. If they are right,
+drafts begin again.
+"""
 REST_STEPS = 16
-"""After a choice of no draft, the next choice for the text is made this many steps later, or after a comparison."""
+"""Number of steps without drafts for a text after drafts were found not to pay.
+
+A comparison of predictions with the text (`PROBES`) may end this time earlier.
+"""
 TRIED_TEXTS = 8
-"""While drafts do not pay, the head reads only the prompt of every eighth request."""
+"""While drafts do not pay, the head still reads the prompt of one in this many requests. If its predictions are right,
+drafts begin again.
+"""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Pairs of one text that a pass of the head computes.
+    """Consecutive pairs of one text that a pass of the head computes (see `head_texts`).
 
     first, end: the first position, and the position after the last one.
-    outputs: for how many positions at the end the next tokens are predicted.
-    draft: tokens of the draft so far. Further tokens are added if the part drafts.
+    outputs: number of positions at the end after which the next token is predicted.
+    drafts: whether predicted tokens are appended to `draft`.
+    draft: tokens of the draft so far.
     hidden: [1, hidden], state of the head that the next token of the draft reads; None before the first token.
     """
 
@@ -85,7 +92,10 @@ class _Part:
 
 
 class _Predicted(NamedTuple):
-    """Results of a pass for the positions with outputs: logits, their top k, and hidden states of the head."""
+    """Results of a pass: logits, their top-k, and hidden states of the head.
+
+    Each has one row for each predicted token.
+    """
 
     logits: Tensor
     top_k: LogitsTopK
@@ -128,7 +138,7 @@ class HeadDrafter:
     # ------------------------------------------------------------------------------------------- before the step
 
     def propose(self, groups: Sequence[SequenceGroup], num_rows: int) -> None:
-        """Choose the lengths of drafts. The drafts have any tokens until `complete` computes them."""
+        """Choose the length of each draft. The draft tokens are placeholders until `complete` computes them."""
         self.seconds = 0.0
         if num_rows > drafts.MAX_DRAFTING_ROWS:
             self._texts.clear()
@@ -155,7 +165,10 @@ class HeadDrafter:
 
     @torch.inference_mode()
     def complete(self, schedule: Schedule) -> None:
-        """Compute the tokens of the drafts of a schedule, and catch up with texts without drafts."""
+        """Compute the draft tokens of a schedule.
+
+        Also let the head read new pairs of texts without drafts, if it is time.
+        """
         started = time.perf_counter()
         drafting, others = [], []
         scheduled = {group for group in schedule.decoding if group.sequences[0].draft}
@@ -189,7 +202,10 @@ class HeadDrafter:
         self.seconds = time.perf_counter() - started
 
     def _is_due(self, text: HeadText, end: int) -> bool:
-        """Whether the head catches up with a text without drafts now. end: position after the last known pair."""
+        """Whether the head should now catch up with a text without drafts.
+
+        If many pairs are unread, the older ones are skipped. end: position after the last known pair.
+        """
         size = self.cache.block_size
         text.waited += 1
         if end - text.written > 2 * CATCH_UP_TOKENS:
@@ -203,7 +219,10 @@ class HeadDrafter:
         return [part for part in parts if part.hidden is not None and len(part.draft) < len(part.sequence.draft)]
 
     def _first_pass(self, parts: Sequence[_Part]) -> None:
-        """Let the head read all pairs of the parts, in passes of limited length, and predict where it is asked to."""
+        """Let the head read all pairs of the parts, in passes of at most `max_batch_tokens` pairs.
+
+        At the last positions of each part, as many as its `outputs`, it also predicts the next token.
+        """
         waiting = deque(part for part in parts if part.num_pairs)
         while waiting:
             room, taken = self.max_batch_tokens, list[_Part]()
@@ -214,7 +233,7 @@ class HeadDrafter:
             self._read(taken)
 
     def _read(self, parts: Sequence[_Part]) -> None:
-        """One pass over pairs with hidden states of the model."""
+        """Run the head once over pairs whose hidden states come from the model."""
         tokens = [part.sequence.tokens[part.first + 1 : part.end + 1] for part in parts]
         states = torch.cat(list(chain.from_iterable(part.text.take(part.end) for part in parts)))
         found = self._run(parts, list(chain.from_iterable(tokens)), self.head.combined(states))
@@ -222,7 +241,7 @@ class HeadDrafter:
             self._predict(parts, found)
 
     def _later_pass(self, parts: Sequence[_Part]) -> None:
-        """One pass over the last draft token of each part, with the hidden state of the head before it."""
+        """Run the head once over the last draft token of each part. The state before that token is the head's own."""
         for part in parts:
             part.first, part.end = part.end, part.end + 1
         states = torch.cat([part.hidden for part in parts if part.hidden is not None])
@@ -231,7 +250,10 @@ class HeadDrafter:
         self._predict(parts, found)
 
     def _run(self, parts: Sequence[_Part], token_ids: list[int], states: Tensor) -> _Predicted | None:
-        """Run the head. token_ids: the token after each position of the parts. Returns None if no row has outputs."""
+        """Run the head once. token_ids: the token after each position of the parts. states: the state at each position.
+
+        Returns None if no token is predicted.
+        """
         size = self.cache.block_size
         positions = np.concatenate([np.arange(part.first, part.end) - part.text.start for part in parts])
         slots = [slot for part in parts for slot in slots_of(part.text.table, part.first, part.end, size)]
@@ -261,7 +283,7 @@ class HeadDrafter:
     # ----------------------------------------------------------------------------------------------- predictions
 
     def _predict(self, parts: Sequence[_Part], found: _Predicted) -> None:
-        """Add the predicted tokens to drafts, and compare those of other parts with their texts."""
+        """Append predicted tokens to drafts. In parts that do not draft, compare the predictions with the text."""
         places = []
         for part in parts:
             text = [*part.sequence.tokens, *part.draft]
@@ -309,7 +331,7 @@ class HeadDrafter:
     # -------------------------------------------------------------------------------------------- after the step
 
     def needs_all_states(self, schedule: Schedule) -> bool:
-        """Whether a step must compute the final hidden states of all its tokens, because the head reads them."""
+        """Whether a step must compute the final hidden states of all its tokens, because the head reads them later."""
         if self.head.config.target_layers or schedule.num_rows > drafts.MAX_DRAFTING_ROWS:
             return False
         rows = schedule.chunks if schedule.is_plain else schedule.rows
@@ -331,14 +353,20 @@ class HeadDrafter:
                 self._text_of(row).add(row.sequence.num_computed_tokens, states[first:end])
 
     def _follows(self, row: ScheduledRow) -> bool:
-        """Whether the head follows the text of a row: it reads a new prompt only if drafts pay, or to find out."""
+        """Whether to keep the hidden states of a row for the head.
+
+        The head reads a new prompt if drafts pay, and otherwise one in `TRIED_TEXTS` prompts.
+        """
         if not row.group.accepts_drafts:
             return False
         is_prompt = row.num_tokens > 1 + row.sequence.repeated_tokens
         return not is_prompt or row.group in self._texts or self._pays or row.group.sequence_id % TRIED_TEXTS == 0
 
     def _text_of(self, row: ScheduledRow) -> HeadText:
-        """The text of a row. It begins anew if its blocks have changed, or if a step without hidden states was run."""
+        """The `HeadText` of a row.
+
+        A new one is made if the blocks have changed, or if hidden states of a step are missing.
+        """
         text, first = self._texts.get(row.group), row.sequence.num_computed_tokens
         if text is None or not text.belongs_to(row.sequence) or first > text.end:
             start = self._filled.start(row.sequence, first)
@@ -348,7 +376,10 @@ class HeadDrafter:
         return text
 
     def finish(self, group: SequenceGroup) -> None:
-        """Read the last pairs in blocks that other groups can find, before the blocks of an ended group are freed."""
+        """Let the head read the last pairs in published blocks of an ended group, before the blocks are freed.
+
+        Another group that finds these blocks in the prefix cache can then continue from them.
+        """
         text, (sequence, *_) = self._texts.get(group), group.sequences
         if text is None or not text.belongs_to(sequence):
             return

@@ -1,4 +1,4 @@
-"""The text of one sequence as a draft head sees it: hidden states that it has not read yet, and measured acceptance.
+"""The state of one sequence for a draft head: hidden states that the head has not read yet, and measured acceptance.
 
 A head has a pair for each position of a text: a hidden state of the model, and the token after the position. It keeps
 keys and values of its pairs in blocks with the numbers of the model's KV blocks.
@@ -15,9 +15,11 @@ from server.engine.drafting.ngrams import MIN_PROBABILITY
 from server.engine.sequences.sequence import CachedSequence
 
 CATCH_UP_TOKENS, MAX_PATIENCE = 64, 512
-"""After as many steps without drafts, the head reads the hidden states since then in one pass, whose cost per token is
-small, and its predictions are compared with the text. As long as drafts do not pay, it does so after twice as many
-steps each time, up to the second number, and reads only the last positions."""
+"""Intervals, in steps without drafts, at which the head catches up with a text.
+
+It then reads the latest hidden states in one pass, and its predictions are compared with the text. The first interval
+is `CATCH_UP_TOKENS`. While drafts do not pay, each interval is twice as long as the one before, up to `MAX_PATIENCE`.
+"""
 _FIRST_RATE, _LATER_RATE = 0.75, 0.65
 """Assumed share of right predictions before any is measured: of the first token of a draft, and of each further token
 if all tokens before it are right."""
@@ -29,10 +31,10 @@ _MODEL_DECAY, _TEXT_DECAY = 0.998, 0.95
 
 
 class HeadRates:
-    """Share of right predictions over all texts of a model, by place in a draft. num_tokens: tokens of the longest.
+    """Share of right predictions over all texts of a model, for each index of a token in its draft.
 
-    num_right: number of right predictions so far. Drafts are at most one token longer, so that a head that is never
-        right costs little.
+    num_tokens: length of the longest draft. num_right: number of right predictions so far. A draft is at most one token
+        longer than this number, so that a head that is never right costs little.
     """
 
     def __init__(self, num_tokens: int) -> None:
@@ -44,19 +46,21 @@ class HeadRates:
         return self.acceptance.rates(self._assumed, _PRIOR_WEIGHT)
 
     def of_text(self) -> Acceptance:
-        """The acceptance of a new text."""
+        """Create the record of right and wrong predictions of a new text."""
         return Acceptance(_TEXT_DECAY, len(self._assumed))
 
 
 class HeadText:
-    """Positions of a sequence that a draft head has read, and the hidden states that it will read next.
+    """The positions of a sequence that a draft head has read, and the hidden states that it will read next.
 
-    table: block table of the sequence. It is another list after a preemption, and the text is then useless.
-    start: first position whose pair the head reads, at the start of a block. The head takes it as position 0.
-    written: the cache of the head has the pairs of all positions from `start` to this one.
-    end: hidden states are known of all positions before this one.
-    rest: number of steps before the next choice of a draft length. No drafts are made in these steps.
-    waited, patience: number of steps since the head caught up with the text, and number at which it does so next.
+    table: block table of the sequence. After a preemption, the sequence has another list, and this object is not used
+        again.
+    start: first position whose pair the head reads; a multiple of the block size. For the head, it is position 0.
+    written: the head has read the pairs of the positions from `start` to `written - 1`.
+    end: hidden states are known for all positions before this one.
+    rest: number of steps without drafts that remain before a draft length is chosen again.
+    waited: number of steps since the head last caught up with the text.
+    patience: value of `waited` at which the head catches up again.
     """
 
     def __init__(self, table: list[int], start: int, rates: HeadRates, acceptance: Acceptance | None = None) -> None:
@@ -73,11 +77,13 @@ class HeadText:
         return self.table is sequence.block_table
 
     def known_pairs(self, sequence: CachedSequence) -> int:
-        """Position after the last pair that is known: of which the hidden state and the next token are known."""
+        """Number of leading positions that have a known pair: both the hidden state and the next token are known."""
         return min(self.end, len(sequence.tokens) - 1)
 
     def add(self, first: int, states: Tensor) -> None:
-        """Add the hidden states that a step has computed. States of later positions, of wrong drafts, are dropped.
+        """Add the hidden states that a step has computed. They replace known states of the same and later positions.
+
+        States after a wrong draft token are dropped in this way.
 
         first: position of the first state, at most `end`. states: [tokens, width].
         """
@@ -93,7 +99,10 @@ class HeadText:
         self.end = first + rows
 
     def take(self, end: int) -> list[Tensor]:
-        """Take the hidden states of the positions from `written` to `end`, and count them as written."""
+        """Remove and return the hidden states of the positions from `written` to `end - 1`.
+
+        They then count as written.
+        """
         count, found = end - self.written, list[Tensor]()
         while count:
             first = self._states.pop(0)
@@ -106,7 +115,10 @@ class HeadText:
         return found
 
     def skip(self, start: int) -> None:
-        """Begin the text anew at a later position. Its earlier pairs are not read. start: at the start of a block."""
+        """Let the head read this text only from a later position on.
+
+        start: the position, a multiple of the block size.
+        """
         if self.written < start <= self.end:
             self.take(start)
             self.start = start
@@ -125,7 +137,7 @@ class HeadText:
                 break
 
     def observe(self, place: int, is_right: bool) -> None:
-        """Learn from one predicted token. place: index in its draft."""
+        """Count one predicted token. place: index of the token in its draft."""
         self._rates.num_right += is_right
         for acceptance in (self.acceptance, self._rates.acceptance):
             acceptance.count(place, is_right)
@@ -146,12 +158,13 @@ class HeadText:
 
 
 class FilledBlocks:
-    """Blocks in which a head has all pairs, so that a text that finds them in the prefix cache can go on from them.
+    """Blocks in which the head has written all pairs.
 
-    The pair of a block's last position also has the first token after the block. A text that goes on with another token
-    there reads one pair that is not its own, which changes no token.
+    A text that finds such blocks in the prefix cache can continue from them.
+    The pair of a block's last position also depends on the first token after the block. If another text continues with
+    a different token, its head reads one wrong pair. This can make a draft worse, but changes no result.
 
-    block_size: tokens of a block.
+    block_size: number of tokens in a block.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -159,7 +172,10 @@ class FilledBlocks:
         self._keys: dict[int, bytes] = {}
 
     def write(self, text: HeadText, sequence: CachedSequence, first: int, end: int) -> None:
-        """Record that pairs were written. first, end: the first position, and the position after the last one."""
+        """Record that pairs were written. first, end: the first position, and the position after the last one.
+
+        Blocks without all their pairs are not recorded as filled.
+        """
         size = self.block_size
         for index in range(first // size, -(-end // size)):
             is_full = index * size >= text.start and (index + 1) * size <= min(end, text.written)
@@ -169,9 +185,9 @@ class FilledBlocks:
                 self._keys.pop(sequence.block_table[index], None)
 
     def start(self, sequence: CachedSequence, position: int) -> int:
-        """First position from which a head can read a sequence.
+        """First position from which the head can read a sequence; a multiple of the block size.
 
-        It is before `position` if earlier blocks are filled, and after it if a block does not begin there.
+        It is before `position` if the blocks before it are filled, and after `position` if no block begins there.
         """
         size, table, keys = self.block_size, sequence.block_table, sequence.block_keys
         if position % size:

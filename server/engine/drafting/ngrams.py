@@ -42,7 +42,7 @@ class AcceptanceRates(Acceptance):
         super().__init__(decay, len(_PRIOR_RATES))
 
     def observe(self, match_tokens: int, is_right: bool) -> None:
-        """Learn from one predicted token. match_tokens: length of the match before it, in tokens."""
+        """Count one predicted token. match_tokens: length of the match before it, in tokens."""
         self.count(_CLASS_OF[min(match_tokens, MAX_MATCH_TOKENS)], is_right)
 
 

@@ -18,8 +18,9 @@ from server.ipc.wire.messages import FLOAT_BYTES, Encode, EncodeItem, FailureCod
 class CtcEngine(EncoderEngine):
     """Computes the labels of recordings for the `ctc` requests of one model.
 
-    embedding: determines how many labels a recording of a given length has.
     A recording is one item. Its labels do not depend on other items of the step.
+
+    embedding: determines how many labels a recording of a given length has.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Queue of the texts to encode. API keys and calls take turns after each text: a large request blocks no small one."""
+"""Queue of the texts to encode. API keys, and the calls of one key, take turns after each text.
+
+A request with many texts therefore does not block a small request.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ class EncodeRequest:
     """One `Encode` message in the engine, and its progress.
 
     key, call_id: API key and call of the request. Keys, and the calls of one key, take turns in the queue.
-    adapter: name of the adapter, empty for none.
+    adapter: name of the adapter; empty for a request without adapter.
     next_item: index of the first item that still waits in the queue.
     unanswered: number of items that have no result yet.
     """
@@ -35,7 +38,7 @@ QueuedItem = tuple[EncodeRequest, int]
 
 
 class EncodeQueue:
-    """Requests with waiting items; API keys and calls take turns. num_waiting_tokens: tokens of all waiting items."""
+    """Queue of requests with waiting items. num_waiting_tokens: tokens of all waiting items."""
 
     def __init__(self) -> None:
         self._requests: RoundRobinQueue[EncodeRequest] = RoundRobinQueue()

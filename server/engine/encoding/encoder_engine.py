@@ -40,7 +40,7 @@ class EncoderEngine:
     name: name of the model. runner: computes hidden states. limits: limits of the model.
     step_tokens: largest number of tokens of a step.
     sentence: pooling and dense layers of the checkpoint for one vector per text; None means mean pooling.
-    heads: the other heads of the checkpoint; None if it has no others.
+    heads: heads of the checkpoint for other results than one vector per text; None if it has no such head.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class EncoderEngine:
 
     @property
     def step_seconds(self) -> float:
-        """Longest time in seconds that the step in progress may take. May be read from another thread."""
+        """Seconds after which the step in progress counts as stuck. May be read from another thread."""
         return self._long_steps.most_seconds
 
     def add(self, message: Encode, events: EngineEvents) -> list[EncodeRequest]:
@@ -164,12 +164,15 @@ class EncoderEngine:
         return StepTiming(self.name, "encode", seconds, len(texts), tokens)
 
     def _max_step_tokens(self, decode_seconds: float | None) -> int:
-        """Largest number of tokens of a step while a decoder with running streams shares the device."""
+        """Largest number of tokens in a step that delays running streams of a decoder.
+
+        decode_seconds: duration of a step of the decoder (`encoder_budget.delayed_seconds`); None if not known.
+        """
         return max_encoder_tokens(self._costs, decode_seconds, self.max_shared_tokens, self.max_tokens)
 
     @torch.inference_mode()
     def _run(self, texts: list[QueuedItem]) -> list[EncoderOutput]:
-        """The outputs of the items of one step."""
+        """Compute the texts of one step, and return the output of each."""
         asked = [(request.message, request.message.items[index]) for request, index in texts]
         batch = self.runner.encoder_batch(
             [item.token_ids for _, item in asked],
@@ -204,5 +207,5 @@ class EncoderEngine:
 
 
 def _are_spans(item: EncodeItem) -> bool:
-    """Whether an item has spans, and each of them has at least one token and lies inside the text."""
+    """Whether the spans of an item are valid: there is at least one, and each has at least one token of the text."""
     return bool(item.spans) and all(0 <= first < end <= len(item.token_ids) for first, end in item.spans)

@@ -31,7 +31,7 @@ class EncoderOutput:
     """Result of one item.
 
     values: [rows, width], float32.
-    token_ids: tokens that belong to the values, for tasks that return tokens; else empty. As in `Encoded`.
+    token_ids: tokens that belong to the values, for tasks that return tokens; else empty.
     """
 
     values: NDArray[np.float32]
@@ -106,7 +106,7 @@ def _output_positions(output_groups: Iterable[_OutputGroup], batch: EncoderBatch
 class _OutputGroup:
     """The texts of a batch whose messages have equal settings. Their results are computed together.
 
-    message: one of these messages.
+    message: one of these messages, for its settings.
     items: all items of the batch.
     mine: index in `items` of each text of this group.
     """
@@ -179,18 +179,21 @@ class _OutputGroup:
                 raise AssertionError("engines of their own read audio")
 
     def _text(self, hidden: Tensor, batch: EncoderBatch, index: int) -> tuple[EncodeItem, Tensor]:
-        """Item and hidden states, [tokens, hidden], of one text."""
+        """The item at `index` in the batch, and the hidden states of its text: [tokens, hidden]."""
         return self.items[index], hidden[batch.offsets[index] : batch.offsets[index + 1]]
 
     def _skipped(self) -> list[int]:
         return [item.prompt_tokens for item in self.items]
 
     def _masks(self) -> tuple[int, ...]:
-        """Mask position of each text of the batch; 0 for items of other tasks."""
+        """Position of the mask in each text of the batch; 0 for items without a mask."""
         return tuple(item.mask_index or 0 for item in self.items)
 
     def _tokens(self, values: Tensor, batch: EncoderBatch) -> Tensor:
-        """The values of this group's tokens, text by text. values: [tokens of the batch, ...]."""
+        """Select the values of this group's tokens, text by text.
+
+        values: one for each token of the batch, [tokens, ...].
+        """
         return torch.cat([values[batch.offsets[index] : batch.offsets[index + 1]] for index in self.mine])
 
     def _span_vectors(self, hidden: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
@@ -237,7 +240,7 @@ class _OutputGroup:
         return EncoderOutput(weights[found][None], found.tolist())
 
     def _spans(self, values: Tensor, batch: EncoderBatch) -> list[EncoderOutput]:
-        """One result per text of this group. values: [tokens of these texts, width]."""
+        """Divide values into one result per text of this group. values: [tokens of these texts, width]."""
         ends = np.cumsum([batch.lengths[index] for index in self.mine])
         return [EncoderOutput(part) for part in np.split(values.float().cpu().numpy(), ends[:-1])]
 
@@ -248,7 +251,7 @@ _TEXT_OUTPUTS = {
     "labelled_spans": token_outputs.labelled_spans,
     "labelled_classes": token_outputs.labelled_classes,
 }
-"""The function for each task whose result is computed from the hidden states of one text."""
+"""Task to function, for the tasks whose result is computed from the hidden states of one text."""
 
 
 def _logarithms(logits: Tensor, count: int) -> Tensor:
@@ -260,7 +263,7 @@ def _logarithms(logits: Tensor, count: int) -> Tensor:
 
 
 def _rows(values: Tensor) -> list[EncoderOutput]:
-    """One result per row. values: [texts, width]."""
+    """Make one result of each row. values: [texts, width]."""
     return [EncoderOutput(row[None]) for row in values.float().cpu().numpy()]
 
 

@@ -46,8 +46,8 @@ def waveform_batch(
 ) -> WaveformBatch:
     """Ragged batch of recordings.
 
-    recordings: samples of each, float32, little-endian.
-    adapters: adapter name of each, empty for none.
+    recordings: samples of each recording, float32, little-endian.
+    adapters: adapter name for each recording; empty for a recording without adapter.
     """
     parts = [np.frombuffer(recording, dtype="<f4") for recording in recordings]
     lengths = tuple(map(len, parts))

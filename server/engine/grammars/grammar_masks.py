@@ -58,7 +58,7 @@ class GrammarMasks:
         self.threads = MaskThreads(self._make)
 
     def prepare(self, grammar_state: GrammarState) -> None:
-        """Give a grammar state the grammars of all its sections. Uncached grammars are compiled in a thread."""
+        """Set the grammars of all sections of a grammar state. A grammar that is not cached is compiled in a thread."""
         for text in {section.grammar for section in grammar_state.sections if section.grammar}:
             grammar_state.grammars[text] = self._compiled(text)
 
@@ -81,7 +81,7 @@ class GrammarMasks:
         grammar.matcher = llguidance.LLMatcher(self._vocabulary, grammar.text, limits=LIMITS, log_level=0)
 
     def _make(self, rows: Sequence[MaskRow]) -> None:
-        """Compute the masks of the sequences of one group."""
+        """Compute the mask of the next token for each sequence of one group."""
         for grammar_state, tokens, ends, other_ends in rows:
             if not self._consume(grammar_state, tokens, ends, other_ends):
                 continue
@@ -145,7 +145,8 @@ class GrammarMasks:
     def _read(self, grammar_state: GrammarState, tokens: list[int]) -> None:
         """Advance the grammar of the current section by some tokens.
 
-        If that fails, the section's fallback is used. Without one, the grammar state fails.
+        If the grammar refuses a token, the section's fallback grammar is used. If there is no fallback, the grammar
+        state fails.
         """
         if grammar_state.matcher is None:
             grammar_state.matcher = _matcher(grammar_state)
@@ -153,11 +154,11 @@ class GrammarMasks:
             self._fail(grammar_state)
 
     def _fall_back(self, grammar_state: GrammarState, tokens: Sequence[int] = ()) -> bool:
-        """Replace the grammar of the section, which grew too complex, by the section's fallback grammar.
+        """Replace the grammar of the section by the section's fallback grammar, because the grammar grew too complex.
 
         tokens: tokens to read in addition to those that the section has already read.
-        Returns False if there is no other fallback, if the grammar has refused a token, or if the fallback does not
-        allow the text of the section.
+        Returns False if the section has no fallback that is not yet in use, if its grammar has refused a token, or if
+        the fallback does not allow the text of the section.
         """
         section, failed = grammar_state.section, grammar_state.matcher
         if not section.fallback or grammar_state.uses_fallback or failed is None or _REFUSED in failed.get_error():

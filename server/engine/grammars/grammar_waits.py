@@ -16,10 +16,12 @@ from server.engine.grammars.mask_threads import MaskTask
 from server.engine.sequences.sequence import SequenceGroup, SequenceStatus
 
 PATIENCE = 0.25
-"""Longest wait for masks of fast grammars after a forward pass, as a fraction of the duration of that pass. For steps
-that also have groups without a grammar."""
+"""Longest wait for masks after the forward pass of a step, as a fraction of the duration of the pass.
+
+Applies to steps that also have groups without a grammar.
+"""
 PATIENCE_ALONE = 2.0
-"""Longest wait, as for `PATIENCE`, in a step in which every group has a grammar."""
+"""Longest wait for masks after a pass in which each group has a grammar, as a multiple of the duration of the pass."""
 MAX_SECONDS = 20.0
 """Time limit in seconds for compiling a grammar, and for computing the masks of one token."""
 TOO_SLOW = f"{TOO_COMPLEX}: compiling it, or finding its next tokens, took more than {MAX_SECONDS:g} s"
@@ -99,7 +101,7 @@ class GrammarWaits:
         return [group for group in self._held if any(started < latest for started in self._started(group))]
 
     def error_of(self, group: SequenceGroup) -> Exception | None:
-        """The exception that ended the computation of a group's masks, or None."""
+        """The exception that ended the computation of a group's masks; None if no computation has failed."""
         task = self._tasks.get(group)
         return None if task is None else task.error
 

@@ -58,7 +58,10 @@ class MarkerTokens:
         return self._containing[marker]
 
     def _beginning_with(self, text: bytes, without_space: bool) -> list[int]:
-        """All tokens that begin with a text and are longer than it. without_space: ignore white space in tokens."""
+        """All tokens that begin with a text and are longer than it.
+
+        without_space: ignore white space in the tokens in the comparison.
+        """
         key = text, without_space
         if key not in self._beginning:
             _make_room(self._beginning)

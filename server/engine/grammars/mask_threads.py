@@ -34,7 +34,7 @@ class MaskTask:
     rows: its sequences. Their grammar states must not be used until the task is done.
     num_tokens: length of each sequence.
     started: when a thread began the task, in seconds of `time.monotonic()`; None before.
-    error: the exception that ended the task, or None.
+    error: the exception that ended the task; None if the task has not failed.
     """
 
     def __init__(self, rows: Sequence[MaskRow]) -> None:

@@ -34,7 +34,7 @@ def capture_models(
 
     free_bytes: returns the free memory of the device, for the log; None to leave it out.
     is_measurement: whether only the memory of the graphs is of interest. The caches of the engine are then smaller than
-        those that it stands for, and do not limit the graphs. Nothing is logged.
+        in normal operation, and do not limit the graphs. Nothing is logged.
     Returns how each model runs its steps (`ModelInfo.execution`), by model name.
     """
     executions = {}
@@ -122,7 +122,10 @@ def encoder_sizes(model: LoadedCheckpoint, found: ModelEngine, options: EngineOp
 
 
 def _tokens_worth_capturing(model: LoadedCheckpoint) -> int:
-    """Largest number of tokens of a step that a graph makes faster, at least 1 (`LAUNCH_BOUND_OPERATIONS`)."""
+    """Largest number of tokens of a step that runs faster as a graph, at least 1.
+
+    Follows from `LAUNCH_BOUND_OPERATIONS`.
+    """
     config = model.model.config
     layers = sum(len(stack.layers) for stack in (config.encoder, config.decoder) if stack is not None)
     operations = 2 * model.model.parameters / max(layers, 1)

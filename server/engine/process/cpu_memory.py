@@ -18,12 +18,14 @@ from server.ipc.wire.descriptions import AGENT_TOKENS, EngineOptions, ModelInfo
 log = logging.getLogger("triptych.worker")
 
 MIN_WANTED_BYTES = 1 << 30
-"""Wanted size if the models need less, so that several sequences can run at the same time."""
+"""Least wanted total size of the KV caches of a worker, so that several sequences can run at the same time."""
 MIN_BYTES = 64 << 20
-"""Smallest default size, used even on a machine without free memory."""
+"""Smallest default size of the KV caches of a worker, used even on a machine without free memory."""
 FREE_SHARE = 0.5
-"""The default takes at most this part of the memory that is free after the weights. Steps and other programs need the
-rest."""
+"""Share of the memory left by the weights that the KV caches of all workers take at most by default.
+
+Steps and other programs need the rest.
+"""
 
 
 def default_kv_cache_bytes(
@@ -80,5 +82,8 @@ def warn_of_too_much(
 
 
 def _weight_bytes(models: Iterable[LoadedCheckpoint]) -> int:
-    """Bytes of the weights of all models, each model counted once. All workers share this memory."""
+    """Bytes of the weights of all models. A model that occurs several times is counted once.
+
+    All workers together take this memory only once.
+    """
     return sum(model.model.weight_bytes for model in {id(model): model for model in models}.values())

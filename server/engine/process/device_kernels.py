@@ -29,7 +29,10 @@ log = logging.getLogger("triptych.worker")
 DIRECTORY = "TRITON_CACHE_DIR"
 """Environment variable with the directory in which Triton keeps compiled kernels."""
 QUIET_SECONDS = 2.0
-"""Kernels that are prepared within this time, as those of the directory are, are not reported."""
+"""Kernels are reported only if preparing them takes longer than this.
+
+Loading compiled kernels from Triton's directory is faster than this.
+"""
 REPORT_SECONDS = 5.0
 """Time between two reports of kernels in progress."""
 BEAT_SECONDS = 0.5
@@ -45,7 +48,7 @@ def kernel_directory() -> Path:
 
 
 def make_directory_writable() -> None:
-    """Let Triton keep its kernels in a new temporary directory, with a warning, if it cannot write to its own one."""
+    """If Triton cannot write to its kernel directory, make it use a new temporary directory, and log a warning."""
     try:
         directory = kernel_directory()
         directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +78,7 @@ def check_kernels(device: torch.device) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The reason for which a kernel cannot run, for the operator."""
+    """The reason why a kernel cannot run, for the operator."""
     if "C compiler" in str(error):
         return "no C compiler was found, which Triton needs to launch them; install gcc, or name a compiler in CC"
     if isinstance(error, subprocess.CalledProcessError):
@@ -96,7 +99,7 @@ def describe(device: torch.device) -> str:
 
 
 class KernelReports:
-    """Tells the HTTP process of the kernels that are prepared, while models load and later.
+    """Reports to the HTTP process which kernels are being prepared, while models load and later.
 
     send: sends a message to the HTTP process.
     """
@@ -107,7 +110,7 @@ class KernelReports:
         PREPARATION.on_start = self._on_start
 
     def end_of_start(self) -> None:
-        """Report the kernels of the start as complete, unless they took little time."""
+        """Report that all kernels of the start are prepared, if any of them was reported before."""
         if self._reported is not None:
             self._report(is_complete=True)
 
@@ -143,6 +146,6 @@ class KernelBeats:
 
 
 def is_preparing(now: float) -> bool:
-    """Whether a kernel is being prepared, for no longer than it may take. now: time of time.monotonic()."""
+    """Whether a kernel has been in preparation for at most `MAX_KERNEL_SECONDS`. now: time of time.monotonic()."""
     since = PREPARATION.since
     return since is not None and now - since <= MAX_KERNEL_SECONDS

@@ -15,7 +15,10 @@ _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _LOADING_BYTES, _SERVING_BYTES = 1 << 20, 4 << 20
-"""Smallest block that malloc maps separately instead of taking it from the heap: while loading, and while serving."""
+"""Size in bytes from which malloc maps a block separately instead of taking it from the heap.
+
+`_LOADING_BYTES`: while models load. `_SERVING_BYTES`: while steps run.
+"""
 
 _before_pinning: set[int] = set()
 """Processors of this process before `pin_to_processors`; empty if it was not pinned."""
@@ -81,7 +84,7 @@ def use_all_processors() -> None:
 
 
 def let_threads_sleep() -> None:
-    """Let idle OpenMP threads sleep soon instead of spinning for milliseconds. Call before torch is imported.
+    """Let OpenMP threads that wait for work sleep soon instead of spinning. Call before torch is imported.
 
     The worker shares its cores with the HTTP process. If one thread of a parallel region has no core, the other threads
     wait for it, and would keep the cores busy by spinning. Measured on two busy cores, a step took ten times as long.

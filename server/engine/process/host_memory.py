@@ -39,7 +39,7 @@ def host_pool(pool: BlockManager, cache: KVCache, memory_bytes: int) -> HostPool
 
 
 def warn_without_host_pool(models: Iterable[ModelEngine], options: EngineOptions) -> None:
-    """Log which models do not use the host memory of `--kv-spill-memory`: those without prefix cache, or with states.
+    """Log which models do not use the host memory of `--kv-spill-memory`: models without prefix cache, or with states.
 
     Models that do not generate are not named.
     """

@@ -133,9 +133,9 @@ def divide_by_need(
 
 
 def _fill(total: int, weights: Sequence[int], limits: Sequence[int]) -> list[int]:
-    """Divide `total` in proportion to the weights, up to the limits. The others get what exceeds a limit.
+    """Divide `total` into shares in proportion to the weights, with a limit for each share.
 
-    Returns the amount for each weight.
+    What a limit takes from one share is divided among the shares below their limits. Returns the share of each weight.
     """
     given = [0] * len(weights)
     left, left_weight = total, sum(weights)

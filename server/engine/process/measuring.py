@@ -50,7 +50,7 @@ def needed_memory(
     """Memory that a model would need in this worker, for weights, KV cache and steps.
 
     loaded: the model, with tensors on the meta device.
-    draft: its draft model, or None.
+    draft: its draft model; None for a model without draft model.
     weight_bytes: bytes of the weights of both models together.
     """
     needs = loaded.pool_needs(options)

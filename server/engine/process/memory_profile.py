@@ -2,9 +2,9 @@
 
 The memory that a step takes besides the cache has two parts. One depends on the limits of a step (activations of the
 longest prefill), the other grows with the cache (copies of keys and values of one layer). Two runs with small caches of
-different size give both, for each kind of step. A run before them makes what stays in memory (kernels, memory for
-logits, workspaces of libraries). Captured steps have memory of their own. The cache gets the size at which everything
-fits.
+different size give both, for each kind of step. A first run before these two allocates the memory that is never
+returned (kernels, memory for logits, workspaces of libraries). Memory for captured steps is added. The cache gets the
+size at which everything fits.
 """
 
 from __future__ import annotations
@@ -152,9 +152,11 @@ def room_for_models(memory: DeviceMemory, options: EngineOptions) -> int:
 
 
 def _size(free: int, small: int, first: int, second: int) -> tuple[int, int]:
-    """The size of the cache at which a step fits into the free memory, and the memory of this step besides the cache.
+    """Size of the KV cache for which one kind of step fits into the free memory.
 
-    free: bytes for cache and step. first, second: peaks of the step with caches of `small` and of twice `small` bytes.
+    free: bytes for the cache and the step together.
+    first, second: peak memory of the step, in bytes, with a cache of `small` bytes and with one of twice that size.
+    Returns the bytes of the cache, and the bytes of the step besides the cache.
     """
     # A peak holds the cache itself, so that the growth is at least 1.
     growth = max((second - first) / small, 1.0)
@@ -170,7 +172,7 @@ def _too_little(free: int) -> str:
 
 
 class Probe(NamedTuple):
-    """A request whose steps are as large as those of a model can be.
+    """A request for a model that makes steps of the largest possible size.
 
     model: the model. make: makes the message for an engine.
     """
@@ -180,7 +182,10 @@ class Probe(NamedTuple):
 
 
 def _probes(loaded: list[LoadedCheckpoint], options: EngineOptions) -> list[Probe]:
-    """The largest requests of all models. Each is measured by itself, because their peaks grow at different rates."""
+    """A large request for each kind of step of each model.
+
+    Their peaks grow at different rates, so each is measured by itself.
+    """
     found: list[Probe] = []
     for model in loaded:
         name = model.spec.name
@@ -194,7 +199,7 @@ def _probes(loaded: list[LoadedCheckpoint], options: EngineOptions) -> list[Prob
 
 
 def _always(message: Encode) -> Callable[[Engine], Encode]:
-    """A function that returns a message for every engine."""
+    """A function that returns the same message for every engine."""
     return lambda engine: message
 
 
@@ -228,7 +233,7 @@ def _run(engine: Engine, probe: Probe) -> None:
 
 
 def _largest_prefill(model: LoadedCheckpoint, generation: GenerationEngine, options: EngineOptions) -> Generate:
-    """A message whose prompts, or sources, together fill one step. Each is as long as possible."""
+    """A request whose prompts (or source texts) together fill one step. Each prompt is as long as possible."""
     tokens = model.step_tokens(options).batch
     if generation.is_encoder_decoder:
         tokens *= SOURCE_TOKENS_PER_TOKEN
@@ -284,7 +289,7 @@ def _generate(model: LoadedCheckpoint, generation: GenerationEngine, lengths: li
 
 
 def _texts(model: LoadedCheckpoint, options: EngineOptions) -> Encode:
-    """A message whose texts, or silent recordings, together fill one encoder step. Each is as long as possible."""
+    """A request whose texts (or silent recordings) together fill one encoder step. Each text is as long as possible."""
     tokens = model.step_tokens(options).encode
     length = max(min(tokens, model.source_tokens), 1)
     if model.samples is not None:

@@ -58,7 +58,10 @@ SWITCH_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A model whose weights the loading thread has read. draft: its draft model, or None."""
+    """A model whose weights are read, and whose engine is not built yet.
+
+    draft: the draft model for it; None if it needs none.
+    """
 
     message: LoadModel
     loaded: LoadedCheckpoint
@@ -67,7 +70,11 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class _WarmingUp:
-    """A model that runs its first steps. engine: a temporary engine with this model only. info: its description."""
+    """A loaded model during its warm-up, before requests can use it.
+
+    engine: a temporary engine with this model only, which runs the warm-up steps.
+    model: the engines of the model. loaded: its weights. info: its description for the HTTP process.
+    """
 
     engine: Engine
     model: ModelEngine
@@ -121,7 +128,7 @@ class ModelLoader:
             self._start()
 
     def poll(self) -> None:
-        """Run one warm-up step of a model that was read; if there is none, take the result of the loading thread."""
+        """Make progress: run one warm-up step, or take the result of the loading thread and start the next load."""
         if self._warming is not None:
             self._warm_up(self._warming)
             return
@@ -206,7 +213,10 @@ class ModelLoader:
         self._warming = _WarmingUp(engine, model, read.loaded, info)
 
     def _options_for(self, kv_cache_bytes: int) -> EngineOptions:
-        """Options of one model. It gets host memory in the proportion of its KV cache to the memory for all models."""
+        """Engine options for one model.
+
+        Its part of the host memory is the same as the part of its KV cache in the memory for all models.
+        """
         spilled = self._options.kv_spill_bytes * kv_cache_bytes // self._device_bytes if self._device_bytes else 0
         return replace(self._options, kv_cache_bytes=kv_cache_bytes, kv_spill_bytes=spilled)
 
@@ -232,7 +242,10 @@ class ModelLoader:
         self._start()
 
     def _capture(self, warming: _WarmingUp) -> dict[str, str]:
-        """Capture the decode steps of a model on a CUDA device. Returns its execution by name, as `capture_models`."""
+        """Capture the decode steps of a model on a CUDA device.
+
+        Returns how the model runs its steps, as `capture_models` does.
+        """
         if self._engine.device.type != "cuda":
             return {}
         return capture_models(warming.engine, [warming.loaded], self._options)
@@ -250,7 +263,7 @@ class ModelLoader:
         self._give_back(name)
 
     def _give_back(self, name: str) -> None:
-        """Return the memory of dropped models to the system, and report this with `ModelUnloaded`."""
+        """Return the memory of a dropped model to the system, and report this with `ModelUnloaded`."""
         gc.collect()
         reuse_large_blocks()
         if self._engine.device.type == "cuda":
@@ -262,11 +275,10 @@ class ModelLoader:
 def _in_background(threads: int, device: torch.device) -> Iterator[None]:
     """Context manager in the loading thread: low priority, its own number of torch threads, a short switch interval.
 
-    Each thread chooses its CUDA device, which would otherwise be the first one.
-
     A short switch interval lets the main thread run soon while this thread runs Python code.
 
     threads: number of torch threads; 0 for torch's default.
+    device: the CUDA device of the worker. It is set again here, because each thread starts with the first device.
     """
     torch.set_num_threads(threads or torch.get_num_threads())
     if device.type == "cuda":

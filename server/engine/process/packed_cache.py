@@ -78,8 +78,9 @@ class PackedCache:
         progress: Callable[[int, int], None],
         load: Callable[[TensorMemory], _Loaded],
     ) -> tuple[_Loaded, bool]:
-        """Load a model from the cache; or load it from its checkpoint and write its tensors into the cache.
+        """Load a model from the cache.
 
+        If it is not there, load it from its checkpoint, and write its tensors into the cache.
         model: name of the model, for warnings.
         make_key: makes the `packed_key`. It is called again after a load, to detect files that have changed meanwhile.
         memory: keeps the tensors.
@@ -147,9 +148,11 @@ class PackedCache:
 
     @contextlib.contextmanager
     def _find(self, directory: int, key: str, model: str) -> Iterator[PackedFile | None]:
-        """Context manager: the open file of a key, marked as used now; None if there is no usable file.
+        """Context manager of the packed file for a key; None if there is no usable file.
 
-        An unusable file is removed. directory: descriptor of the directory. model: name of the model, for warnings.
+        Opening a file counts as a use of it. An unusable file is removed.
+
+        directory: descriptor of the directory. model: name of the model, for warnings.
         """
         with contextlib.ExitStack() as stack:
             file = None

@@ -22,7 +22,7 @@ from models.backends.tensor_memory import TensorMemory
 
 _MAGIC = b"TRIPACK1"
 _HEADER = struct.Struct("<8sQQ32s8x")
-"""The header: the magic number, and the offset, the length and the SHA-256 of the index."""
+"""Header of the file: the magic number, and the offset, the length and the SHA-256 of the index."""
 _ALIGNMENT = 64
 _MAX_INDEX_BYTES = 64 << 20
 _SYNCED_BYTES = 64 << 20
@@ -31,7 +31,7 @@ _HASHED_BYTES = 16 << 20
 _READ_BYTES = 16 << 20
 """Bytes that a thread reads at a time, so that a large tensor is read by all threads."""
 _MAX_THREADS = 4
-"""Threads that read a file. More of them only wait for the memory."""
+"""Threads that read a file. More threads would only wait for the memory."""
 
 
 class PackedFileError(Exception):
@@ -239,7 +239,7 @@ class ReadingMemory:
         self._reads: _TensorReads | None = None
 
     def close(self) -> None:
-        """End the reading. The kept tensors stay."""
+        """Stop reading the file. Tensors that `keep` has returned stay valid."""
         if self._reads is not None:
             self._reads.close()
             self._reads = None

@@ -24,8 +24,10 @@ MAX_SECONDS = 300.0
 REPEAT_SECONDS = 0.5
 MEMORY_BYTES = 1 << 30
 MAPPINGS = 8
-"""The memory limit allows for this many mappings of all files. Planning maps the files three times. The system counts
-private mappings as memory of the process, although they use none."""
+"""The memory limit allows for this many mappings of all files. Planning maps the files three times.
+
+The system counts private mappings as memory of the process, although they take no memory.
+"""
 
 Progress = Callable[[int, int], None]
 

@@ -178,7 +178,7 @@ def start(configure: Configure, send: Callable[[Progress], None]) -> tuple[Engin
 def _room(device: torch.device, options: EngineOptions) -> int:
     """Memory in bytes that models on demand may take of a CUDA device; 0 without models on demand, and on a CPU.
 
-    Raises LoadError if the device has less than `--memory`, or if another worker shares the device.
+    Raises LoadError if the device has less than `--memory`, or if there are more workers than CUDA devices.
     """
     if not options.on_demand or device.type != "cuda":
         return 0
@@ -190,7 +190,10 @@ def _room(device: torch.device, options: EngineOptions) -> int:
 
 
 def _threads(loaded: list[LoadedCheckpoint], infos: list[ModelInfo]) -> int:
-    """Number of threads of a worker whose operator has set none. Logs a number below the number of cores."""
+    """Choose the number of threads of a worker for which the operator has set none, by the size of its models.
+
+    If it is below the number of cores, the reason is logged.
+    """
     cores = torch.get_num_threads()
     if cores < MIN_CORES:
         return cores

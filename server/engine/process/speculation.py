@@ -134,7 +134,10 @@ def make_drafter(
 
 
 def _head_drafter(model: LoadedCheckpoint, options: EngineOptions) -> HeadDrafter:
-    """The drafter of a model with a draft head, still without a cache: `build` divides the memory of the model."""
+    """Create the drafter of a model with a draft head.
+
+    `build` allocates its cache later, from the memory of the model.
+    """
     head = model.model.draft_head
     assert head is not None
     # A step and a pass of the head mainly read weights. A pass also reads those of the output head.

@@ -33,7 +33,7 @@ class StepBeats:
     """Sends beats from a thread until `stop`. It watches the thread that creates it, which must be the main thread.
 
     connection: connection over which the main thread sends its messages.
-    epoch: number of this life of the worker, part of each beat.
+    epoch: unique number of this worker process, part of each beat.
     max_seconds: returns the longest time that the step in progress may take.
     """
 
@@ -62,7 +62,10 @@ class StepBeats:
                     self._connection.send_between(self._beat)
 
     def _processor_seconds(self) -> float:
-        """Processor time of the main thread in seconds. On systems without clocks for threads, that of all threads."""
+        """Processor time of the main thread in seconds.
+
+        On systems without clocks for threads, it is the processor time of all threads.
+        """
         return time.process_time() if self._clock is None else time.clock_gettime(self._clock)
 
 

@@ -34,7 +34,7 @@ from server.system.cores import interrupt_others
 def main(arguments: list[str] | None = None) -> int:
     """Run the worker until it is shut down. Returns the exit status.
 
-    arguments: command line arguments; None for those of the process.
+    arguments: command line arguments; None for the arguments of the process.
     """
     parser = argparse.ArgumentParser(
         prog="server.engine.process.worker", description="A Triptych worker; the server starts it."

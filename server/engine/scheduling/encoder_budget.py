@@ -26,7 +26,7 @@ text costs more per token."""
 
 
 def delayed_seconds(decode_seconds: Iterable[float | None], has_prefill: bool) -> float | None:
-    """The duration in seconds from which the budget of an encoder step is derived: that of a decode step.
+    """The duration in seconds from which the budget of an encoder step is derived: the duration of a decode step.
 
     decode_seconds: expected duration of a decode step of each model with streams. The shortest one is used.
     has_prefill: whether prompts wait or are partly computed. If so, only a part of the duration is used.

@@ -15,7 +15,7 @@ from server.engine.scheduling.round_robin import RunningRows
 from server.engine.sequences.sequence import SequenceGroup
 
 MAX_STARTS = 8
-"""Most waiting groups for which one step preempts others. Each preempted group must be computed again."""
+"""Most waiting groups for which one step preempts running groups. Each preempted group must be computed again."""
 
 
 class FairRows:
@@ -35,7 +35,8 @@ class FairRows:
         """The running group to preempt for a waiting group; None if no running group may be preempted for it.
 
         The result belongs to the key with the most rows, and among the calls of that key to the one with the most rows.
-        It is the group of that call that started last.
+        It is the group of that call that started last. If the rule forbids to preempt it, a short group may still get
+        the row of a longer one.
         """
         if not self._running:
             return None

@@ -120,7 +120,11 @@ class MessageChecks:
         return None
 
     def _can_align(self, alignment: SpeechAlignment, rows: list[GenerateRow]) -> bool:
-        """Whether `alignment` names existing attention heads and an odd filter width, and the rows' recordings fit."""
+        """Whether the settings for token times are valid.
+
+        `alignment` must name existing attention heads and an odd filter width, and each recording must fit the source
+        length.
+        """
         layers = self._cross_attention_layers()
         heads_exist = all(
             0 <= layer < len(layers) and 0 <= head < layers[layer].num_heads for layer, head in alignment.heads

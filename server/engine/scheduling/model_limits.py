@@ -35,7 +35,7 @@ class ModelLimits:
     key_variant: Callable[[int], str] = lambda length: ""
 
     def wrong_source(self, recordings: Sequence[bytes]) -> str | None:
-        """Why the model cannot read the sources of a message; None if it can.
+        """Why the sources of a message do not have the form that the model reads; None if they have it.
 
         recordings: frames or samples of each source; empty if the sources are texts.
         """

@@ -17,10 +17,16 @@ from server.engine.scheduling.step_time import StepTime
 MIN_PREFILL_TOKENS = 16
 """Tokens that are always allowed, so that a long prompt or text makes progress even when decode steps are short."""
 MAX_STEP_STRETCH = 0.75
-"""Added work may take 75% of the time of a decode-only step. Keeps the p99 gap under 3 times the median."""
+"""Added work may take 75% of the time of a decode-only step.
+
+The 99th percentile of the inter-token latency then stays under 3 times its median.
+"""
 MAX_PREFILL_SECONDS = 10.0
-"""Longest duration of a step without decoding rows. A long prompt then reports progress in time
-(`server.ipc.wire.time_limits`), even if its next tokens take ten times as long. Other requests wait for one step."""
+"""Longest duration of a step without decoding rows.
+
+A long prompt then reports progress in time (`server.ipc.wire.time_limits`), even if its next tokens take ten times as
+long. Other requests may have to wait for one such step.
+"""
 PREFILL_PER_DECODE = 4
 """Most prefill tokens per decoding row of a step, as long as no step times were measured."""
 _SHARED_DIVISOR = 8
@@ -47,9 +53,10 @@ def shared_tokens(max_batch_tokens: int) -> int:
 class PrefillBudget(StepTime):
     """Limits the prefill work in steps that delay the streams of one model, from measured step times.
 
-    has_fixed_part, decode_steps: as for `StepTime`.
-    step_sizes: numbers of tokens of captured steps with prefill, ascending. A step takes as long as the next of them,
-        so its prefill tokens count as many as fill it up, and it may have so many.
+    has_fixed_part, decode_steps: arguments of `StepTime`.
+    step_sizes: numbers of tokens for which steps with prefill were captured, ascending. A step takes as long as the
+        next larger captured step. It is therefore filled with prefill tokens up to this size, and counts as a step of
+        this size.
     """
 
     def __init__(
@@ -65,7 +72,10 @@ class PrefillBudget(StepTime):
         return super().expected_seconds(decode_tokens, self._filled(decode_tokens, prefill_tokens))
 
     def _filled(self, decode_tokens: int, prefill_tokens: int) -> int:
-        """The number of prefill tokens that fill up a captured step; `prefill_tokens` if there is no such step."""
+        """Number of prefill tokens with which a step reaches the size of the next larger captured step.
+
+        Returns `prefill_tokens` if no captured step is large enough.
+        """
         size = smallest_size(self._step_sizes, decode_tokens + prefill_tokens) if prefill_tokens else None
         return prefill_tokens if size is None else size - decode_tokens
 

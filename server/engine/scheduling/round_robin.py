@@ -13,15 +13,14 @@ Item = TypeVar("Item")
 
 
 class RoundRobinQueue(Generic[Item]):
-    """Waiting items by key and call. The key with the fewest running rows comes first, and of its calls the one with
-    the fewest running rows.
+    """Queue of items in which API keys take turns, and within a key its calls.
 
-    Keys with equally many rows take turns, and so do calls of a key.
+    The key with the fewest running rows comes first, and of its calls the one with the fewest running rows. Keys with
+    equally many rows take turns, and so do calls of a key. A key is an opaque text that stands for the API key of a
+    call (`Generate.key`).
 
     rows_by_key, rows_by_call: number of running rows; a key or call that is missing has none. Without these arguments,
         all keys and calls are equal.
-
-    A key is an opaque text that stands for the API key of a call (`Generate.key`).
     """
 
     def __init__(
@@ -47,7 +46,8 @@ class RoundRobinQueue(Generic[Item]):
     def add_first(self, key: str, call_id: int, item: Item) -> None:
         """Queue an item before all others of its call.
 
-        The call comes first among the calls of its key with equally many rows, and the key among such keys.
+        The call then comes before all other calls of its key that have as many rows, and the key before all other keys
+        that have as many rows.
         """
         calls = self._keys.setdefault(key, OrderedDict())
         calls.setdefault(call_id, deque()).appendleft(item)
@@ -70,9 +70,11 @@ class RoundRobinQueue(Generic[Item]):
         ]
 
     def end_turn(self, keep: bool = False) -> None:
-        """End the turn of the current call: remove its first item.
+        """End the turn of the current call, and remove its first item.
 
-        The call and its key then come last among calls and keys with equally many rows.
+        The call then comes after all calls of its key with equally many running rows, and the key after all keys with
+        equally many.
+
         keep: True to leave the first item in the queue, for the next turn of the call.
         """
         key, call_id = self._turn()
@@ -81,7 +83,11 @@ class RoundRobinQueue(Generic[Item]):
         self._come_last(key, call_id)
 
     def take(self, key: str, call_id: int, item: Item) -> None:
-        """Remove an item. Its call and its key then come last among calls and keys with equally many rows."""
+        """Remove an item.
+
+        Its call then comes after all calls of its key with equally many running rows, and the key after all keys with
+        equally many.
+        """
         self.remove(key, call_id, item)
         self._come_last(key, call_id)
 
@@ -173,7 +179,8 @@ class WaitingGroups:
     def resume_first(self, group: SequenceGroup) -> None:
         """Queue a preempted group before all other groups of its call.
 
-        The call comes first among the calls of its key with equally many rows, and the key among such keys.
+        The call then comes before all other calls of its key that have as many rows, and the key before all other keys
+        that have as many rows.
         """
         self._round_robin(group).add_first(group.key, group.call_id, group)
 
@@ -187,7 +194,7 @@ class WaitingGroups:
         return [*short[:left], *self._others.heads(), *short[left:]]
 
     def short_heads(self) -> list[SequenceGroup]:
-        """The next short group of every call, limited to the short groups that may start before all other groups."""
+        """The next short group of each call: at most as many groups as may start before all other groups."""
         return self._short.heads()[: self._short_left] if self._short else []
 
     @property
@@ -201,7 +208,11 @@ class WaitingGroups:
         return max(self._max_short - self._rows.num_short, 0)
 
     def take(self, group: SequenceGroup) -> None:
-        """Remove a group that starts. Its call and key then come last among those with equally many rows."""
+        """Remove a group that starts.
+
+        Its call then comes after all calls of its key with equally many running rows, and the key after all keys with
+        equally many.
+        """
         self._round_robin(group).take(group.key, group.call_id, group)
 
     def remove(self, group: SequenceGroup) -> None:

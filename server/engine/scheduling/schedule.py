@@ -111,7 +111,7 @@ class Schedule:
 
     @property
     def num_prefill_tokens(self) -> int:
-        """Prefill and source tokens of the step, counted as in the budget."""
+        """Number of prefill tokens in the step, plus the cost of its sources in tokens (`source_cost`)."""
         sources = sum(source_cost(group) for group in self.sources)
         return self.num_row_tokens - self.num_decode_tokens + sources
 
@@ -127,7 +127,7 @@ class Schedule:
         self.sequences += group.sequences
 
     def count_tokens(self) -> None:
-        """Set the numbers of tokens and `is_plain`. The last token of a prompt counts as prefill, not as decode."""
+        """Set `num_row_tokens`, `num_decode_tokens` and `is_plain`. The last token of a prompt counts as prefill."""
         prompts = sum(len(group.sequences) for group in self.decoding if group.num_generated == 0)
         self.num_decode_tokens = len(self.sequences) - prompts
         self.num_row_tokens = len(self.sequences) + sum(row.num_step_tokens for row in self.chunks)
@@ -139,9 +139,9 @@ class Schedule:
 
 
 def _further_tokens(group: SequenceGroup) -> int:
-    """Number of draft tokens, and of accepted tokens to compute again, in the row of a decoding group.
+    """Number of tokens in the row of a decoding group besides its last token; 0 for a group with beams.
 
-    0 for a group with beams.
+    These are draft tokens, and accepted draft tokens that must be computed again.
     """
     first = group.sequences[0]
     return first.repeated_tokens + len(first.draft)

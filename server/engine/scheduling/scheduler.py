@@ -53,7 +53,10 @@ class Scheduler:
         self.running: list[SequenceGroup] = []
         self.num_preemptions = 0
         self._gave_room: dict[SequenceGroup, SequenceGroup] = {}
-        """The waiting group for which each preempted group was preempted."""
+        """Preempted group to the waiting group for which it was preempted.
+
+        The preempted group must not start before that waiting group.
+        """
         self._short_steps = ShortSteps()
         self._states = blocks if isinstance(blocks, StateBlockTables) else None
 
@@ -324,7 +327,7 @@ class Scheduler:
     def _heads(self) -> list[SequenceGroup]:
         """The next waiting group of each call, without groups that were preempted for a group that still waits.
 
-        Such a group would take the free room, and would be preempted again in the next step.
+        A group that was preempted would take the free room, and would be preempted again in the next step.
         """
         return [group for group in self.waiting.heads() if group not in self._gave_room]
 

@@ -40,7 +40,7 @@ class TokenCost(NamedTuple):
 
     @property
     def least_seconds(self) -> float:
-        """Lower bound of the time budget for the tokens of a step, in seconds: they may always take this long."""
+        """Time in seconds that the tokens of a step may always take: `MIN_STRETCH` times the fixed part."""
         return MIN_STRETCH * self.fixed_seconds
 
     def tokens_within(self, seconds: float) -> int:

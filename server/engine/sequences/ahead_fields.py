@@ -18,7 +18,7 @@ from server.ipc.wire.messages import GenerateRow
 from server.ipc.wire.params import GenerationParams
 
 _BY_DEVICE = frozenset({"do_sample", "temperature", "top_k", "top_p", "min_p"})
-"""Fields that captured steps implement on the device (`models.backends.cuda.graphs.step_graphs`)."""
+"""Fields whose effect captured steps compute on the device (`models.backends.cuda.graphs.step_graphs`)."""
 _BY_ENDS = frozenset({"end_token_ids", "stop_token_ids", "attention", "alignment"})
 """Fields that the host applies when it reads a token, or when the sequence has ended."""
 _BY_PROMPT = frozenset({"top_logprobs", "probe"})
@@ -27,7 +27,7 @@ prompt is scored."""
 _BY_BEAMS = frozenset({"stream", "renormalize_logits"})
 """Fields without effect on the tokens of a sequence without beams."""
 PARAMS_FIELDS = _BY_DEVICE | _BY_ENDS | _BY_PROMPT | _BY_BEAMS
-"""Fields of `GenerationParams` that a request without beams which runs ahead may set."""
+"""Fields of `GenerationParams` that a request without beams may set if its steps are to be launched ahead."""
 _OF_SEARCHES = frozenset({"num_beams", "num_return_sequences", "length_penalty", "early_stopping"})
 """Fields that the host applies when it reads the continuations that a beam search considers."""
 _OF_EVERY_TEXT = frozenset(
@@ -43,10 +43,12 @@ _OF_EVERY_TEXT = frozenset(
 """Fields that ban or force tokens, in the same way for all texts of a length, if `bad_words_ids` has single tokens
 only. Steps of beam searches process logits as usual, on the device (`server.engine.choosing.candidates`)."""
 SEARCH_FIELDS = (PARAMS_FIELDS - {"do_sample"}) | _OF_SEARCHES | _OF_EVERY_TEXT
-"""Fields of `GenerationParams` that a beam search which runs ahead may set. A search draws no tokens, so the filters of
-sampling have no effect on it."""
+"""Fields of `GenerationParams` that a beam search may set if its steps are to be launched ahead.
+
+A search draws no tokens, so the filters of sampling have no effect on it.
+"""
 MAX_CANDIDATES = 63
-"""Largest number of continuations that a search may consider on the device (`models.backends.torch.beams`)."""
+"""Largest number of continuations that a beam search may consider on the device (`models.backends.torch.beams`)."""
 ROW_FIELDS = frozenset(
     {
         "sequence_id",
@@ -60,7 +62,7 @@ ROW_FIELDS = frozenset(
         "attention",
     }
 )
-"""Fields of `GenerateRow` that a request which runs ahead may set."""
+"""Fields of `GenerateRow` that a request may set if its steps are to be launched ahead."""
 
 
 def may_run_ahead(params: GenerationParams, row: GenerateRow) -> bool:
@@ -72,7 +74,7 @@ def may_run_ahead(params: GenerationParams, row: GenerateRow) -> bool:
 
 
 def _is_narrow(params: GenerationParams) -> bool:
-    """Whether a beam search considers few continuations, and bans single tokens only."""
+    """Whether a beam search considers at most `MAX_CANDIDATES` continuations, and bans single tokens only."""
     search = make_search(params, 1, frozenset((*params.end_token_ids, *params.stop_token_ids)))
     assert search is not None, "a request without beams has no search"
     return search.num_candidates <= MAX_CANDIDATES and all(len(word) == 1 for word in params.bad_words_ids)

@@ -44,7 +44,8 @@ class EngineEvents:
         """Report requests that the next step starts before the step runs, if their start deadline is near.
 
         The HTTP process ends a request that was not reported before its start deadline.
-        requests: pairs of request id and start deadline, in seconds of `time.monotonic()`, or None.
+        requests: pairs of request id and start deadline, in seconds of `time.monotonic()`; None in place of a missing
+            deadline.
         now: seconds of `time.monotonic()`.
         """
         urgent = [

@@ -103,8 +103,9 @@ def _in_bytes(marker: Marker) -> Marker:
 def fork(
     grammar_states: Sequence[GrammarState], parents: Sequence[int], possible: Sequence[bool], failure: str
 ) -> list[GrammarState]:
-    """Grammar states of new beams. The first possible child of a state takes over the state, other children get copies.
+    """Make the grammar states of new beams. The first possible child of a state takes over the state.
 
+    Its other children get copies.
     grammar_states: states of the old beams.
     parents: for each new beam, the index of the old beam that it continues.
     possible: whether each new beam is possible. An impossible beam gets a failed state.

@@ -80,7 +80,7 @@ class SequenceGroup:
     recorded_tokens: leading source positions that belong to the recording; the other positions are padding.
     has_attention: whether the result has the attention weights of its tokens over the source.
     source_encoded: whether the cross-attention blocks are filled.
-    adapter: name of the adapter, empty for none.
+    adapter: name of the adapter; empty for a group without adapter.
     tables: token settings of the request as arrays.
     grammar_states: position of each sequence in the grammar; empty without a grammar.
     nodes: [sequences], int64: node of each text in `tables.sequences`; None without such sequences.
@@ -123,7 +123,7 @@ class SequenceGroup:
         arrival: seconds of time.monotonic().
         num_source_tokens: length of an audio source; None for the length of the source text.
         key_variant: maps the length of a prompt to a text. Prompts share cached keys only if these texts are equal.
-        stored_sequences: the set that the settings of the row name, or None.
+        stored_sequences: the stored set that the settings of the row name; None if they name no set.
         """
         params = message.params_of(row)
         self.sequence_id = row.sequence_id
@@ -243,7 +243,10 @@ class SequenceGroup:
             self.nodes = sequences.children(self.nodes, np.asarray(tokens, dtype=np.int64))
 
     def outgrow(self) -> None:
-        """Use rotary embeddings for the present length of the text. Its keys and values must be computed again."""
+        """Let rotary embeddings depend on the present length of the text.
+
+        All keys and values must then be computed again.
+        """
         self.rope_length = self.num_tokens
         self.root_key = self._root_key()
         for row in self.sequences:

@@ -28,7 +28,10 @@ def is_needed(params: GenerationParams) -> bool:
 
 
 def _changes_otherwise(params: GenerationParams) -> bool:
-    """Whether settings change logits by more than bans and forced tokens that are the same for every text."""
+    """Whether any setting besides fixed bans and forced tokens changes logits.
+
+    Fixed bans and forced tokens are the same for every text.
+    """
     return bool(
         params.repetition_penalty != 1.0
         or params.presence_penalty
@@ -70,7 +73,11 @@ class TokenTables:
 
     @classmethod
     def of(cls, params: GenerationParams, source: Sequence[int], stored: TrieArrays | None = None) -> TokenTables:
-        """stored: the set that `params.sequence_set` names; None without one."""
+        """Build the arrays of a request.
+
+        params: settings of the request. source: source text of an encoder-decoder, or prompt of a decoder.
+        stored: the stored set that `params.sequence_set` names; None if the request names no stored set.
+        """
         words = [word[0] for word in params.bad_words_ids if len(word) == 1]
         phrases = [word for word in params.bad_words_ids if len(word) > 1]
         arrays = stored if params.allowed_sequences is None else arrays_of(params.allowed_sequences)

@@ -45,7 +45,7 @@ class ArrivingRows:
 
     @property
     def model(self) -> str:
-        """Name of the model, or adapter, of the next part. There must be at least one row."""
+        """Name of the model, or adapter, of the rows that `next` will return. There must be at least one row."""
         return self._queue.next()[0].model
 
     def add(self, message: Generate) -> None:
@@ -71,7 +71,7 @@ class ArrivingRows:
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Forget all messages if every row was aborted or taken."""
+        """Empty the queue if every row was aborted or taken."""
         if not self._rows and len(self._queue):
             self._queue = RoundRobinQueue()
 

@@ -18,8 +18,9 @@ log = logging.getLogger("triptych.engine")
 
 
 class Drafting:
-    """The drafter of a model, with what a draft head needs before, after and between steps.
+    """Calls the drafter of a model, and a draft head also before and after each step.
 
+    A failed drafter is not called again.
     name: name of the model, for the log. drafter: proposes draft tokens.
     """
 
@@ -29,7 +30,7 @@ class Drafting:
 
     @property
     def costs(self) -> StepCosts | None:
-        """Durations of decode-only steps that the drafter uses, or None."""
+        """Durations of decode-only steps that the drafter uses; None if it uses no durations."""
         return self.drafter.costs
 
     @property
@@ -72,10 +73,10 @@ class Drafting:
             self._stop(schedule.groups)
 
     def keep_states(self, schedule: Schedule, output: DecoderOutput, hidden: Tensor | None) -> None:
-        """Give a draft head the hidden states of a step, if those of all its tokens are known.
+        """Give a draft head the hidden states of a step, if the hidden states of all tokens are known.
 
-        output: output of the step. hidden: final hidden states of all tokens, or None if the step has those of its
-            output rows only.
+        output: output of the step. hidden: final hidden states of all tokens; None if the step has the hidden states of
+            its output rows only.
         """
         if self._head is None:
             return
@@ -111,7 +112,7 @@ class Drafting:
             self._head.give_back()
 
     def _stop(self, groups: Sequence[SequenceGroup]) -> None:
-        """Log the exception that was raised while drafting, and draft no longer for these groups."""
+        """Log the exception that is being handled, and stop drafting for these groups."""
         log.exception("drafting for %s failed; these requests continue without drafts", self._name)
         for group in groups:
             group.accepts_drafts = False

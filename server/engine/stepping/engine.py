@@ -51,7 +51,7 @@ keeps entries of ended requests."""
 MAX_GRAMMAR_WAIT_SECONDS = 0.002
 """Longest wait for grammars if there is nothing else to do. Then the worker reads messages again."""
 HOST_EVENTS = ("spilled", "restored", "damaged")
-"""What can happen to a block in host memory: keys of `Stats.host_blocks`."""
+"""Events that happen to blocks in host memory, counted in `Stats.host_blocks`: their names are the keys there."""
 
 
 class DeviceLost(RuntimeError):
@@ -96,12 +96,12 @@ class ModelEngine:
 
     @property
     def num_running(self) -> int:
-        """Rows that are generated."""
+        """Number of rows that are being generated."""
         return 0 if self.generation is None else len(self.generation.scheduler.running)
 
     @property
     def num_waiting(self) -> int:
-        """Rows in the queues of the engines."""
+        """Number of rows that wait in the queues of the engines. A request to an encoder counts as one row."""
         generating = 0 if self.generation is None else len(self.generation.scheduler.waiting)
         return generating + (0 if self.encoding is None else len(self.encoding.queue))
 
@@ -109,10 +109,10 @@ class ModelEngine:
 class Engine:
     """The models of one device and their requests.
 
-    epoch: number of this life of the worker, part of every message to the HTTP process.
+    epoch: unique number of this worker process, part of every message to the HTTP process.
     send: sends messages that cannot wait for the end of a step; None if there is no HTTP process.
-    step_error: the error of the last step that failed; None if none has failed. The error itself is not kept, because
-        its stack holds the tensors of the step.
+    step_error: the error of the last step that failed; None if none has failed. The exception object itself is not
+        kept, because its stack holds the tensors of the step.
     """
 
     def __init__(self, models: dict[str, ModelEngine], device: torch.device, epoch: int = 0) -> None:
@@ -266,7 +266,9 @@ class Engine:
     def _after_encoding(self, busy: set[str]) -> set[str]:
         """Names of the models that may run the next step.
 
-        After an encoder step, these are the models with running sequence groups, if there are any; else all in `busy`.
+        After an encoder step, only models with running sequence groups may, so that encoder steps do not follow each
+        other while streams run. Otherwise all models in `busy` may.
+
         busy: names of the models with work.
         """
         if not self._has_encoded:
@@ -353,7 +355,10 @@ class Engine:
             model.encoding.finish(request, reason, self._events)
 
     def _output(self, began: float) -> StepOutput | None:
-        """The events since the last call, or None without any. began: when the step began that made them."""
+        """Collect all events since the last call as a message; None if there are none.
+
+        began: time of `time.monotonic()` at which the step began.
+        """
         if not self._events:
             return None
         events, self._events = self._events, EngineEvents(self._report)

@@ -42,10 +42,9 @@ _GREEDY = SamplerRow()
 
 @dataclass(frozen=True, slots=True)
 class RowSettings:
-    """Sampling settings of the rows of a step, which do not change while the rows stay the same.
+    """Sampling settings of the rows of a step. They do not change while the rows stay the same.
 
-    Those of beams have no effect.
-
+    Rows of beams ignore them.
     filters: settings of each row. sampled: indices of the rows that are sampled. seeds: the seed of each sampled row.
     """
 
@@ -137,7 +136,10 @@ class StepsAhead:
         return tokens, selections_of_searches(step.searches, step.beams.read_searches())
 
     def leave_lanes(self) -> None:
-        """Give beams block tables of their own, unless the next step is launched."""
+        """End the use of lanes, unless the next step is launched.
+
+        Each beam then has a block table with its own text.
+        """
         if self.next is None:
             blocks = self._scheduler.blocks
             found = [blocks.leave_lanes(group) for group in self._scheduler.running if group.lanes is not None]

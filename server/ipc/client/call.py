@@ -48,7 +48,10 @@ MAX_ENDED_AT_ONCE = 128
 
 SequenceEvent = PromptScored | Tokens | Finished | Encoded | Failed
 EventSink = Callable[[list[tuple[int, SequenceEvent]]], bool]
-"""Function that receives new events of a call as (sequence index, event). Returns whether it can take more now."""
+"""Function that receives new events of a call: a list of (sequence index, event).
+
+Returns whether it can take more now.
+"""
 
 
 class SequenceClient(Protocol):
@@ -79,7 +82,7 @@ class Call:
     Events are read with `events`, or passed on by `forward`, which needs no iteration of the event loop per step.
 
     client: sends sequences to the worker.
-    deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`, or None.
+    deadline: time of `time.monotonic()` at which sequences finish with reason `timeout`; None for no time limit.
     arrival: time of `time.monotonic()` at which the request arrived.
     cache_salt: separates the prefix cache entries of different API keys.
     key: name and limits of the request's API key; None if the server requires no key.
@@ -254,11 +257,11 @@ class Call:
             self._timer.start()
 
     def stepped(self, began: float, sent: float) -> None:
-        """A step has computed some of the request. began, sent: see `StepOutput`."""
+        """Record that a step has computed a part of the request. began, sent: fields of the `StepOutput`."""
         self.first_step, self.last_sent = self.first_step or began, sent
 
     def computing(self, sequence_id: int) -> None:
-        """Record that the engine has started a sequence. The caller calls `progressed` after it."""
+        """Record that a step computes a sequence now. The caller calls `progressed` after it."""
         if sequence_id in self._open:
             self._computing.add(sequence_id)
 
@@ -350,7 +353,10 @@ class Call:
             self._expiring = asyncio.create_task(self._end_in_turn(limit), name="time limit")
 
     async def _end_in_turn(self, limit: TimeLimit) -> None:
-        """End thousands of sequences in an iteration of the event loop that is short so far."""
+        """Wait for an iteration of the event loop with time left, and then end all sequences because of `limit`.
+
+        Used for calls with many sequences.
+        """
         await next_iteration()
         self._end_by(limit)
 
@@ -365,7 +371,10 @@ class Call:
         return events
 
     async def _wait(self) -> bool:
-        """Wait for events, or for the end of all sequences. Returns False if the sink cannot take more events now."""
+        """Wait until there are new events, or all sequences have ended.
+
+        Returns False if the sink cannot take more events now.
+        """
         self._wake = asyncio.get_running_loop().create_future()
         try:
             return await self._wake

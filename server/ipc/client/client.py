@@ -248,9 +248,9 @@ class EngineClient:
         return sequence_id in self._sequences.by_id
 
     def last_computed(self, sequence_ids: Iterable[int]) -> float:
-        """Latest time at which a worker that has one of the sequences computed something.
+        """Latest time at which one of the workers that have the sequences computed something.
 
-        The present time if one of the sequences waits for a worker, or if none was sent.
+        Returns the present time if one of the sequences waits for a worker, or if none was sent.
         """
         return self._sequences.last_computed(sequence_ids)
 
@@ -273,7 +273,10 @@ class EngineClient:
             self._dropped += dropped
 
     def _drop_next(self) -> None:
-        """Tell the workers to drop the next sequences of `abort_all`. Events of these sequences are ignored already."""
+        """Tell the workers to drop the next `ROWS_PER_TURN` sequences of `abort_all`.
+
+        Their events are already ignored.
+        """
         self._drop([self._dropped.popleft() for _ in range(min(ROWS_PER_TURN, len(self._dropped)))])
         if self._dropped:
             asyncio.get_running_loop().call_soon(self._drop_next)
@@ -285,14 +288,14 @@ class EngineClient:
         self._send_parts()
 
     def cancelled(self, sequence_ids: Collection[int]) -> None:
-        """Count the open sequences of a call whose client disconnected."""
+        """Count the given sequences as cancelled in the metrics, because their client has disconnected."""
         found = map(self._sequences.by_id.get, sequence_ids)
         running = sum(sequence is not None and sequence.started for sequence in found)
         self._observer.on_cancelled("running", running)
         self._observer.on_cancelled("waiting", len(sequence_ids) - running)
 
     def completed(self, sequence_id: int) -> None:
-        """Count a sequence that a stop string ended in this process."""
+        """Count a sequence as completed in the metrics, because this process has ended it at a stop string."""
         sequence = self._sequences.by_id.get(sequence_id)
         if sequence is not None:
             self._observer.on_finished(sequence.model, None)
@@ -313,7 +316,7 @@ class EngineClient:
         """Add a worker that is ready. Sequences of lost workers, which wait for a worker, are sent again.
 
         models: descriptions of the worker's models. send: sends messages to the worker.
-        epoch: number of this life of the worker, which its messages carry.
+        epoch: unique number of the worker process, which its messages carry.
         """
         self.device = device
         worker = self._dispatcher.add(epoch, send, [info.name for info in models])
@@ -348,7 +351,7 @@ class EngineClient:
             call.fail("not_ready", message)
 
     async def restored(self, epoch: int) -> None:
-        """Wait until a new worker has loaded the models that other workers loaded after their start, or could not."""
+        """Wait until a new worker has the models that other workers have loaded on demand, or could not load them."""
         await self.loads.restored(epoch)
 
     def retire(self, epoch: int) -> None:
@@ -394,7 +397,10 @@ class EngineClient:
         self._repeat()
 
     def _repeat(self) -> None:
-        """Send the sequences of lost workers to other workers, if these have the model."""
+        """Send the sequences that wait for a worker again.
+
+        Sequences for whose model there is no worker continue to wait.
+        """
         if self.connected:
             lost = [
                 (sequence_id, sequence)
@@ -405,7 +411,10 @@ class EngineClient:
                 self._dispatcher.post(message, sequences, self.models[message.model].block_size)
 
     def on_stats(self, stats: Stats) -> None:
-        """Record statistics of one worker. The observer receives the sum over all workers, with unsent sequences."""
+        """Record statistics of one worker.
+
+        The observer receives the sum over all workers. Sequences that were not sent yet count as waiting.
+        """
         worker = self._dispatcher.workers.get(stats.epoch)
         if worker is None:
             return

@@ -25,7 +25,9 @@ class Deliveries:
         self._calls: OrderedDict[Call, None] = OrderedDict()
 
     def add(self, calls: Iterable[Call], urgent: Iterable[Call]) -> None:
-        """Queue calls with new events. The first calls get theirs at once, the other calls in the next iterations.
+        """Queue calls with new events.
+
+        The first calls get their events at once, the other calls in the next iterations.
 
         calls: all calls with new events.
         urgent: the calls among them that come before all other calls, even before calls of earlier steps.

@@ -40,7 +40,7 @@ class Dispatcher:
     def add(self, epoch: int, send: Send, models: Iterable[str]) -> WorkerState:
         """Add a worker that has become ready.
 
-        epoch: number of this life of the worker, which its messages carry. send: sends messages to the worker.
+        epoch: unique number of the worker process, which its messages carry. send: sends messages to the worker.
         models: names of the models and adapters that the worker has.
         """
         worker = self.workers[epoch] = WorkerState(epoch, MessageCoalescer(send, self._coalesce_seconds))
@@ -49,7 +49,7 @@ class Dispatcher:
         return worker
 
     def send_kept(self, worker: WorkerState, models: Iterable[str]) -> None:
-        """Send what is kept for some models to a worker that has loaded them: their vocabularies and stored sets."""
+        """Send the vocabularies and stored sets of some models to a worker that has loaded these models."""
         for model in models:
             if model in self._vocabularies:
                 worker.outbox.post(self._vocabularies[model], idle=False)

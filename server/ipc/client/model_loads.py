@@ -123,7 +123,7 @@ class ModelLoads:
             log.debug("a worker ended before it dropped %s", name)
 
     async def restored(self, epoch: int) -> None:
-        """Wait until a worker that has become ready has loaded all wanted models, or could not load them."""
+        """Wait until a worker that has become ready has loaded all wanted models, or has failed to load them."""
         waiting = [pending.answer for (own, _), pending in self._answers.items() if own == epoch]
         await asyncio.gather(*waiting, return_exceptions=True)
 
@@ -170,12 +170,14 @@ class ModelLoads:
         self.changed()
 
     def _restore(self, worker: WorkerState, message: LoadModel) -> None:
-        """Load a wanted model in a worker that does not have it."""
+        """Ask a worker to load a wanted model that it does not have."""
         name = message.model.name
         self._send(worker, name, message).add_done_callback(partial(self._restored, name))
 
     def _restored(self, name: str, done: asyncio.Future[ModelAnswer]) -> None:
-        """Forget a model that a worker could not load again, unless another worker has the model.
+        """Handle the answer of a worker that was asked to load a wanted model.
+
+        If the worker could not load the model, and no other worker has it, the model is not wanted any more.
 
         done: future of the worker's answer.
         """

@@ -1,4 +1,4 @@
-"""Sequences that were sent and have not ended: which results are missing, and messages that send a sequence again."""
+"""Sequences that were sent to a worker and have not ended. If their worker is lost, they are sent again."""
 
 from __future__ import annotations
 

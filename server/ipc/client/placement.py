@@ -19,9 +19,10 @@ MAX_PREFIX_BLOCKS = 64
 """Prompts are hashed after 1, 2, 4, ... blocks, up to this number."""
 MAX_PREFIXES = 16_384
 MAX_EXTRA_LOAD = 16
-"""A worker that has n blocks of a prompt gets the request if its load exceeds the lowest load by at most n, and by at
-most this number. It is the load of four waiting sequences. Requests with the same short system prompt therefore still
-go to several workers."""
+"""A worker with the first n blocks of a prompt in its cache gets the request if its load exceeds the lowest load by at
+most n, and by at most this number (the load of four waiting sequences). Requests with the same short system prompt
+therefore still go to several workers.
+"""
 SPREAD_TOKENS = 512
 """The texts of an `Encode` go to several workers if each of them gets at least this many tokens."""
 

@@ -14,10 +14,13 @@ REQUEST_SHARE = 4
 """A request may fill at most the queue divided by this number: a quarter."""
 
 _MEMORY_SHARE = 32
-"""The queue may take at most the memory divided by this number: 1/32."""
+"""The queue may take at most the memory of the machine divided by this number: 1/32."""
 _SEQUENCE_BYTES = 16 << 10
 _TOKEN_BYTES = 128
-"""Memory of a waiting sequence and of one of its tokens: measured in the worker, estimated for the HTTP process."""
+"""Memory in bytes: `_SEQUENCE_BYTES` of a waiting sequence, and `_TOKEN_BYTES` of each of its tokens.
+
+The part in the worker is measured, the part in the HTTP process is estimated.
+"""
 _MIN_SEQUENCES, _MAX_SEQUENCES = 4096, 65_536
 _MIN_TOKENS, _MAX_TOKENS = 1 << 19, 1 << 24
 
@@ -72,7 +75,10 @@ class Queue:
         self._left_tokens.add(tokens)
 
     def _seconds_until_room(self, requests: int, tokens: int) -> int:
-        """Estimated seconds until a request has room, from the rate at which the queue became shorter lately."""
+        """Estimated seconds until the queue has room for a request.
+
+        The estimate uses the rate at which the queue became shorter in recent seconds.
+        """
         return max(
             self._left.seconds_until(self.requests + requests - self.max_requests),
             self._left_tokens.seconds_until(self.tokens + tokens - self.max_tokens),

@@ -33,7 +33,7 @@ class ReleaseRate:
     def seconds_until(self, amount: int) -> int:
         """Estimated seconds until this amount will have been released, from 1 to `MAX_RETRY_SECONDS`.
 
-        1 if nothing was ever released.
+        Returns 1 if nothing was ever released.
         """
         if not self._released:
             return 1

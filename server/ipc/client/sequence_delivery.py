@@ -1,7 +1,7 @@
-"""Stored sets of allowed sequences on their way to the workers: every worker with the model of a set gets it once.
+"""Sends stored sets of allowed sequences to the workers. Every worker with the model of a set gets the set once.
 
 A set of a million sequences has some 50 MB. It is sent in parts with pauses between them, so that neither this process
-nor a worker does anything else for long.
+nor a worker is blocked for long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAUSE_SECONDS = 0.002
 
 
 class _Set(NamedTuple):
-    """A set that every worker with its model has. model: name of the model."""
+    """A set that all workers with its model have. model: name of the model."""
 
     model: str
     trie: SequenceTrie
@@ -48,7 +48,10 @@ class SequenceDelivery:
         self._ids = itertools.count(1)
 
     async def add(self, model: str, trie: SequenceTrie) -> int:
-        """Send a set to every worker that has the model. Returns its id; requests may name it from now on."""
+        """Send a set to every worker that has the model, and wait until all parts are sent.
+
+        Returns the id of the set, by which requests may name it from now on.
+        """
         set_id, found = next(self._ids), _Set(model, trie)
         complete = set(self._with(model))
         self._sending.append((model, complete))
@@ -70,11 +73,14 @@ class SequenceDelivery:
         return set_id
 
     def forget(self, set_id: int) -> None:
-        """Drop a set, which no request names any more, here and in the workers."""
+        """Forget a set here, and tell the workers to drop it. No request may name it any more."""
         self._post_forget(set_id, self._sets.pop(set_id).model)
 
     def send_to(self, worker: WorkerState, model: str) -> None:
-        """Send the sets of a model to a worker that has loaded it. Sets that are being sent follow as a whole."""
+        """Send all sets of a model to a worker that has loaded the model.
+
+        A set that is being sent to other workers is sent to this worker afterwards.
+        """
         for own_model, complete in self._sending:
             if own_model == model:
                 complete.discard(worker)
@@ -91,5 +97,5 @@ class SequenceDelivery:
             worker.outbox.post(ForgetSequences(set_id, model), idle=False)
 
     def _with(self, model: str) -> list[WorkerState]:
-        """The workers that have a model, those that are about to be stopped included."""
+        """The workers that have a model, including workers that are about to be stopped."""
         return [worker for worker in self._workers.values() if model in worker.models]

@@ -17,7 +17,7 @@ from server.ipc.client.worker_state import WorkerState
 from server.ipc.wire.messages import Encoded, Failed, Finished, StepOutput
 
 TokenCounts = dict[tuple[str, int, float | None], int]
-"""Number of sequences for each key: model, number of new tokens, and time of the previous tokens (None for none)."""
+"""Number of sequences by model, number of new tokens, and time of the previous tokens (None for first tokens)."""
 
 
 class SequenceTable:
@@ -110,9 +110,9 @@ class SequenceTable:
         self._deliveries.add(calls, urgent)
 
     def last_computed(self, sequence_ids: Iterable[int]) -> float:
-        """Latest time at which a worker that has one of the sequences computed something.
+        """Latest time at which one of the workers that have the sequences computed something.
 
-        The present time if one of the sequences waits for a worker, or if none was sent.
+        Returns the present time if one of the sequences waits for a worker, or if none was sent.
         """
         found = [self.by_id[sequence_id].worker for sequence_id in sequence_ids if sequence_id in self.by_id]
         times = [time.monotonic() if worker is None else worker.last_computed_seconds for worker in found]
@@ -128,7 +128,10 @@ class SequenceTable:
         return sequence if sequence is not None and sequence.worker is worker else None
 
     def _answered(self, encoded: Encoded, sequence: OpenSequence, now: float) -> None:
-        """Add the result of one item of an `Encode` to its call, and update the counts. now: `time.monotonic()`."""
+        """Pass the result of one item of an `Encode` to its call, and update the counts.
+
+        now: seconds of `time.monotonic()`.
+        """
         self._first_output(sequence, now)
         sequence.unanswered.discard(encoded.index)
         self._leave_queue(sequence, 1, sequence.sizes[encoded.index])

@@ -16,7 +16,7 @@ than a running one does, because the prompt of a running sequence is already com
 class WorkerState:
     """One ready worker.
 
-    epoch: number of this life of the worker, which its messages carry.
+    epoch: unique number of the worker process, which its messages carry.
     outbox: sends messages to the worker.
     is_retired: whether the worker gets no further requests.
     models: names of the models and adapters that the worker has.

@@ -68,9 +68,9 @@ Pooling = Literal["mean", "cls", "last", "max", "mean_sqrt", "weighted_mean"]
 class Speculation(msgspec.Struct, frozen=True):
     """Source of draft tokens for speculative decoding: a draft model, a draft head, or else n-grams of the text.
 
-    draft_model: name of a loaded model; empty for none.
-    draft_directory: directory of a checkpoint to load as draft model; empty for none.
-    eagle_directory: directory of an EAGLE-3 head; empty for none.
+    draft_model: name of a loaded model that drafts; empty if no such model is used.
+    draft_directory: directory of a checkpoint to load as draft model; empty if there is nothing to load.
+    eagle_directory: directory of an EAGLE-3 head; empty if no such head is used.
     prediction_head: whether the prediction head in the checkpoint of the model drafts.
     is_optional: whether a model that cannot use drafts is served without drafts, instead of failing to load.
     """
@@ -82,7 +82,10 @@ class Speculation(msgspec.Struct, frozen=True):
     is_optional: bool = False
 
     def head_of(self, directory: str) -> str:
-        """Directory of the draft head of a model; empty for none. directory: that of the model."""
+        """Directory of the draft head of a model; empty if the model has no draft head.
+
+        directory: directory of the model.
+        """
         return directory if self.prediction_head else self.eagle_directory
 
 
@@ -92,8 +95,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     name: name that clients use.
     directory: directory of the checkpoint.
     dtype: dtype of weights and hidden states.
-    quantization: quantization of the linear layers, or None.
-    speculation: source of draft tokens, or None.
+    quantization: quantization of the linear layers; None if they are not quantized.
+    speculation: source of draft tokens; None if no tokens are drafted.
     adapters: directory of each low-rank adapter, by the name that clients use as model name.
     answers: whether a language model is served as a reranker, which scores documents by the logits of its answer.
     kv_cache_dtype: dtype of the model's KV cache; None for `EngineOptions.kv_cache_dtype`.
@@ -137,18 +140,19 @@ class EngineOptions(msgspec.Struct, frozen=True):
         on a CPU from `server.engine.process.cpu_memory`, on CUDA the memory that weights and steps leave free.
     free_memory_bytes: memory that was free when the server started; 0 if it is not known.
     num_workers: number of workers of the server.
-    kv_cache_dtype: dtype of the KV caches of models whose `ModelSpec` names none.
+    kv_cache_dtype: dtype of the KV caches of models whose `ModelSpec` names no dtype.
     threads: number of torch threads; 0 means the number of usable cores.
     stats_interval_seconds: time between two `Stats` messages.
     kv_spill_bytes: bytes of host memory of one worker for blocks of the prefix cache that leave the device; divided
-        among the models like `kv_cache_bytes`. 0 for none. Only on CUDA.
+        among the models like `kv_cache_bytes`. With 0, these blocks are dropped. Only on CUDA.
     prefix_cache: whether requests share the keys and values of common prompt beginnings.
     batch_invariant: whether a request gives the same bits alone and in a batch on CUDA, as it always does on a CPU.
     speculative_tokens: maximum number of draft tokens; None for the default of each drafter.
     worker_index: index of this worker among the workers of the server. On CUDA it selects the device.
     on_demand: whether models may be loaded by messages while the worker runs. The worker may then start without models.
-    memory_bytes: limit of the memory of models on demand, on each CUDA device or of all workers on a CPU; 0 for none.
-    packed_cache: directory with packed weights; empty for none.
+    memory_bytes: limit of the memory of models on demand, on each CUDA device or of all workers on a CPU; 0 for no
+        limit.
+    packed_cache: directory for packed weights; empty if packed weights are not stored.
     packed_cache_bytes: largest total size of the files in that directory.
     checks_packed_cache: whether all these files are compared with their hashes before models load. Files that differ
         are removed.
@@ -176,7 +180,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
 
     def step_tokens(self, device: Device) -> StepTokens:
-        """Limits of the tokens in a step on a device: those of the operator, or the defaults."""
+        """Limits of the tokens in a step on a device: the operator's limits, or the defaults."""
         batch, encode = DEFAULT_STEP_TOKENS[device]
         return StepTokens(self.max_batch_tokens or batch, self.max_encode_tokens or encode)
 
@@ -226,7 +230,7 @@ class GenerationInfo(msgspec.Struct, frozen=True):
 class TextSideInfo(msgspec.Struct, frozen=True):
     """How queries, or documents, become tokens for late interaction.
 
-    marker: token after the first token; empty for none. prompt: text before each text.
+    marker: token that is inserted after the first token; empty if no token is inserted. prompt: text before each text.
     max_tokens: longest text in tokens; None for the limit of the model.
     skipped_tokens: vocabulary entries that get no vector. skipped_texts: texts whose first token gets no vector.
     Made from `models.config.late_interaction.TextSide`.
@@ -259,7 +263,7 @@ class LateInteractionInfo(msgspec.Struct, frozen=True):
 
     width: number of values of a vector.
     query, document: how queries and documents become tokens.
-    expansion: tokens added to queries, or None.
+    expansion: tokens added to queries; None if no tokens are added.
     first_skipped: number of first tokens without a vector.
     averages: whether the score is divided by the number of query vectors.
     Made from `models.config.late_interaction.LateInteractionConfig`.
@@ -276,7 +280,7 @@ class LateInteractionInfo(msgspec.Struct, frozen=True):
 class AnswerInfo(msgspec.Struct, frozen=True):
     """The next tokens by whose logits a language model scores a document.
 
-    positive, negative: token ids, such as those of `yes` and `no`. The score is the difference of their logits; if
+    positive, negative: token ids, such as the ids of `yes` and `no`. The score is the difference of their logits; if
         `negative` is None, it is the first logit.
     adds_generation_prompt: whether the chat template also writes the beginning of the answer.
     Made from `models.config.sentence.AnswerLogits`.

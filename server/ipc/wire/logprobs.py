@@ -28,7 +28,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities of several tokens in a message.
 
-    width: number of log-probabilities per token: one of the token itself, and one of each likeliest token.
+    width: number of log-probabilities for each token: that of the token itself, and those of the likeliest tokens.
     token_ids: int32, little-endian, [tokens, width].
     values: float32, little-endian, [tokens, width].
     """
@@ -85,7 +85,7 @@ class Logprobs(Sequence[TokenLogprob]):
         return len(self._values)
 
     def own(self) -> Sequence[float]:
-        """The log-probability of each token of the text, without those of the likeliest tokens."""
+        """The log-probability of each token itself, without those of the likeliest tokens."""
         return self._values[:: self._width]
 
     def __len__(self) -> int:

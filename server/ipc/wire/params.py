@@ -78,16 +78,17 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     bad_words_ids: token sequences that are never generated as a whole: the last token is banned.
     suppress_token_ids: tokens that are never generated.
     begin_suppress_token_ids: tokens that are not generated as the first new token.
-    timestamps: rules for timestamp tokens, or None.
+    timestamps: rules for timestamp tokens; None if no rules apply.
     allowed_token_ids: if not empty, only these tokens are generated, except for forced ones.
     logit_bias: by token id, the value to add to its logit.
     presence_penalty: subtracted from the logit of a token that was generated before.
     frequency_penalty: subtracted from the logit of a token for each time that it was generated.
-    no_repeat_ngram_size: length of n-grams that are not generated twice; 0 for none.
+    no_repeat_ngram_size: length of n-grams that are not generated twice; 0 allows repetitions.
     encoder_no_repeat_ngram_size: length of n-grams of the source (or of a decoder's prompt) that are never generated; 0
-        for none.
+        allows all n-grams.
     renormalize_logits: apply log-softmax again after masks and penalties (the checkpoints of opus-mt need it).
-    forced_bos_token_id: the first new token, or None. forced_eos_token_id: the last token at the length limit, or None.
+    forced_bos_token_id: the first new token; None if it is chosen freely. forced_eos_token_id: the last token of a
+        sequence that reaches its length limit; None if it is chosen freely.
     num_return_sequences: number of hypotheses to return; at most num_beams. Both are 1 without beam search.
     early_stopping: True, False or "never", as in transformers.
     num_beam_groups: number of groups in diverse beam search; it divides num_beams.
@@ -100,7 +101,8 @@ class GenerationParams(msgspec.Struct, frozen=True, omit_defaults=True):
     probe: report the log-probability of a token after a part of the decoder's prompt.
     allowed_sequences: the new tokens, after a forced first token, must be a sequence of this trie and an end token;
         None for any tokens.
-    sequence_set: id of a stored set in place of `allowed_sequences`, see `SequencePart`; 0 for none.
+    sequence_set: id of a stored set in place of `allowed_sequences`, see `SequencePart`; 0 if the request names no
+        stored set.
     alignment: return the normalised cross-attention of these heads of a speech model in `Hypothesis.attention`.
     """
 

@@ -36,7 +36,7 @@ class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
     markers: markers that end the section.
     grammar: grammar of the text in llguidance's format, which decides when the text may end; empty for any text.
     fallback: a grammar that allows every text of `grammar`. It replaces `grammar` as soon as `grammar` grows too
-        complex or allows no token. Empty for none: the answer then fails.
+        complex or allows no token. If it is empty, the answer fails instead.
     may_end: whether the answer may end in this section. Ignored for a section with a grammar.
     """
 
@@ -49,8 +49,8 @@ class AnswerSection(msgspec.Struct, frozen=True, array_like=True):
 class MarkerScanner:
     """Finds the first marker in the text of one section, which arrives in pieces.
 
-    held: the end of the text so far that may be the beginning of a marker; empty if there is none. While a marker at
-        the start of the section is possible, the whole text.
+    held: the end of the text so far that may be the beginning of a marker; empty if no marker can have begun. While a
+        marker at the start of the section is possible, it is the whole text.
     """
 
     def __init__(self, markers: Sequence[Marker]) -> None:
@@ -71,7 +71,10 @@ class MarkerScanner:
         return [(marker, marker.text[len(self._start) :]) for marker in self._at_start]
 
     def of_token(self, token_id: int) -> Marker | None:
-        """The marker that is this special token; None if the token is not a marker at this place."""
+        """The marker of a special token.
+
+        None if no marker of this section has it, or if the marker may only be the first text.
+        """
         fitting = (marker for marker in self._markers if marker.token_id == token_id)
         return next((marker for marker in fitting if self._is_empty or not marker.at_start), None)
 

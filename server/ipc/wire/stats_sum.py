@@ -13,8 +13,8 @@ from server.ipc.wire.messages import Stats
 def with_others(stats: Stats, others: Iterable[Stats]) -> Stats:
     """The statistics of one worker, with the present numbers (rows, tokens, blocks, memory) of other workers added.
 
-    Counts of events since the last message are not added: those of the other workers were counted when their messages
-    arrived.
+    Counts of events since the last message are not added: the events of the other workers were counted when their
+    messages arrived.
     others: last statistics of each other worker.
     """
     every = [stats, *others]

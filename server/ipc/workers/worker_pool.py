@@ -98,7 +98,10 @@ class WorkerPool:
 
     @property
     def device_bytes(self) -> int:
-        """Memory that models on demand may take of each CUDA device: that of the smallest. 0 on a CPU."""
+        """Bytes that models on demand may take of each CUDA device: the smallest number that any worker reports.
+
+        0 on a CPU.
+        """
         return min((supervisor.device_bytes for supervisor in self.supervisors if supervisor.device_bytes), default=0)
 
     async def start(self) -> None:

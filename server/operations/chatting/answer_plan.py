@@ -51,8 +51,9 @@ class _Section:
 
     rules: Lark rules of its grammar, the first one named `answer`; empty for any text.
     sources: name to grammar, for the grammars that the rules refer to.
-    fallbacks: the same names to the grammars that are followed if those of `sources` fail.
-    markers: markers that end the section. Their section indices are relative to the list of sections in construction.
+    fallbacks: for each name in `sources`, the grammar that is followed if the one in `sources` fails.
+    markers: markers that end the section. The section index of a marker counts from the first section under
+        construction.
     """
 
     kind: SectionKind
@@ -78,11 +79,11 @@ class _Section:
 class AnswerPlanner:
     """Creates the plan of an answer.
 
-    calls: grammar of the calls that the answer may contain, or None.
+    calls: grammar of the calls that the answer may contain; None if it may contain no call.
     is_required: whether the answer must consist of calls only, apart from reasoning.
     at_start: whether the answer begins a message; false if it continues one.
     text: grammar of the content, or None for any text.
-    reasoning: markers of the reasoning at the beginning, or None.
+    reasoning: markers of the reasoning at the beginning; None for an answer without reasoning.
     special: special tokens in the texts of calls and reasoning, to their ids.
     """
 
@@ -111,7 +112,10 @@ class AnswerPlanner:
     def _with_reasoning(
         self, sections: list[_Section], reasoning: Reasoning
     ) -> tuple[list[_Section], list[AnswerSection]]:
-        """Add the section of reasoning before the others. Returns all sections twice: under construction, and built."""
+        """Add the section of reasoning before the other sections.
+
+        Returns all sections in two forms: as sections under construction, and as sections for the engine.
+        """
         may_end = not sections[0].rules
         if reasoning.is_open:
             thinking = _Section("reasoning", markers=[self._marker(reasoning.end, 1)])
@@ -125,7 +129,10 @@ class AnswerPlanner:
         return [first, thinking, *later], built
 
     def _answer(self, after_reasoning: bool) -> list[_Section]:
-        """The sections of content and calls. after_reasoning: whether line breaks may come first."""
+        """Create the sections of content and calls, in order.
+
+        after_reasoning: whether the answer contains reasoning before them; line breaks may then come first.
+        """
         gap = "GAP? " if after_reasoning else ""
         content = _Section("content")
         if self.text is not None:

@@ -73,7 +73,7 @@ class ChatChoice:
 
     content: text for the user; empty for an answer that has only calls.
     reasoning: text between the template's markers of reasoning; empty if there is none.
-    stop_reason: the stop string or stop token that ended the answer, or None.
+    stop_reason: the stop string or stop token that ended the answer; None if it ended for another reason.
     logprobs: one entry per generated token, if requested.
     content_logprobs: one entry per token of the content, if requested.
     unfinished: section in which the text ends, or None if it ends after a complete call or between sections. `calls`
@@ -260,7 +260,10 @@ async def count_prompt_tokens(runtime: Runtime, call: Call, spec: ChatSpec) -> t
 
 
 def _model(runtime: Runtime, spec: ChatSpec) -> ServedModel:
-    """The model that `spec` names, or the first model with a chat template. Raises InvalidRequest if it has none."""
+    """The model that `spec` names, or the first model with a chat template.
+
+    Raises InvalidRequest if no such model has a chat template.
+    """
     models = runtime.candidates(spec.model, "generate")
     with_template = [model for model in models if model.text.chat_templates.by_name]
     if with_template:

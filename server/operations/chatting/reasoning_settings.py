@@ -26,7 +26,7 @@ _WORD = re.compile(r"['\"](\w+)['\"]")
 def reasoning_variables(source: str, thinking: bool | None, effort: str | None) -> tuple[dict[str, Any], bool]:
     """Choose the reasoning variables of a template for a request.
 
-    Returns the variables, and whether the template can follow `thinking` (True if that is None).
+    Returns the variables, and whether the template can follow `thinking` (True if `thinking` is None).
 
     source: text of the template.
     thinking: whether the model should reason; None leaves it to the effort, and then to the template.
@@ -57,7 +57,8 @@ def _words(source: str) -> list[str]:
 def _nearest(words: list[str], level: int | None, switch: bool | None) -> str | None:
     """Choose the value of `reasoning_effort` that is nearest to a requested effort. None for the template's default.
 
-    words: the values that the template knows. level: index of the requested effort in `EFFORTS`, or None.
+    words: the values that the template knows. level: index of the requested effort in `EFFORTS`; None if no effort is
+        requested.
     switch: whether the model should reason. False gives `none`, if the template knows this word.
     """
     if switch is False and "none" in words:
@@ -69,7 +70,7 @@ def _nearest(words: list[str], level: int | None, switch: bool | None) -> str | 
 
 
 def _is_default(source: str, thinking: bool) -> bool:
-    """Whether a template without a switch for reasoning behaves as the request asks by default.
+    """Whether a template without a switch for reasoning does by default what the request asks for.
 
     thinking: whether the request asks for reasoning.
     """

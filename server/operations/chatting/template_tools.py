@@ -80,9 +80,10 @@ def _with_results(
     tools: Messages | None,
     render: Callable[[Messages, Messages | None], str],
 ) -> TemplateTools:
-    """Add to `found` whether the template reads results of calls, and in which form.
+    """Find out whether the template reads results of calls, and in which form. Returns `found` with the two fields set.
 
-    before: messages before the result. render: renders messages and tools.
+    before: messages before the result. tools: tools in the form of the template; None to render without tools.
+    render: renders messages and tools with the template.
     """
     if _RESULT in render([*before, _ANSWER], tools):
         return replace(found, writes_results=True)

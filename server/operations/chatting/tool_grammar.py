@@ -28,7 +28,8 @@ class ToolChoice:
     """Whether and which functions the answer may call.
 
     mode: `none` forbids calls, `auto` allows them, `required` demands at least one.
-    name: the only function that may be called, exactly once; None for any. Only with the mode `required`.
+    name: the only function that may be called, exactly once; None if there is no such restriction. Only with the mode
+        `required`.
     allowed: the functions that may be called; None for all. The prompt contains the other functions too.
     """
 
@@ -46,7 +47,7 @@ class Function:
     """A function that the answer may call.
 
     source: grammar of its arguments, in llguidance's JSON form.
-    fallback: the grammar that is followed if `source` fails; empty for none.
+    fallback: the grammar that is followed if `source` fails; empty if there is no such grammar.
     ignored: paths of the schema's keywords that the grammar does not enforce, for `X-Ignored-Parameters`.
     """
 
@@ -154,17 +155,17 @@ class CallGrammar:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Name to grammar of arguments, for the names that the rules refer to."""
+        """Name to grammar of a function's arguments. The rules refer to these names."""
         return {name: source for (source, _), name in self._names.items()}
 
     @property
     def fallbacks(self) -> dict[str, str]:
-        """The same names as in `sources` to the grammars that are followed if those fail."""
+        """Name to fallback grammar, for the names in `sources`. It is followed if the grammar in `sources` fails."""
         return {name: fallback or source for (source, fallback), name in self._names.items()}
 
     @cached_property
     def _names(self) -> dict[tuple[str, str], str]:
-        """Each pair of argument grammar and fallback to its name. Functions with equal grammars share a name."""
+        """(argument grammar, fallback) to name. Functions with the same grammar and fallback share a name."""
         pairs = dict.fromkeys((function.source, function.fallback) for function in self.functions)
         return {pair: f"args_{index}" for index, pair in enumerate(pairs)}
 
@@ -226,7 +227,7 @@ def _parts(text: str, special: Mapping[str, int]) -> list[str]:
 
 
 def _rest(text: str, beginning: str) -> str:
-    """Remove `beginning` from the beginning of a text, ignoring white space. The text must begin with it."""
+    """The part of a text after `beginning`, compared without white space. The text must begin with `beginning`."""
     for character in beginning:
         text = text.lstrip()
         assert text.startswith(character), "a marker begins the calls"

@@ -85,7 +85,7 @@ class GeneratedChoice:
 
     prompt_index: index of its prompt in the request.
     index: index of the answer among all generated answers, the same as `TextDelta.answer.index`.
-    stop_reason: the stop string or stop token that ended it, or None.
+    stop_reason: the stop string or stop token that ended it; None if it ended for another reason.
     score: length-penalized sum of log-probabilities, with beam search.
     logprobs: one entry per generated token, if requested.
     prompt_logprobs: one entry per prompt token, if requested. The first entry is None.
@@ -250,9 +250,11 @@ async def generate(runtime: Runtime, call: Call, spec: GenerateSpec) -> Generate
 async def _sections(
     runtime: Runtime, call: Call, model: ServedModel, spec: GenerateSpec, continues: bool
 ) -> tuple[Sequence[AnswerSection], TokenBytes | None]:
-    """The sections for the engine (none if they contain no grammar), and the token bytes for decoding the answer.
+    """Create the sections for the engine, and the token bytes for decoding the answer.
 
-    The token bytes are None for an answer that begins without a grammar: it is decoded as text without sections.
+    There are no sections if none of them has a grammar. The token bytes are None if the answer begins without a
+    grammar: it is then decoded as ordinary text.
+
     continues: whether the answer continues a text.
     """
     if not spec.sections:
@@ -265,7 +267,10 @@ async def _sections(
 
 
 def text_options(options: GenerationOptions, token_bytes: TokenBytes | None) -> TextOptions:
-    """The `TextOptions` of a request. token_bytes: bytes of each token if the answer is decoded by them, or None."""
+    """The `TextOptions` of a request.
+
+    token_bytes: bytes of each token, if the answer is decoded from them; else None.
+    """
     return TextOptions(options.skip_special_tokens, tuple(options.stop), options.include_stop, token_bytes)
 
 
@@ -278,7 +283,10 @@ def hypotheses(
     echo: str = "",
     is_empty: bool = False,
 ) -> list[GeneratedText]:
-    """Create the `GeneratedText` of each answer that a sequence returns, best first. row: index of the sequence."""
+    """Create a `GeneratedText` for each answer that a sequence returns, best first.
+
+    row: index of the sequence in the call. The other arguments are those of `GeneratedText`.
+    """
     return [
         GeneratedText(model.tokenizer, params, row, rank, options, continues, echo, is_empty)
         for rank in range(params.num_return_sequences)

@@ -42,7 +42,10 @@ class TextOptions:
 
     @property
     def drops_space(self) -> bool:
-        """Whether the space that begins the first token of an answer is not part of its text."""
+        """Whether a space at the beginning of an answer is left out of its text.
+
+        The tokenizer then begins every text with a space, and the answer is decoded from the bytes of its tokens.
+        """
         return self.token_bytes is not None and self.token_bytes.opens_with_space
 
 
@@ -186,7 +189,10 @@ class GeneratedText:
 
     @cached_property
     def _detokenizer(self) -> IncrementalDetokenizer:
-        """The decoder of the tokens. It exists from the first token to the end, because thousands take 0.3 s."""
+        """The decoder of the tokens.
+
+        It is created for the first token, because creating thousands at once would take 0.3 s.
+        """
         return self._new_detokenizer()
 
     def fail(self, reason: str) -> None:

@@ -65,7 +65,7 @@ def resolve(
     language_prompt: the checkpoint's prompt for the target language.
     min_beams: minimum number of beams for the requested alternatives, if the request does not set `num_beams`.
     sections: sections of the answer; empty if no section has a grammar.
-    sequences: the trie of `allowed_sequences`, the id of a stored set, or None.
+    sequences: the trie of `allowed_sequences`, or the id of a stored set; None if all sequences are allowed.
     Raises InvalidRequest, which names the option, for a contradiction or an id outside the vocabulary.
     """
     info, defaults = model.info, model.info.generation

@@ -36,7 +36,7 @@ class Run(Protocol[Delta, ResultOut]):
         """Estimated count of numbers and strings in the result."""
 
     async def begin(self) -> list[Delta]:
-        """Wait for the first deltas, and return them; empty if the run ends without any.
+        """Wait for the first deltas, and return them; empty if the run ends without a delta.
 
         Raises the request's error if a sequence fails before the first delta.
         """
@@ -137,8 +137,8 @@ class TextRun:
     items: for each row, the index of the part of the answer that it belongs to. A failed row ends only this part,
         unless all parts fail. None: a failed row fails the request.
     failures: index of each failed part to its error.
-    logprob_memory: reserves the memory of log-probabilities; None for answers without any.
-    further_usage: tokens that `texts` do not contain: those of second attempts, or of the answers that they replaced.
+    logprob_memory: reserves the memory of log-probabilities; None for answers without log-probabilities.
+    further_usage: tokens that `texts` do not contain: tokens of second attempts, or of the answers that they replaced.
     """
 
     call: Call

@@ -108,7 +108,7 @@ class TextGrammar:
     """The grammar of a text.
 
     source: the grammar in llguidance's JSON form.
-    fallback: a grammar that is followed if `source` fails; empty for none.
+    fallback: a grammar that is followed if `source` fails; empty if there is no such grammar.
     """
 
     source: str
@@ -120,7 +120,8 @@ def text_grammar(
 ) -> TextGrammar:
     """Compile the grammar of a format.
 
-    ignore: called with the names of the schema's keywords that are not enforced. A strict schema has none.
+    compiler: compiles grammars. ignore: called with the paths of the schema's keywords that are not enforced. All
+        keywords of a strict schema are enforced.
     Raises InvalidRequest for a format that cannot be used.
     """
     if isinstance(text_format, JsonFormat):

@@ -1,4 +1,4 @@
-"""Build the trie for `allowed_sequences`, the token sequences one of which the answer must be.
+"""Build the trie for `allowed_sequences`: the answer must be one of these token sequences.
 
 The arrays of a million sequences are built level by level, without a Python object per sequence or node.
 """
@@ -19,7 +19,7 @@ from server.operations.runtime import Runtime
 from server.operations.served_model import ServedModel
 
 MAX_SEQUENCE_TOKENS = 4_096
-"""Tokens of one sequence. The time of building a trie grows with its longest sequence."""
+"""Maximum number of tokens in one sequence. The time of building a trie grows with its longest sequence."""
 _PARAM = "allowed_sequences"
 _TOKEN_BITS = 32
 
@@ -42,7 +42,7 @@ def trie_of(lengths: Lengths, tokens: Tokens) -> SequenceTrie:
     """
     starts = lengths.cumsum() - lengths
     places = np.zeros(len(lengths), dtype=np.int64)
-    """Node of each sequence's first `depth` tokens, counted from the first node of that level."""
+    """For each sequence, the node of its first `depth` tokens, as an index within the level of that depth."""
     levels, counts, ends = [np.array([-1], dtype="<i4")], [], []
     alive, depth = np.arange(len(lengths)), 0
     while len(alive):
@@ -61,7 +61,10 @@ def trie_of(lengths: Lengths, tokens: Tokens) -> SequenceTrie:
 
 
 def sequence_characters(options: GenerationOptions) -> int:
-    """Characters of the allowed texts, and one for each token id: the work of reading them. 0 for a stored set."""
+    """Number of characters in the allowed texts, plus 1 for each token id; 0 for a stored set.
+
+    It bounds the work of reading.
+    """
     items = options.allowed_sequences
     return 0 if isinstance(items, str) else sum(map(len, items))
 

@@ -1,7 +1,7 @@
-"""Read a set of allowed sequences, one JSON value a line, as it arrives.
+"""Read a set of allowed sequences, one JSON value per line, while it arrives.
 
-Neither the body nor a Python object for each of its sequences is kept: each piece of some lines becomes token ids in
-flat arrays before the next piece is read.
+Each piece of some lines is converted to token ids in flat arrays before the next piece is read. Neither the whole body
+nor a Python object per sequence is kept.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from server.operations.sequence_sets import StoredSet
 from server.operations.served_model import ServedModel
 
 MAX_SET_SEQUENCES = 1 << 20
-"""Sequences of one set."""
+"""Maximum number of sequences in one set."""
 MAX_SET_TOKENS = 1 << 23
-"""Tokens of one set, over all its sequences. Building its trie then takes at most 250 MB for a moment."""
+"""Maximum number of tokens in one set, over all its sequences.
+
+Building its trie then takes at most 250 MB for a moment.
+"""
 MAX_LINE_BYTES = 1 << 16
 PIECE_BYTES = 1 << 18
 """Bytes of lines that are tokenized together, in less than 100 ms."""
@@ -72,7 +75,7 @@ class SequenceLines:
         return 8 * self.num_sequences + 4 * self.num_tokens
 
     def trie(self) -> SequenceTrie:
-        """The trie of all sequences. Raises InvalidRequest without any."""
+        """The trie of all sequences. Raises InvalidRequest if there are none."""
         if not self._lengths:
             raise InvalidRequest("the set has no sequence: send one JSON string or list of token ids a line", _PARAM)
         return trie_of(np.concatenate(self._lengths), np.concatenate(self._tokens))
@@ -86,7 +89,7 @@ async def store_set(
     chunks: AsyncIterator[bytes],
     take_memory: Callable[[int], None],
 ) -> StoredSet:
-    """Read a set and store it, in place of one with its name. Returns when all workers have it.
+    """Read a set and store it. It replaces a set with the same name. Returns when all workers have it.
 
     salt: stands for the API key.
     model: a model that generates, not an adapter.

@@ -106,7 +106,10 @@ def entities(
 
 
 def without_overlaps(found: Sequence[NamedEntity]) -> list[NamedEntity]:
-    """Remove overlapping entities. Of two, the longer one is kept; if they have the same length, the higher score."""
+    """Remove overlapping entities.
+
+    Of two that overlap, the longer one is kept, or of equally long ones the likelier one.
+    """
     kept: list[NamedEntity] = []
     for entity in sorted(found, key=lambda candidate: candidate.start):
         if not kept or not kept[-1].start <= entity.start < kept[-1].end:

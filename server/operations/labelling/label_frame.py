@@ -22,8 +22,10 @@ _SCHEMA_WORD = re.compile(
     r"|\w+(?:[-_]\w+)*|\S",
     re.IGNORECASE,
 )
-"""These two patterns divide a text into words, as the published code of GLiNER and of GLiNER2 does. Source:
-https://github.com/urchade/GLiNER."""
+"""Patterns that divide a text into words, `_WORD` for GLiNER and `_SCHEMA_WORD` for GLiNER2, as in the published code.
+
+Source: https://github.com/urchade/GLiNER.
+"""
 _ENDS = (".", "!", "?")
 _GROWING = ("\u0130", "\u023a", "\u023e")
 """All characters that have more bytes in lower case. The first one (İ) becomes two characters."""

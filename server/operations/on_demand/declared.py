@@ -110,7 +110,7 @@ class DeclaredModel:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that is counted for it; 0 while it is not in memory."""
+        """Memory that is counted for the model, in bytes; 0 while it is not in memory."""
         return self.fixed_bytes + self.cache_bytes
 
     @property

@@ -119,8 +119,8 @@ class OnDemandLoader:
     events: receives changes for the metrics.
     clock: returns the time in seconds.
     forget_if_gone: removes a model from `models` if its files were deleted and it is not in memory.
-    device_bytes: returns the memory that models may take of each CUDA device; 0 on a CPU. On a device the limit is that
-        of each device. Each device has every model, one worker, and no tokenizer.
+    device_bytes: returns the memory that models may take of each CUDA device; 0 on a CPU. Above 0, it replaces
+        `budget_bytes`, and only the memory on one device is counted: one worker, without tokenizers.
     """
 
     def __init__(
@@ -158,7 +158,10 @@ class OnDemandLoader:
 
     @property
     def budget_bytes(self) -> int | None:
-        """Limit on the memory of all models, or of those on each CUDA device; None for no limit."""
+        """Limit in bytes on the memory of all models: on each CUDA device, or on the machine with a CPU.
+
+        None for no limit.
+        """
         return self._device_bytes() or self._budget_bytes
 
     @property
@@ -168,7 +171,7 @@ class OnDemandLoader:
 
     @property
     def used_bytes(self) -> int:
-        """Memory, in bytes, that is counted for all models together, or for all on each CUDA device."""
+        """Bytes that are counted for all models together: on each CUDA device, or on the machine with a CPU."""
         return sum(model.size_bytes for model in self._models.values())
 
     def report(self) -> None:
@@ -202,8 +205,9 @@ class OnDemandLoader:
         self.changes.notify()
 
     def take_cache(self, model: DeclaredModel) -> None:
-        """Give a loaded model memory for its KV caches again: at once if there is room, else when others made room.
+        """Reserve memory for the KV caches of a loaded model that has given them back.
 
+        If there is no room, memory of other models is freed first, as for a model that is to be loaded.
         No effect on a model that has its caches, or is giving them back now.
         """
         if model.state != "loaded" or model.has_cache or model.name in (*self._emptying, *self._taking):
@@ -311,10 +315,10 @@ class OnDemandLoader:
         return max(min(limits), need.min_kv_bytes)
 
     async def _make_room(self, model: DeclaredModel, size: int) -> bool:
-        """Free `size` bytes: the KV caches of idle models if they are enough, else models are unloaded.
+        """Free `size` bytes: the KV caches of idle models if they are enough; otherwise models are unloaded.
 
-        Returns False if no request waits for the model any more, or the model left meanwhile. Raises ModelLoadFailed
-        for a model that is larger than the budget.
+        Returns False if no request waits for the model any more, or if it was unloaded meanwhile. Raises
+        ModelLoadFailed for a model that is larger than the budget.
         """
         state = model.state
         budget = self.budget_bytes
@@ -364,7 +368,7 @@ class OnDemandLoader:
     async def _give_back_cache(self, model: DeclaredModel) -> None:
         """Take the memory of the KV caches of an idle model away. Its next request takes it again.
 
-        Without effect if the model got a request or left meanwhile.
+        No effect if the model got a request or was unloaded meanwhile.
         """
         if model.running or model.waiting or model.state != "loaded" or model.name in self._emptying:
             return

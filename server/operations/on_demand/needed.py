@@ -47,7 +47,7 @@ async def _chosen(
 def _translators(described: list[tuple[DeclaredModel, Description]], pivot: str, spec: object) -> list[DeclaredModel]:
     """The model that translates the request's pair of languages, or two models that do so through a pivot language.
 
-    If the request does not name both languages, or no models translate them, only the first model.
+    Returns only the first model if the request does not name both languages, or if no models translate them.
     """
     options = getattr(spec, "options", spec)
     source, target = getattr(options, "source_lang", None), getattr(options, "target_lang", None)

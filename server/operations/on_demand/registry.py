@@ -80,7 +80,7 @@ class ModelRegistry:
 
     @property
     def used_bytes(self) -> int:
-        """Memory, in bytes, that is counted for all models together, or for all on each CUDA device."""
+        """Bytes that are counted for all models together: on each CUDA device, or on the machine with a CPU."""
         return self._loader.used_bytes
 
     def about(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Choose the models that give back memory, so that another one has room: their KV caches, or all of it.
+"""Choose models whose memory is freed for another model: only their KV caches, or the whole models.
 
 Works on sizes and seconds only: no requests, no clock. See docs/decisions/0151-models-on-demand.md.
 """
@@ -37,7 +37,7 @@ class Resident:
 
 
 def whose_caches(residents: Iterable[Resident], lacking_bytes: int) -> list[Resident]:
-    """Choose idle models whose KV caches free at least `lacking_bytes`, those that were idle for longest first.
+    """Choose idle models whose KV caches free at least `lacking_bytes`. Models that were idle for longest come first.
 
     Returns an empty list if the caches of all idle models free too little.
     """

@@ -136,7 +136,7 @@ async def embed_all(runtime: Runtime, call: Call, spec: EmbedAllSpec) -> list[Nu
 
 
 def input_cost(spec: EmbedInputs, model: ServedModel) -> Cost:
-    """The cost of reading the inputs of a request, without that of its answer."""
+    """The cost of reading the inputs of a request, without the cost of its answer."""
     prompt = model.text.prompt(spec.prompt_name)
     texts = [text for text in spec.inputs if isinstance(text, str)]
     limit = model.max_input_tokens

@@ -31,7 +31,9 @@ _FILLERS = ("0", "1 2 3 4")
 trial prompts have in common come from the template."""
 
 _PARTS_SIGNS = ("content[0]", ".type", "'type'", '"type"', "item.type", "message.content[")
-"""Texts in a chat template which show that contents must be lists of parts. sentence-transformers checks for the same.
+"""Texts in a chat template which show that contents must be lists of parts.
+
+sentence-transformers searches for the same texts.
 """
 
 

@@ -77,7 +77,10 @@ _RELAXED_FIRST = (
 )
 """Keywords in the order in which they are removed from a refused subschema."""
 _DEPENDENT = {"properties": "additionalProperties", "patternProperties": "additionalProperties", "prefixItems": "items"}
-"""Keyword to a second keyword that must be removed with it, because it would forbid more without the first one."""
+"""For some keywords, a second keyword that must be removed together with it.
+
+Alone, the second one would forbid more values.
+"""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,10 @@ def _unreadable(
 def _without_schema(
     kept: Mapping[str, Any], reason: str, compiler: GrammarCompiler, is_strict: bool, is_final: bool
 ) -> EnforcedSchema:
-    """The result for a schema of which only the type is enforced. kept: a schema with this type."""
+    """The result for a schema that cannot be enforced except for its type. For a strict schema, it has no grammar.
+
+    kept: a schema with this type. reason: why nothing else can be enforced. is_final: whether the result may be cached.
+    """
     losses = (Loss("", "", reason),)
     if is_strict:
         return EnforcedSchema("", losses, is_final)

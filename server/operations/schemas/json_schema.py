@@ -107,7 +107,9 @@ def reduce_schema(schema: Mapping[str, Any], lenient: bool) -> ReducedSchema:
 
 
 class _Reducer:
-    """Reduces one schema. root: the whole schema. lenient: as for `reduce_schema`.
+    """Reduces one schema to the part that can be enforced. root: the whole schema.
+
+    lenient: argument of `reduce_schema`.
 
     pending: definitions that are not reduced yet, as (schema, path, name). The list grows while it is read.
     """
@@ -393,7 +395,7 @@ _OF_OTHER_TYPES = frozenset(
         *("unevaluatedItems", "unevaluatedProperties"),
     }
 )
-"""Keywords that restrict only other values than strings."""
+"""Keywords that restrict only values other than strings."""
 _KEYWORDS = frozenset({*_VALUES, *_SCHEMA_SHAPES, *_UNENFORCED, "$ref", "format"})
 
 

@@ -17,8 +17,8 @@ async def decode_windows(
 
     windows: in order of time. at_once: maximum number of windows that are decoded at the same time.
     decode: decodes windows at the same time, and returns their results in order.
-    rest_of: returns the part of a decoded window that must be decoded again, or None. It is decoded together with the
-        windows after it.
+    rest_of: returns the part of a decoded window that must be decoded again; None if there is no such part. The part is
+        decoded together with the windows after it.
     """
     queue: list[tuple[Window, WindowResult | None]] = [(window, None) for window in windows]
     while queue:

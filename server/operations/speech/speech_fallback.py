@@ -1,8 +1,8 @@
 """Decide whether a decoded window is accepted, is decoded again at a higher temperature, or has no speech.
 
 With the compression ratio of token ids, the rules for one attempt equal `generate_with_fallback` of `transformers` 5.
-With that of texts, they equal the code published with Radford et al. 2022, arXiv:2212.04356, section 4.5. If every
-attempt is rejected, the best of them is used. See docs/decisions/0188-no-sentence-is-lost.md.
+With the compression ratio of texts, they equal the code published with Radford et al. 2022, arXiv:2212.04356, section
+4.5. If every attempt is rejected, the best of them is used. See docs/decisions/0188-no-sentence-is-lost.md.
 """
 
 from __future__ import annotations

@@ -200,7 +200,8 @@ class _Transcription:
     def _window(self, start: int, end: int, before: Sequence[int]) -> Window:
         """Create a window with its decoder prompt. before: tokens of the text that precedes the window.
 
-        Hotwords and this text get at most half of the context; otherwise the first tokens of the text are left out.
+        Hotwords and this text together get at most half of the context. If they are longer, the first tokens of the
+        text are left out.
         """
         room = self.decoder.model.info.context_tokens // 2 - 1 - len(self.hotwords)
         before = [*self.hotwords, *before[max(len(before) - room, 0) :]]

@@ -42,12 +42,12 @@ class TranscribeSpec:
     hotwords: words that the decoder reads before every window, followed by the prompt or the earlier transcript.
     temperatures: temperatures to try in order for each window. At 0, the likeliest text is taken. With one temperature,
         no window is decoded again. None for `DEFAULT_TEMPERATURES`.
-    compression_ratio_threshold: maximum of the text's size divided by its compressed size; a window above is decoded
+    compression_ratio_threshold: maximum of the text's size divided by its compressed size; a window above it is decoded
         again at the next temperature.
-    logprob_threshold: minimum of the mean log-probability; a window below is decoded again at the next temperature.
+    logprob_threshold: minimum of the mean log-probability; a window below it is decoded again at the next temperature.
     no_speech_threshold: a window with a higher probability of no speech, and a mean log-probability below
         `logprob_threshold`, has no text; 1 for no such windows.
-    The three thresholds are the checkpoint's if None, or the defaults of the published code if it has none.
+    For a threshold that is None, the checkpoint's applies, or else the default of the published code.
     condition_on_previous_text: the decoder reads the earlier transcript before each window; None for the checkpoint's
         choice.
     batched: cut the recording at silences, and decode several windows at the same time.

@@ -132,7 +132,11 @@ def _language_of(code: str | None) -> str | None:
 
 
 def _source_code(runtime: Runtime, spec: TranslateSpec, text: str, language: str) -> str:
-    """The code of the language of `text`. For Chinese into Chinese, it names the script if a model offers that pair."""
+    """The code of the source language of `text`.
+
+    If Chinese is translated to Chinese in another script, the code names the script, provided that a model offers this
+    pair.
+    """
     target = spec.options.target_lang
     script = chinese_script(text) if language == "zh" == _language_of(target) else None
     if script is None or target is None:

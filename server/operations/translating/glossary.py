@@ -1,4 +1,4 @@
-"""Apply the glossary of a translation request: find the terms in its sentences, and what translations must contain."""
+"""Apply the glossary of a translation request: find the terms in the sentences, and require their translations."""
 
 from __future__ import annotations
 

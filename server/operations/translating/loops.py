@@ -20,7 +20,7 @@ MIN_REPEATS = 4
 MIN_LOOP_TOKENS = 12
 """Minimum total tokens of all repetitions of a loop. Fewer may be an exclamation, such as "very, very, very good"."""
 MAX_PERIOD = 32
-"""Maximum number of tokens of the repeated part."""
+"""Maximum number of tokens in the repeated part of a loop."""
 ROWS_AT_ONCE = 64
 """Number of rows that are searched for loops in one iteration of the event loop."""
 RETRY_NGRAM_SIZE = 3

@@ -32,8 +32,10 @@ while one of them ends."""
 DETECTED_CHARACTERS = 8_000
 """Number of characters at the beginning of a document from which its language is detected."""
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 5.0
-"""Pauses between attempts, which double up to the maximum. The first pause is short, because often only the document's
-other portion holds the memory."""
+"""Pauses between attempts, which double up to the maximum.
+
+The first pause is short, because often another portion of the same document holds the memory and ends soon.
+"""
 PATIENCE_SECONDS = 600.0
 """Total time that a portion waits while the server is overloaded, before the document fails."""
 _TAG = re.compile(r"<[^<>]*>")

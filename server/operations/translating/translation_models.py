@@ -70,7 +70,7 @@ class TranslationStep:
     def answer_tokens(self, source: Sequence[int]) -> int | None:
         """Maximum number of tokens of a language model's answer to a source text.
 
-        None if another limit applies: that of the request, or that of an encoder-decoder's checkpoint.
+        None if another limit applies: the limit of the request, or of an encoder-decoder's checkpoint.
         source: token ids of the source text with its prompt.
         """
         if self.frame is None or self.options.max_new_tokens is not None:

@@ -32,7 +32,7 @@ _PROCESS_FILE = Path(__file__).with_name("chat_process.py")
 _MEMORY_BYTES = 512 << 20
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Marker after the text of a last message that the model shall continue; transformers appends the same one.
+"""Marker after the text of a last message that the model shall continue; transformers appends the same marker.
 
 The space at its end shows whether the template keeps white space at the end of a message.
 """
@@ -200,7 +200,7 @@ def chat_context(
     All values are JSON values.
 
     messages: chat messages; keys whose value is None are left out.
-    tools, documents: JSON descriptions that the template prints; None for none.
+    tools, documents: JSON descriptions that the template prints; None if there are no tools or no documents.
     null_content: keep the key `content` where its value is None.
     add_generation_prompt: whether the template shall end with the beginning of an assistant message.
     extra_variables: further variables, for example the switch `enable_thinking` of some templates.

@@ -8,8 +8,8 @@ the file follow it, and then, to write the file, the translations (`unit_lines.t
 - `target_lang`: code of the language of the translations.
 
 Each reply is a line of JSON on stdout, followed by the texts (`unit_lines.unit_lines`) or the translated file. It has
-`bytes`, the size of what follows, and for texts also `characters`, `text_bytes` and `has_text` (whether a text has a
-letter). If the document cannot be used, the reply is `{"refused": reason}`.
+`bytes`, the size of the data that follow it, and for texts also `characters`, `text_bytes` and `has_text` (whether a
+text has a letter). If the document cannot be used, the reply is `{"refused": reason}`.
 
 If a document takes more than CPU_SECONDS of processor time, the process ends without a reply.
 """
@@ -64,7 +64,7 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _set_alarm(cpu_seconds: float) -> None:
-    """End the process after so many seconds of its own processor time; 0 cancels the limit. No effect on Windows."""
+    """End the process after `cpu_seconds` of processor time; 0 cancels the limit. No effect on Windows."""
     if sys.platform == "win32":
         return
     import signal

@@ -20,7 +20,7 @@ class DocumentFormat(NamedTuple):
 
     read: parses the bytes of a file. Raises DocumentError.
     media_type: MIME type of such files.
-    package: optional Python package that the format needs; empty for none.
+    package: optional Python package that the format needs; empty if the format needs no such package.
     """
 
     read: Callable[[bytes], Document]

@@ -15,7 +15,7 @@ from server.text.documents.units import TextUnit
 from server.text.markup.markup import MarkupOptions
 
 FRAGMENT = MarkupOptions("xml", non_splitting_tags=frozenset({"g", "x"}))
-"""Options to parse such an XML fragment. Its elements do not split the text."""
+"""Options to parse the XML fragment of a text. Its elements do not split the text."""
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML cannot contain."""
 _TOKEN = re.compile(r'<(?:g id="(\d+)"|(/)g|x id="(\d+)"/)>')

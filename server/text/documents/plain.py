@@ -171,7 +171,7 @@ def _cue(text: str) -> Fragment:
 def _partners(text: str) -> dict[int, str]:
     """Find the pairs of start and end tags in a subtitle.
 
-    Returns the end tag's text, by the index of the start tag and by the index of the end tag among all tags.
+    Returns the text of the end tag of each pair, by the indices of both tags among all tags of the subtitle.
     """
     opened: list[tuple[int, Any]] = []
     found: dict[int, str] = {}

@@ -71,7 +71,8 @@ SHEET = RunFormat(
 class _Style(NamedTuple):
     """Formatting of a run of text.
 
-    key: equal for formatting with the same appearance. properties: XML element with the properties; None for none.
+    key: equal for formatting with the same appearance. properties: XML element with the properties; None for a run
+        without properties.
     """
 
     key: bytes
@@ -175,7 +176,7 @@ class RunParagraph:
     def _field(self, begin: Element, waiting: list[Element]) -> Iterator[_Event]:
         """Yield the events for a field. The text of a HYPERLINK field is translated; every other field stays whole.
 
-        begin: run that begins the field. waiting: stack of the following elements; those of the field are removed.
+        begin: run that begins the field. waiting: stack of the following elements; elements of the field are removed.
         """
         runs, depth = [begin], 1
         while depth:
@@ -228,7 +229,7 @@ class RunParagraph:
     # ------------------------------------------------------------------------------------------------- writing
 
     def replace(self, translation: str) -> None:
-        """Replace the content of the paragraph. translation: of `fragment.unit()`, with its tags."""
+        """Replace the content of the paragraph. translation: translation of `fragment.unit()`, with its tags."""
         nodes = self.fragment.restored(translation)
         kept = [child for child in self._element if local_name(child) in self._names.first]
         last = [child for child in self._element if local_name(child) in self._names.last]
@@ -296,7 +297,10 @@ def _key(properties: Element | None) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _key_of_xml(properties: bytes) -> bytes:
-    """The key of formatting properties. properties: an XML element, as written: most runs have the same few."""
+    """Compute the key of formatting properties. Results are cached, because most runs have the same few properties.
+
+    properties: bytes of an XML element.
+    """
     from lxml import etree
 
     seen = parse_xml(properties)

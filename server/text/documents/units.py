@@ -13,7 +13,10 @@ MAX_UNITS = 200_000
 
 
 class DocumentError(ValueError):
-    """A document cannot be read, or exceeds a limit. The message is shown to clients; it contains no text of theirs."""
+    """A document cannot be read, or exceeds a limit.
+
+    The message is shown to clients; it contains no text of the document.
+    """
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ _MAX_CHARACTERS = 2000
 
 
 def chinese_script(text: str) -> str | None:
-    """Return the script of a Chinese text: `Hans` or `Hant`; None for as many characters of one as of the other.
+    """Return the script of a Chinese text: `Hans` or `Hant`; None if the text has equally many characters of both.
 
     Counts the characters that only GB 2312 (simplified) or only Big5 (traditional) has, in the beginning of the text.
     """

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 MAX_WORDS = 12
 """Most words of a text whose language is corrected by its words. In longer texts, the letters suffice."""
 _FACTOR = 4.0
-"""Factor on the probability of a language for each of its frequent words in the text, up to `_MAX_HITS` words."""
+"""Factor on the probability of a language for each of its frequent words in the text.
+
+At most `_MAX_HITS` words count.
+"""
 _MAX_HITS = 3
 _WORD = re.compile(r"[^\W\d_]+")
 _TEXT = {

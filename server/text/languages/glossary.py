@@ -58,8 +58,9 @@ class Glossary:
     def _longest(self, text: str, start: int) -> tuple[int | None, int]:
         """Find the longest term that begins at index `start` of a text.
 
-        Returns (index of the term, end in the text), or (None, start). A binary search finds the last spelling that
-        does not sort after the text; every spelling with which the text begins is that one or a prefix of it.
+        Returns (index of the term, end in the text), or (None, start). A binary search finds the last of the sorted
+        spellings that is not after the text. If the text begins with any spelling, that is this one or one of its
+        prefixes.
         """
         place = bisect_right(self._texts, text[start : start + self._longest_text]) - 1
         while place >= 0:

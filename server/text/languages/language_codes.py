@@ -28,7 +28,7 @@ class Language:
 
     @property
     def likely_script(self) -> str | None:
-        """The stated script, or else the usual script of the region (traditional for Chinese in Taiwan), or None."""
+        """The stated script, else the usual script of the region (traditional for Chinese in Taiwan); else None."""
         return self.script or _SCRIPT_OF_REGION.get((self.language, self.region or ""))
 
     @property

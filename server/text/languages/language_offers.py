@@ -36,7 +36,7 @@ class Source:
     prefix: text before the source text.
     leading: token ids before the source text.
     trailing: token ids after the source text; None if the tokenizer adds its own special tokens.
-    task: name of the translation in `task_specific_params`, or None.
+    task: name of the translation in `task_specific_params`; None if it is not from there.
     """
 
     name: str | None
@@ -166,8 +166,8 @@ def _stated_pair(stated: str) -> tuple[str, str]:
 def marian_offers(directory: Path, tokenizer: Tokenizer, operator: str = "") -> list[Offer]:
     """Return the translations of a Marian checkpoint; empty if no language pair is known.
 
-    operator: language pair that overrides the pair in the checkpoint's files; empty for none. Raises LanguagesError if
-        it is no pair of codes.
+    operator: language pair that overrides the pair in the checkpoint's files; empty if the operator states no pair.
+        Raises LanguagesError if it is no pair of codes.
     """
     tokenizer_config = read_json(directory, "tokenizer_config.json")
     stated: Sequence[Any] = (

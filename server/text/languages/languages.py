@@ -63,7 +63,8 @@ class TranslationPrompt:
     trailing_source_ids: token ids after the source text; None if the tokenizer adds its own special tokens.
     forced_bos_id: first token of the translation, if that chooses the target language; else None.
     decoder_start_ids: decoder prompt, if that chooses the target language; else None.
-    task: name of the task in the checkpoint's `task_specific_params`, whose decoding settings apply; None for none.
+    task: name of the task in the checkpoint's `task_specific_params`, whose decoding settings apply; None if no such
+        settings apply.
     copies: True if source and target are one language. The texts are then copied, and no model runs.
     source_lang, target_lang: the checkpoint's language codes. source_lang is None where the model takes a group of
         languages without distinguishing them.
@@ -287,7 +288,7 @@ def _first_few(names: list[str]) -> str:
 def _closest(offer: Offer, source: Language | None, target: Language | None) -> tuple[int, Offer]:
     """Return the score of an offer for a language pair, and the offer reduced to its best matching languages.
 
-    The score is 0 for no match. A source or target of None matches all languages.
+    The score is 0 if the offer does not match the pair. A source or target of None matches all languages.
     """
     sources = [
         1 if source is None or own_source.language is None else source.fits(own_source.language)

@@ -16,7 +16,7 @@ _MIN_WORDS = 3
 """Least number of different frequent words of the language, which must be twice as many as of any other."""
 _LATIN = re.compile("[A-Za-z\u00c0-\u024f]")
 _SCRIPTS = {"el": re.compile("[\u0370-\u03ff\u1f00-\u1fff]"), "ja": re.compile("[\u3041-\u30ff]")}
-"""Letters that one language alone has, for languages whose sentences end in a way of their own."""
+"""Letters that one language alone has, for languages whose sentences end differently than in most languages."""
 
 
 def likely_language(text: str) -> str:

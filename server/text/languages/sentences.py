@@ -67,7 +67,7 @@ _CHINESE_CONTINUATION = re.compile(
     "(?:但|可是|不过|不過|同时|同時|结果|結果|然后|然後|接着|接著|随后|隨後|随即|隨即|于是|於是|说完|說完|之后|之後|一边|一邊|一面|便|就|并|並"
     "|却|卻|又|也|还|還|而|才)"
 )
-"""The beginning of a Chinese clause without a subject of its own: what follows, or happens at the same time."""
+"""The beginning of a Chinese clause that has no subject, but says what happens next or at the same time."""
 _JAPANESE_SPEECH = re.compile(r"(?:って|と(?:叫|言|云|思|聞|いう|いっ|いい|書|呼|問|答|感|考|話|声|、|も|は|か))")
 """The particle and verb by which a Japanese sentence continues after an exclamation that it quotes."""
 _CHINESE_SPEECH = re.compile(
@@ -220,7 +220,7 @@ def _list_items(line: str) -> Iterator[int]:
 
 
 def _follows(item: re.Match[str], next_item: re.Match[str]) -> bool:
-    """Whether the label of an item of a list comes after that of another: 1. and 2., a) and b)."""
+    """Whether the label of `next_item` is the one after the label of `item`, as in "1." and "2." or "a)" and "b)"."""
     label, next_label = item["label"], next_item["label"]
     if item["mark"] != next_item["mark"] or label.isdecimal() != next_label.isdecimal():
         return False
@@ -300,7 +300,10 @@ def _is_next_item(sentence: str, after: str) -> bool:
 
 
 def _continues_quote(around: _Around, quote: re.Match[str], language: str) -> bool:
-    """Whether the sentence continues after a boundary, because quoted speech ends there. quote: end of the speech."""
+    """Whether a sentence continues after a boundary at the end of quoted speech.
+
+    quote: match of the end of the quoted speech.
+    """
     after, spaced = around.after, around.spaced
     if language in ("", "zh", "yue") and not spaced:
         is_introduced = _CHINESE_INTRODUCTION.search(around.before) is not None
@@ -368,7 +371,10 @@ def _is_abbreviation(before: str, after: str, sentence: str, language: str) -> b
 
 
 def _is_name_of_a_thing(previous: str, after: str) -> bool:
-    """Whether a single letter names a thing and is no initial: plan B, an A. previous: the word before it."""
+    """Whether a single letter is the name of a thing, as in "plan B" or "an A", and not an initial.
+
+    previous: the word before the letter. after: text after the letter's full stop.
+    """
     return previous.lower() in BEFORE_LETTERS or (
         previous.lower() in ("a", "an", "and", "or") and _SENTENCE_WORD.match(after) is not None
     )

@@ -79,7 +79,8 @@ class InstructionPrompt:
         """Return the parts of the prompt before and after the text to translate.
 
         source, target: codes of the languages; the source may be None.
-        context: text that is not translated; None for none. formality: `more`, `less` or None. context is preferred.
+        context: text that is not translated; None without such a text. formality: `more`, `less` or None. context is
+            preferred.
         has_tags: whether the text has inline tags.
         Callers check that the prompt has a text for context, formality or tags before they pass them.
         """

@@ -93,7 +93,7 @@ def compose(
 def _needs_space(placed: PlacedTag, neighbour: InlineTag | None, text: str, at: int, origin: int) -> bool:
     """Whether a space must be written before an atom.
 
-    placed: the atom. neighbour: atom right before it; None for none. text: the translation.
+    placed: the atom. neighbour: another atom right before it; None if there is no such atom. text: the translation.
     at: index at which the atom is written. origin: index at which the part begins that is being written.
     """
     if neighbour is not None:
@@ -105,5 +105,8 @@ def _needs_space(placed: PlacedTag, neighbour: InlineTag | None, text: str, at: 
 
 
 def _is_in_word(character: str) -> bool:
-    """Whether a character separates from its neighbours by spaces only. character: one, or empty at an end."""
+    """Whether a character belongs to a word of a script that separates words by spaces.
+
+    character: one character, or empty at an end of the text.
+    """
     return bool(character) and is_word_character(character)

@@ -19,7 +19,7 @@ _PUNCTUATION = " \t\n.,;:!?…\"'()[]-–—。、，！？"
 
 
 class StableText:
-    """The transcript of one turn of a speaker: the words that are stable, and the rest of the newest hypothesis."""
+    """The transcript of one turn: the words that are stable, and the remaining words of the newest hypothesis."""
 
     def __init__(self) -> None:
         self._stable: list[str] = []

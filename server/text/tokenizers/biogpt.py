@@ -16,7 +16,7 @@ from server.text.tokenizers.tokenizer_files import TokenizerFiles
 
 
 class BioGptTokenizer(MosesPieces):
-    """Reads `vocab.json` and `merges.txt`."""
+    """The tokenizer of BioGPT, from the files `vocab.json` and `merges.txt`."""
 
     def __init__(self, directory: Path, files: TokenizerFiles) -> None:
         vocabulary, english = read_vocabulary(directory, "vocab.json"), WordTables.of("en")

@@ -26,7 +26,10 @@ Published speech models have 65,536 tokens with 1.1 MB. A tree for 4 MB of rando
 MAX_ENTRY = 2048
 """Longest entry of a vocabulary, in characters. It bounds the text that one generated token adds."""
 MAX_UNIGRAM_ENTRY = 256
-"""Longest entry of a Unigram model, in characters. The model compares each place of a text with entries so long."""
+"""Longest entry of a Unigram model, in characters.
+
+The model compares each place of a text with entries up to this length.
+"""
 MAX_MERGED_CHARACTERS = 1 << 22
 """Limit on the characters of all pieces together, where merges are derived by cutting each piece at each character."""
 

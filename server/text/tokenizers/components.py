@@ -76,8 +76,9 @@ class _File(msgspec.Struct):
 def check_tokenizer_json(content: bytes) -> int | None:
     """Check a `tokenizer.json` against all limits.
 
-    Returns the highest id of its vocabulary plus one. None if the JSON text does not show it quickly; the length of the
-    entries is then unchecked. Raises TokenizerError, one line, for a file that exceeds a limit or is damaged.
+    Returns the highest id of its vocabulary plus one. Returns None if the id cannot be found without parsing the whole
+    vocabulary; the length of the entries is then unchecked. Raises TokenizerError, one line, for a file that exceeds a
+    limit or is damaged.
     """
     try:
         file = msgspec.json.decode(content, type=_File)
@@ -125,9 +126,9 @@ def _check_components(normalizer: Any, pre_tokenizer: Any, post_processor: Any, 
 
 
 def _check_once(name: str, component: Any) -> None:
-    """Raise TokenizerError if a component has twice a part that lengthens each piece of a text.
+    """Raise TokenizerError if a kind of part that lengthens texts occurs twice in a component.
 
-    The second part would lengthen the text that the first has added. name: of the component, for the message.
+    The second one would lengthen the text that the first one has added. name: name of the component, for the message.
     """
     kinds = [step.get("type") for step in _steps(component)]
     for kind in _ONCE:

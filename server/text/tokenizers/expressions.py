@@ -61,7 +61,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r", "a": "\a", "
 """Control characters by the letters of their escapes."""
 _KINDS = ("a", "A", "1", " ", "\n", ".", "'", "_", "中", "\u0301", "\N{GRINNING FACE}")
 _QUADRATIC = frozenset(("superbpe",))
-"""Published pre-tokenizers that are timed anyway. They look ahead from each digit to the end of the number."""
+"""Published pre-tokenizers whose expressions are timed too: they look ahead from each digit to the number's end."""
 
 
 @lru_cache(maxsize=64)
@@ -197,9 +197,9 @@ def _seconds(search: normalizers.Normalizer, text: tuple[str, str], length: int)
 def _texts(expression: str) -> Iterator[tuple[str, str]]:
     """Yield (part to repeat, end to append) of each test text for an expression.
 
-    The end is another character, or a character that stops a match, followed by all characters of the expression:
-    the library does not try to match a text without a character that every match needs.
-    Each of the first characters of the expression also stands for the one that stops a match.
+    The end is empty, a single character, or a character that stops a match, followed by characters of the expression.
+    The library does not try to match a text that lacks a character which every match needs, so the end has all of them.
+    The first characters of the expression are also tried as characters that stop a match.
     """
     literal = _literals(expression)
     first = literal[: MAX_CHARACTERS - len(_KINDS)]

@@ -78,7 +78,7 @@ def _treat_spaces(
 ) -> None:
     """Make a tokenizer normalize texts, mark spaces and decode as the SentencePiece library does.
 
-    prefix: whether a space is added before a text. scheme: whether also after each special token ("always").
+    prefix: whether a space is added before a text. scheme: "always" adds it after each special token too.
     before: normalizers that precede those of the file.
     """
     backend.normalizer = normalizers.Sequence([*before, *_character_map(model), *_white_space(model, prefix)])
@@ -310,7 +310,7 @@ def _unigram(
 
     before, after: normalizers around the character map of the file. `after` and `split_first` stand for the usual
         settings of white space; a file with other settings is run as the SentencePiece library runs it.
-    split_first: see `unigram`.
+    split_first: whether to first split the text at white space, so that each run of it counts as one space.
     Raises TokenizerError for a file that is not a Unigram model.
     """
     if model.model_type != UNIGRAM:

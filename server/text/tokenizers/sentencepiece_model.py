@@ -48,7 +48,7 @@ class SentencePieceModel:
     file: name of the file.
     pieces: (text, score) of each piece, by id.
     kinds: kind of each piece (`NORMAL`, `UNKNOWN`...), by id.
-    charsmap: character map of the normalizer; empty for none.
+    charsmap: character map of the normalizer; empty if the normalizer has no map.
     model_type: `UNIGRAM`, `BPE` or `CHARACTERS`; another value for a model of whole words.
     add_dummy_prefix: whether a space is added before each text.
     remove_extra_whitespaces: whether spaces at both ends of a text are removed, and runs of spaces become one space.

@@ -114,7 +114,7 @@ class StopStrings:
 
     stop: the stop strings.
     include: whether the text ends with the stop string that was found.
-    found: the stop string that was found, or None.
+    found: the stop string that was found; None until one is found.
     """
 
     def __init__(self, stop: Sequence[str], include: bool) -> None:

@@ -11,7 +11,7 @@ _SAMPLES = ("a", "A", "1", ".", "\u4e2d")
 
 
 class NoPairs(ValueError):
-    """The pairs of a tokenizer cannot be joined, because no sample text shows which special tokens it adds."""
+    """The tokenizer's pairs cannot be joined here: no sample pair shows which special tokens it adds."""
 
 
 @dataclass(frozen=True)

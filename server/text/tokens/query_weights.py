@@ -49,7 +49,7 @@ def query_weights(directory: Path, vocab_size: int) -> QueryWeights | None:
     """Read the token weights of a checkpoint; None for a checkpoint without such weights.
 
     vocab_size: size of the tokenizer's vocabulary. Raises QueryWeightsError for fewer weights, and for a tokenizer of
-    queries that differs from that of documents; ResolveError for a link out of the directory.
+    queries that differs from the tokenizer of documents; ResolveError for a link out of the directory.
     """
     folders: dict[Side | None, str] = {}
     sides: tuple[Side | None, ...] = (None, "query")

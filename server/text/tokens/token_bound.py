@@ -194,7 +194,8 @@ def _put_before_characters(tokenizer: LibraryTokenizer, parts: Sequence[Mapping[
 def _steps(state: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, Any]]:
     """Yield the parts of a normalizer or pre-tokenizer, at any depth.
 
-    state: its JSON object; None for none. name: member of a `Sequence` that has its parts.
+    state: its JSON object; None if the tokenizer has no such component. name: member of a `Sequence` that has its
+        parts.
     """
     if state is None:
         return
@@ -206,7 +207,7 @@ def _steps(state: Mapping[str, Any] | None, name: str) -> Iterator[Mapping[str, 
 
 
 def _state(component: Any) -> Mapping[str, Any] | None:
-    """Return a normalizer or pre-tokenizer as its JSON object in `tokenizer.json`; None for none."""
+    """Return a normalizer or pre-tokenizer as its JSON object in `tokenizer.json`. Returns None for None."""
     if component is None:
         return None
     found: Mapping[str, Any] = json.loads(component.__getstate__())

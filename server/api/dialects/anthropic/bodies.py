@@ -99,7 +99,10 @@ class AnthropicOutputConfig(ChatObject):
 
 
 class AnthropicEdit(BaseModel):
-    """A change that Anthropic's servers make to a conversation before they answer it. This server makes none."""
+    """A change that Anthropic's servers make to a conversation before they answer it.
+
+    This server makes no such changes.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -113,7 +116,10 @@ class AnthropicEdit(BaseModel):
 
 
 class AnthropicContextManagement(ChatObject):
-    """Edits of the conversation. Those that would remove text are dropped, and named in `X-Ignored-Parameters`."""
+    """Edits of the conversation that the request asks for.
+
+    Edits that would remove text are dropped, and named in `X-Ignored-Parameters`.
+    """
 
     edits: list[AnthropicEdit] | None = None
 

@@ -220,7 +220,10 @@ def chat_messages(system: Sequence[AnthropicText] | None, turns: Sequence[Anthro
 
 
 def _shown(turns: Sequence[AnthropicTurn]) -> Iterator[AnthropicTurn]:
-    """Yield the turns that the model reads: not those with `clear_at` "next_user_message" before a turn of the user."""
+    """Yield the turns that the model reads.
+
+    Turns with `clear_at` "next_user_message" are left out if a later turn has the role user.
+    """
     last_of_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
     for index, turn in enumerate(turns):
         if turn.clear_at != "next_user_message" or index > last_of_user:

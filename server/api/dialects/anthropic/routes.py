@@ -189,7 +189,10 @@ class MessageRenderer:
         return {"stop_reason": reason, "stop_sequence": text}
 
     def _in_block(self, kind: str, content: dict[str, Any]) -> bytes:
-        """Events that end the open block and begin a block of `kind`; empty if the open block is of this kind."""
+        """Bytes of the events that end the open block and begin a block of `kind`.
+
+        Empty if the open block is of this kind.
+        """
         if self.open_block == kind:
             return b""
         closed = self._close()

@@ -67,7 +67,7 @@ class CohereChatAnswer(AnswerBody):
 
 
 class CohereChatRenderer:
-    """Renders one answer of `/v2/chat`: a message of content parts and tool calls, or events that build the same."""
+    """Renders one answer of `/v2/chat`, whole or as events. An answer has content parts and tool calls."""
 
     def __init__(self) -> None:
         self.id = str(uuid.uuid4())
@@ -120,7 +120,10 @@ class CohereChatRenderer:
         return _event("message-end", id=self.id, delta={"finish_reason": reason, "error": error.message})
 
     def _part(self, kind: str, text: str, logprobs: list[ScoredToken] | None = None) -> bytes:
-        """Events with new text of a content part. If a part of another kind is in progress, it is ended first."""
+        """Bytes of the event that adds text to the content part in progress.
+
+        If that part is of another kind than `kind`, it is ended first, and a new part begins.
+        """
         events = b""
         if self.open_kind != kind:
             events = self._close() + self._of_part("content-start", {"content": {"type": kind, kind: ""}})

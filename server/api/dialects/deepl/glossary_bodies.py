@@ -50,7 +50,7 @@ class DeeplDictionary(BaseModel):
 
 
 def _is_pair(source_lang: str, target_lang: str, pair: Pair) -> bool:
-    """Whether two codes of a line of CSV are a pair of languages. DeepL ignores lines of other pairs."""
+    """Whether the two language codes in a line of CSV name the languages of `pair`. DeepL ignores other lines."""
     try:
         return language_pair(source_lang.strip(), target_lang.strip()) == pair
     except InvalidRequest:

@@ -18,7 +18,7 @@ _REGIONAL_TARGETS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "en": (("en-GB", "English (British)"), ("en-US", "English (American)")),
     "pt": (("pt-BR", "Portuguese (Brazilian)"), ("pt-PT", "Portuguese (European)")),
 }
-"""Target languages that DeepL lists only with a region, by language. They replace a model's language without region."""
+"""Target languages that DeepL lists only with a region: language code to (code, name) of each regional variant."""
 _TRANSLATION_FEATURES: Mapping[str, Mapping[str, bool]] = {
     "formality": {"needs_target_support": True},
     "tag_handling": {"needs_source_support": True, "needs_target_support": True},
@@ -49,7 +49,10 @@ class DeeplFeature(AnswerBody):
 
 
 class DeeplLanguageFeatures(AnswerBody):
-    """A language of a resource. `lang`: code of BCP 47. `features`: those that the language supports, by name."""
+    """A language of a resource. `lang`: code of BCP 47.
+
+    `features`: the features that the language supports, by name.
+    """
 
     lang: str
     name: str
@@ -60,7 +63,7 @@ class DeeplLanguageFeatures(AnswerBody):
 
 
 class DeeplLanguageFeaturesAnswer(RootModel[list[DeeplLanguageFeatures]]):
-    """Every language of a resource."""
+    """The answer of `GET /v3/languages`: every language of a resource."""
 
 
 class DeeplResourceFeature(AnswerBody):
@@ -77,7 +80,7 @@ class DeeplResource(AnswerBody):
 
 
 class DeeplResourcesAnswer(RootModel[list[DeeplResource]]):
-    """The resources that `/v3/languages` describes."""
+    """The answer of `GET /v3/languages/resources`: the resources that `/v3/languages` describes."""
 
 
 def _sources(offered: Sequence[OfferedLanguage]) -> dict[str, str]:
@@ -98,7 +101,7 @@ def _targets(offered: Sequence[OfferedLanguage]) -> dict[str, str]:
 
 
 async def _offered(state: State) -> tuple[Sequence[OfferedLanguage], bool]:
-    """The languages of the models, and whether a model has a prompt for `formality`."""
+    """The languages that the models translate, and whether a model's translation prompt has a place for `formality`."""
     models = await state.runtime.translations()
     prompts = [languages.instruction for languages in models if languages.instruction is not None]
     return offered_languages(models, state.runtime.pivot), any(prompt.with_formality for prompt in prompts)
@@ -118,7 +121,11 @@ async def _languages(state: State, parameters: Mapping[str, str]) -> list[dict[s
 
 
 async def _language_features(state: State, parameters: Mapping[str, str]) -> list[dict[str, Any]]:
-    """All languages are stable, so that `include` adds none."""
+    """The answer of `GET /v3/languages`: each language of a resource, with the features that it supports.
+
+    All languages are stable. The parameter `include`, which asks for other languages, therefore adds none.
+    Raises InvalidRequest for an unknown resource.
+    """
     resource = parameters.get("resource", "")
     if resource not in _RESOURCES:
         raise InvalidRequest(f"`resource` must be {', '.join(_RESOURCES)}", "resource")

@@ -127,7 +127,8 @@ class DeeplTranslateBody(Body):
 class DeeplTranslation(AnswerBody):
     """The translation of one text. `detected_source_language`: the language of the request, or the detected one.
 
-    `model_type_used`: the kind of model that DeepL's clients ask for in `model_type`. All models here are of one kind.
+    `model_type_used`: always `latency_optimized` if the request has `model_type`, because all models here count as this
+        kind.
     """
 
     detected_source_language: str

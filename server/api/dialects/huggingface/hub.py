@@ -59,8 +59,9 @@ def _nested(
 ) -> Iterator[Any]:
     """Render the results of a task: one list per input.
 
+    If the request has a single input, the answer is its list alone.
     render: converts one result.
-    one_in_list: also put the list of a single input into a list; otherwise that list is the whole answer.
+    one_in_list: keep the outer list even for a single input.
     """
     rendered = ((render(item) for item in result) for result in results)
     return rendered if one_in_list or not isinstance(body.inputs, str) else next(rendered)
@@ -205,7 +206,7 @@ TASKS: Mapping[str, Route[Any, Any, Any]] = {
 }
 
 _INPUT_FIELDS = {"source_sentence": "sentence-similarity", "question": "question-answering"}
-"""Fields of an object in `inputs` that only one task has, and that task."""
+"""Field to task, for the fields of an object in `inputs` that only one task has."""
 _PARAMETERS = {
     "candidate_labels": "zero-shot-classification",
     "aggregation_strategy": "token-classification",
@@ -216,9 +217,9 @@ _PARAMETERS = {
     "tgt_lang": "translation",
     **dict.fromkeys(TgiParameters.model_fields.keys() - {"top_k"}, "text-generation"),
 }
-"""Fields of `parameters` that only one task has, and that task."""
+"""Field to task, for the fields of `parameters` that only one task has."""
 _ROOT_FIELDS = {"stream": "text-generation", **dict.fromkeys(("normalize", "dimensions"), "feature-extraction")}
-"""Fields of the body that only one task has, and that task."""
+"""Field to task, for the fields of the body that only one task has."""
 _BY_MODEL = (
     "token-classification",
     "question-answering",
@@ -233,7 +234,10 @@ _BY_MODEL = (
 
 
 def _named_task(body: Mapping[str, Any]) -> str | None:
-    """The task that the fields of a body imply, or None if they fit several tasks. Raises InvalidRequest for tables."""
+    """The task that the fields of a body imply; None if the fields fit several tasks.
+
+    Raises InvalidRequest for tasks on tables, which the server does not support.
+    """
     inputs, parameters = body.get("inputs"), body.get("parameters")
     if (isinstance(inputs, dict) and "table" in inputs) or "table" in body:
         raise InvalidRequest("tasks on tables are not supported", "inputs")

@@ -44,7 +44,7 @@ class HubOptions(HubFields):
 
 
 class HubBody(TimedBody):
-    """Base of the bodies of all tasks."""
+    """Base class for the bodies of tasks, with the field that all tasks share."""
 
     options: HubOptions | None = None
 
@@ -55,7 +55,7 @@ def as_list(inputs: Any) -> list[str]:
 
 
 class HubGenerateBody(TgiBody):
-    """Text generation."""
+    """Body for the task text generation."""
 
     options: HubOptions | None = None
 
@@ -87,7 +87,7 @@ class HubSentences(HubFields):
 
 
 class HubSimilarityBody(HubBody):
-    """Sentence similarity."""
+    """Body for the task sentence similarity."""
 
     inputs: HubSentences
     parameters: HubNoParameters | None = None
@@ -102,7 +102,7 @@ class HubClassifyParameters(HubFields):
 
 
 class HubClassifyBody(HubBody):
-    """Text classification."""
+    """Body for the task text classification."""
 
     inputs: Texts
     parameters: HubClassifyParameters | None = None
@@ -120,7 +120,7 @@ class HubZeroShotParameters(HubFields):
 
 
 class HubZeroShotBody(HubBody):
-    """Zero-shot classification."""
+    """Body for the task zero-shot classification."""
 
     inputs: Texts
     parameters: HubZeroShotParameters
@@ -138,7 +138,7 @@ class HubFillMaskParameters(HubFields):
 
 
 class HubFillMaskBody(HubBody):
-    """Fill mask."""
+    """Body for the task fill-mask, which finds words for a mask."""
 
     inputs: Texts
     parameters: HubFillMaskParameters | None = None
@@ -155,7 +155,7 @@ class HubTokenClassifyParameters(HubFields):
 
 
 class HubTokenClassifyBody(HubBody):
-    """Token classification."""
+    """Body for the task token classification."""
 
     inputs: Texts
     parameters: HubTokenClassifyParameters | None = None
@@ -185,7 +185,7 @@ class HubQuestionParameters(HubFields):
 
 
 class HubQuestionBody(HubBody):
-    """Question answering."""
+    """Body for the task question answering."""
 
     inputs: HubQuestion
     parameters: HubQuestionParameters | None = None
@@ -227,7 +227,11 @@ class HubDecoding(HubFields):
         return self
 
     def options(self) -> dict[str, Any]:
-        """The fields for `GenerationOptions`. Lengths count the start token; numbers of new tokens precede them."""
+        """Convert the parameters to fields of `GenerationOptions`.
+
+        `max_length` and `min_length` count the start token, so they become one new token less. They are ignored if
+        `max_new_tokens` or `min_new_tokens` is also given.
+        """
         given = self.model_dump(exclude_none=True)
         for length, new_tokens in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
             if (tokens := given.pop(length, None)) is not None:
@@ -262,7 +266,7 @@ class HubTranslateParameters(HubSummarizeParameters):
 
 
 class HubTranslateBody(HubBody):
-    """Translation."""
+    """Body for the task translation."""
 
     inputs: Texts
     parameters: HubTranslateParameters | None = None
@@ -305,7 +309,7 @@ class HubSpeechParameters(HubFields):
 
 
 class HubSpeechBody(HubBody):
-    """Automatic speech recognition with parameters. Without any, the body may be the file itself."""
+    """Automatic speech recognition with parameters. Without parameters, the body may be the file itself."""
 
     inputs: Annotated[str, Field(min_length=1, description="a recording in base64")]
     parameters: HubSpeechParameters | None = None

@@ -34,7 +34,8 @@ class HubInfo(AnswerBody):
     """Description of one model.
 
     `model_type`: an object with one key, `embedding`, `classifier` or `reranker`; null for a model that only generates
-    text. The value is `{"pooling"}` for `embedding`, otherwise `{"id2label", "label2id"}`.
+    text. Its value is an object: with the key `pooling` for `embedding`, otherwise with the keys `id2label` and
+    `label2id`.
     `max_input_length` and `max_input_tokens`: longest input text, in tokens. `auto_truncate`: longer texts are
     shortened unless the request has `truncate` false. `max_client_batch_size`: maximum number of inputs in one request.
     `max_concurrent_requests`: maximum number of requests in the queue. `max_batch_requests` and `max_batch_tokens`:

@@ -268,7 +268,7 @@ class Sentences(BaseModel):
 
 
 class SimilarityParameters(BaseModel):
-    """The object `parameters` of `/similarity`, in which text-embeddings-inference has the settings."""
+    """The object `parameters` of `/similarity`, which holds the settings of a request in text-embeddings-inference."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

@@ -26,7 +26,10 @@ _MEDIA_TYPES = ("", MEDIA_TYPE, "application/jsonl", "application/octet-stream")
 
 
 class SequenceSetAnswer(AnswerBody):
-    """`sequences`, `tokens`: as they were sent. `memory_bytes`: of the HTTP process, and of each worker."""
+    """A stored set. `sequences`, `tokens`: number of sequences, and of tokens in all of them.
+
+    `memory_bytes`: memory that the set takes in the HTTP process, and again in each worker.
+    """
 
     name: str
     model: str
@@ -37,13 +40,13 @@ class SequenceSetAnswer(AnswerBody):
 
 
 class SequenceSetsAnswer(AnswerBody):
-    """The sets of the API key, by name."""
+    """The sets of the API key, in the order of their names."""
 
     sets: list[SequenceSetAnswer]
 
 
 class NoContent(AnswerBody):
-    """No content."""
+    """Empty answer with status 204: the set has been deleted."""
 
 
 def _answer(found: StoredSet) -> dict[str, Any]:
@@ -76,7 +79,10 @@ async def _put(state: State, request: Request, body: None) -> dict[str, Any]:
 
 
 async def _model(state: State, name: str | None) -> ServedModel:
-    """The model of a set: the named one, or the first one that generates. For an adapter, its model."""
+    """The model that a set belongs to: the model with the name, or the first one that generates text if `name` is None.
+
+    For the name of an adapter, it is the model that the adapter changes.
+    """
     runtime = state.runtime
     if name is None and runtime.registry is None:
         return runtime.candidates(None, "generate")[0]

@@ -46,8 +46,8 @@ _MISPLACED = Field(description="dropped, and named: belongs into `options`")
 class OllamaBody(TimedBody):
     """Base of the bodies of this dialect. A model's name may end in the tag `:latest`, which is removed.
 
-    `keep_alive`: time that the model stays loaded without requests: 0 for none, negative for ever. In a request without
-        text, 0 unloads the model. No effect if all models are loaded at the start.
+    `keep_alive`: time that the model stays loaded without requests: with 0 it is unloaded at once, with a negative
+        value never. In a request without text, 0 unloads the model. No effect if all models are loaded at the start.
     """
 
     options: OllamaOptions | None = None
@@ -60,7 +60,7 @@ class OllamaBody(TimedBody):
 
     @property
     def num_ctx(self) -> int:
-        """Context length that the client asks for, in tokens; 0 if it asks for none."""
+        """Context length that the client asks for, in tokens; 0 if it does not ask for a length."""
         return max(self.options.num_ctx or 0, 0) if self.options else 0
 
     def dropped(self) -> Iterator[str]:
@@ -155,7 +155,10 @@ class OllamaSpec:
         return not self.unloads
 
     def cost(self, model: ServedModel) -> Cost:
-        """Upper bounds of the request's work, for admission: those of `chat` or of `plain`, the one with more input."""
+        """Upper bounds of the request's work, for admission.
+
+        If both `chat` and `plain` are set, the larger input counts.
+        """
         costs = [spec.cost(model) for spec in (self.chat, self.plain) if spec is not None]
         return max(costs, key=lambda cost: cost.input_characters, default=Cost(0, 0, 0))
 
@@ -228,7 +231,7 @@ class OllamaGenerateBody(OllamaTextBody):
 class OllamaEmbedSpec(EmbedSpec):
     """Request for vectors. Without inputs, the request only loads or unloads the model.
 
-    num_ctx: context length that the client asks for, in tokens; 0 for none.
+    num_ctx: context length that the client asks for, in tokens; 0 if it does not ask for a length.
     unloads: the request only unloads the model, so it does not load the model first.
     """
 

@@ -1,4 +1,4 @@
-"""Messages, calls and tools of the Ollama dialect, and their conversion to those of `ChatSpec`."""
+"""Messages, calls and tools of the Ollama dialect, and their conversion to the form of `ChatSpec`."""
 
 from __future__ import annotations
 

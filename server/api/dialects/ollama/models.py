@@ -93,8 +93,8 @@ class OllamaShowAnswer(AnswerBody):
 class OllamaShowBody(Body):
     """Body of `POST /api/show`. `name`: older name of the field `model`. Ollama's client sends both, and one is empty.
 
-    The other fields are dropped, and named in `X-Ignored-Parameters`. In Ollama, `verbose` adds vocabulary and tensors,
-    and the others change what is shown of the model.
+    The other fields are dropped, and named in `X-Ignored-Parameters`. In Ollama, `verbose` adds the vocabulary and the
+    list of tensors, and the other fields replace parts of the shown description.
     """
 
     name: Annotated[str | None, Field(min_length=1, max_length=256)] = None

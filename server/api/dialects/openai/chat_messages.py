@@ -71,7 +71,10 @@ def _text(part: Any) -> Any:
 
 
 def _thoughts(part: Any) -> str:
-    """The text of a reasoning part, whose value is a string or a list of text parts. Raises ValueError for others."""
+    """The text of a reasoning part, whose value is a string or a list of text parts.
+
+    Raises ValueError for any other value.
+    """
     value = part.get(_THINKING)
     texts = [_text(inner) for inner in value] if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):

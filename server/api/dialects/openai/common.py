@@ -98,10 +98,11 @@ def finish_reason(reason: str | None) -> str | None:
 
 
 def usage_of_chunk(include_usage: bool, usage_so_far: Callable[[], TokenUsage] | None) -> dict[str, Any]:
-    """The field `usage` for all chunks but the last: the usage so far, null, or no field.
+    """The field `usage` of each chunk before the last one. The field may be null or absent.
 
-    include_usage: whether the last chunk has the usage; then the field is null in the others.
-    usage_so_far: returns the usage so far; None if the client does not ask for it.
+    include_usage: whether the last chunk has the usage. The field is then null in the earlier chunks, as in OpenAI's
+        API.
+    usage_so_far: returns the usage so far, for chunks that report it; None if the client does not ask for it.
     """
     if usage_so_far is not None:
         return {"usage": usage(usage_so_far())}

@@ -130,7 +130,7 @@ def _logprobs(tokens: Sequence[SpelledToken], places: TokenPlaces) -> dict[str, 
 
 
 def _top(token: ScoredToken) -> dict[str, float]:
-    """Log-probabilities by text: of the likeliest tokens and of the token itself.
+    """Map the text of each candidate to its log-probability: of the likeliest tokens, and of the chosen token itself.
 
     Of several tokens with the same text, only the likeliest one is kept.
     """

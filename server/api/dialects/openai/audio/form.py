@@ -106,10 +106,11 @@ class TranslationForm(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_form(cls, values: Any) -> Any:
-        """Remove empty values, which forms send for fields that are not filled in, and join `chunking_strategy[...]`.
+        """Remove empty values, which forms send for fields that are not filled in.
 
-        Raises InvalidRequest for the response format diarized_json, and ValueError for two values of
-        `chunking_strategy`.
+        Fields such as `chunking_strategy[type]` become members of the object `chunking_strategy`.
+        Raises InvalidRequest for the response format diarized_json. Raises ValueError if `chunking_strategy` is sent
+        both as one field and as members.
         """
         if not isinstance(values, Mapping):
             return values

@@ -1,8 +1,9 @@
-"""`POST /v1/audio/transcriptions/live`: the request body is a stream of audio, the answer a stream of events with text.
+"""`POST /v1/audio/transcriptions/live`: transcribe speech while it is spoken.
 
-The answer begins before the body ends. The audio is divided into turns (stretches of speech) by its loudness. The turn
-in progress is decoded repeatedly. Words on which two consecutive results agree are sent as a delta, and never change.
-The rest of a turn's text is sent at its end. See docs/decisions/0170-a-plain-live-stream.md.
+The request body is a stream of audio. The answer is a stream of events with text, and begins before the body ends. The
+audio is divided into turns (stretches of speech) by its loudness. The turn in progress is decoded repeatedly. Words on
+which two consecutive results agree are sent as a delta, and never change. The rest of a turn's text is sent at its end.
+See docs/decisions/0170-a-plain-live-stream.md.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ _HOP_BYTES = 1 << 15
 class _SpokenTurn:
     """A complete turn.
 
-    file: its audio as a WAV file. begun: its start and its stable text. end: its end in milliseconds of the stream.
+    file: its audio as a WAV file. begun: the turn as it was in progress, with its start and its stable text.
+    end: its end in milliseconds of the stream.
     """
 
     file: bytes

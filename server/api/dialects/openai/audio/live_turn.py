@@ -51,7 +51,10 @@ class TurnInProgress:
         return interval_ms > 0 and received_ms >= self._decoded_until + pause
 
     def began_decoding(self, received_ms: float) -> Callable[[], None]:
-        """Note that the turn is decoded up to `received_ms`. Returns the function to call when the decoding ends."""
+        """Record that a decoding of the turn up to `received_ms` has begun.
+
+        Returns a function to call when it has ended.
+        """
         self._decoded_until = received_ms
         began = time.monotonic()
 

@@ -83,7 +83,7 @@ async def live(socket: WebSocket) -> None:
 class _Turn:
     """A committed turn.
 
-    item_id: id of its conversation item. file: its audio as a WAV file. transcription: the settings of its text.
+    item_id: id of its conversation item. file: its audio as a WAV file. transcription: settings for its transcription.
     stable: the text that was sent while the turn was spoken.
     """
 

@@ -31,7 +31,7 @@ class AudioSettings(Protocol):
     def rate(self) -> int: ...
 
     def pcm(self, data: bytes) -> bytes:
-        """Convert the client's audio to 16-bit PCM. Raises InvalidRequest."""
+        """Convert the client's audio to 16-bit PCM. Raises InvalidRequest for incomplete samples."""
 
     def detector(self) -> SpeechTurns | None:
         """Create a detector of turns; None if the client ends the turns."""
@@ -55,9 +55,11 @@ class AudioBuffer:
         self._restart_detector()
 
     def use(self, settings: AudioSettings, is_same_format: bool, are_same_turns: bool) -> None:
-        """Change the settings. Raises InvalidRequest if the format changes while the buffer contains audio.
+        """Change the settings.
 
-        is_same_format, are_same_turns: which settings stay the same. If both do, the detector keeps its state.
+        The detector of turns starts again, unless its settings and the audio format stay the same.
+        is_same_format: whether the audio format stays the same. are_same_turns: whether the detection of turns does.
+        Raises InvalidRequest if the format changes while the buffer contains audio.
         """
         if not is_same_format and self.pcm:
             raise InvalidRequest("the audio format cannot change while the buffer has audio", "session")
@@ -83,7 +85,10 @@ class AudioBuffer:
         return [event._replace(milliseconds=event.milliseconds + round(self._origin)) for event in events]
 
     def trim(self) -> None:
-        """Drop silence, except the last part, which a turn that begins now would have as its padding."""
+        """Between turns, drop all audio but the end of the buffer.
+
+        A turn that begins now needs this end as its padding.
+        """
         detector = self.detector
         if detector is not None and not detector.speaking:
             kept = detector.prefix_milliseconds + 200

@@ -190,7 +190,7 @@ class ResponsesBody(ConversationFields):
 
     @property
     def functions(self) -> list[ResponseTool]:
-        """The tools that the model can call: those that are functions."""
+        """The tools that are functions, which the model can call."""
         return [tool for tool in self.tools or [] if isinstance(tool, ResponseTool)]
 
     @property

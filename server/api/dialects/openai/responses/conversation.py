@@ -114,7 +114,10 @@ class StoredConversation:
         return found + [referenced[item.id] if isinstance(item, InputReference) else item for item in new]
 
     def keep(self, items: Sequence[ResponseItem], given: Sequence[Mapping[str, Any]]) -> None:
-        """Prepare the items of the request for storing. given: the same items, in the form that the client sent."""
+        """Prepare the items of the request for storing.
+
+        items: the parsed items. given: the same items as the client sent them, in the same order.
+        """
         pairs = zip(items, given, strict=True)
         self._inputs = tuple(self._input(index, item, sent) for index, (item, sent) in enumerate(pairs))
 

@@ -64,7 +64,7 @@ class TextItem(OutputItem):
         """The content part with the item's text so far."""
 
     def more(self, logprobs: list[Any]) -> dict[str, Any]:
-        """Further fields of the events with text. logprobs: those of the event's text."""
+        """Further fields of the events with text. logprobs: log-probabilities of the text in the event."""
         return {}
 
     def begin(self) -> ItemEvents:

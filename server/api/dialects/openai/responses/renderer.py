@@ -70,7 +70,7 @@ class ResponsesRenderer:
         return self._stored(self._response(status, self._output(self._last_status(result)), result.usage))
 
     def _last_status(self, result: ChatResult) -> str:
-        """Status of the last item: `incomplete` if the answer was cut off inside of it, otherwise `completed`."""
+        """Status of the last item: `incomplete` if the answer was cut off within this item, otherwise `completed`."""
         (choice,) = result.choices
         is_cut = choice.finish_reason == "length" or choice.unfinished == "calls"
         return "incomplete" if is_cut and self.items[-1].section == choice.unfinished else "completed"
@@ -143,7 +143,10 @@ class ResponsesRenderer:
         )
 
     def _add(self, kind: type[OutputItem], text: str) -> bytes:
-        """Add text to the last item, or to a new item if that one is not of the class `kind`. Returns the events."""
+        """Add text to the last item, or to a new item if the last one is not of the class `kind`.
+
+        Returns bytes of the events.
+        """
         frames = b""
         if not self.items or not isinstance(self.items[-1], kind):
             frames += self._close_last()
@@ -151,7 +154,10 @@ class ResponsesRenderer:
         return frames + self._events(self.items[-1].add(text, self._take_scored()))
 
     def _take_scored(self) -> list[Any]:
-        """Take the unreported log-probabilities for the next event; none unless the last item is a message."""
+        """Remove and return the log-probabilities that no event has reported.
+
+        Empty unless the last item is a message.
+        """
         if not isinstance(self.items[-1], MessageItem):
             return []
         scored, self.scored = self.scored, []
