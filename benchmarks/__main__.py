@@ -79,7 +79,10 @@ def main(arguments: list[str] | None = None) -> None:
     about["isa"] = given.isa
     results = measure.Results(folder / "results.json", about)
     if given.add:
-        results.read()
+        try:
+            results.read()
+        except ValueError as error:
+            parser.error(str(error))
     shapes = sorted({contest.shape for contest in contests} | ({options.detailed_shape} if sections else set()))
     make = [given.peers or sys.executable, "-m", "benchmarks.checkpoints", str(options.checkpoints), *shapes]
     subprocess.run(make, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)

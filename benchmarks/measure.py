@@ -86,9 +86,15 @@ class Results:
         return self.entries[-1]
 
     def read(self) -> None:
-        """Read the results of an earlier run from the file, if it exists."""
+        """Read the results of an earlier run from the file, if it exists.
+
+        Raises ValueError if they are of another processor: a page describes one machine, which all its rows share.
+        """
         if self.path.exists():
             content = json.loads(self.path.read_text())
+            earlier, here = content["about"].get("processor"), self.about.get("processor")
+            if earlier != here:
+                raise ValueError(f"{self.path} has results of {earlier}, and this is {here}: use --out for another page")
             self.entries, self.loads = content["entries"], content["loads"]
             self.sections = content["sections"]
 

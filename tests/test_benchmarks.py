@@ -490,3 +490,13 @@ def test_the_page_says_which_settings_were_measured() -> None:
     assert "`int8-fast` and `int4-128`" in before and "`int8-fast`" not in now
     assert "(quality.md)" in before and "(quality.md)" in now
     assert "(../quality.md)" in report.settings_line("2026-11-28", report.MAIN_PAGE.parent / "quantized" / "page.md")
+
+
+def test_results_of_two_processors_never_share_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    Results(path, {"processor": "A"}, [{"workload": "L"}]).write()
+    added = Results(path, {"processor": "A"})
+    added.read()
+    assert added.entries == [{"workload": "L"}]
+    with pytest.raises(ValueError, match=r"results of A, and this is B: use --out"):
+        Results(path, {"processor": "B"}).read()
