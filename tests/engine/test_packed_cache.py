@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from msgspec.structs import replace
 
 from models.backends.tensor_memory import PRIVATE
 from models.checkpoint import loader
-from server.engine.process import packed_cache
+from server.engine.process import packed_cache, packed_file
 from server.engine.process.loading import LoadedCheckpoint, build, load
 from server.engine.process.packed_cache import PackedCache
 from server.engine.process.service import start
@@ -91,6 +93,24 @@ def kept(cache: PackedCache, key: str = "key", tensors: list[torch.Tensor] = TEN
 def only_file(tmp_path: Path) -> Path:
     (path,) = (tmp_path / "packed").iterdir()
     return path
+
+
+def test_each_system_call_that_reads_has_a_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(packed_file, "_READ_BYTES", 64)
+    monkeypatch.setattr(packed_file, "_CALL_BYTES", 24)
+    turns: list[int] = []
+
+    @contextlib.contextmanager
+    def turn() -> Iterator[None]:
+        turns.append(threading.get_ident())
+        yield
+
+    cache = PackedCache(tmp_path / "packed", 1 << 30, turn)
+    assert not kept(cache) and not turns
+    assert kept(cache)
+    # 160 bytes in parts of 64, 64 and 32 bytes; 8 bytes; nothing; 7 bytes.
+    assert len(turns) == 3 + 3 + 2 + 1 + 1
+    assert threading.get_ident() not in turns
 
 
 @pytest.mark.parametrize("name, dtype, quantization", CASES.values(), ids=CASES)

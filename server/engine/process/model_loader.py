@@ -28,6 +28,7 @@ from server.engine.process.host_memory import warn_without_host_pool
 from server.engine.process.loading import LoadedCheckpoint, LoadError, adapter_infos, build, load, unexpected
 from server.engine.process.measuring import MeasuringMemory, all_weight_bytes, needed_memory
 from server.engine.process.packed_cache import packed_cache
+from server.engine.process.reading_pace import ReadingPace
 from server.engine.process.speculation import find_drafts, make_drafter
 from server.engine.process.warm_up import add_warm_up
 from server.engine.stepping.engine import Engine, ModelEngine
@@ -97,7 +98,8 @@ class ModelLoader:
         self._device_bytes = device_bytes
         self._engine = engine
         self._options = options
-        self._cache = packed_cache(options)
+        self._pace = ReadingPace()
+        self._cache = packed_cache(options, self._pace.turn)
         self._send = send
         self._waiting: deque[MeasureModel | LoadModel] = deque()
         self._results: queue.SimpleQueue[_Read | ModelMeasured | ModelFailed] = queue.SimpleQueue()
@@ -128,7 +130,11 @@ class ModelLoader:
             self._start()
 
     def poll(self) -> None:
-        """Make progress: run one warm-up step, or take the result of the loading thread and start the next load."""
+        """Make progress: run one warm-up step, or take the result of the loading thread and start the next load.
+
+        The main loop calls this after each step, so that the loading thread knows whether steps run beside it.
+        """
+        self._pace.are_steps_running = self._engine.has_work
         if self._warming is not None:
             self._warm_up(self._warming)
             return
@@ -209,7 +215,7 @@ class ModelLoader:
             return
         warn_without_host_pool([model], options)
         engine = Engine({name: model}, self._engine.device, self._engine.epoch)
-        add_warm_up(engine, [read.loaded])
+        add_warm_up(engine, [read.loaded], num_tokens=1)
         self._warming = _WarmingUp(engine, model, read.loaded, info)
 
     def _options_for(self, kv_cache_bytes: int) -> EngineOptions:

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from models.backends import choice
 from models.backends.tensor_memory import PRIVATE, TensorMemory
-from server.engine.process.packed_file import PackedFile, PackedFileError, PackingMemory, ReadingMemory
+from server.engine.process.packed_file import PackedFile, PackedFileError, PackingMemory, ReadingMemory, ReadTurn
 from server.ipc.wire.descriptions import EngineOptions, ModelSpec
 from server.ipc.workers.weight_memory import files_fingerprint
 from weights import errors
@@ -64,10 +64,11 @@ class PackedCache:
     If the directory or a file cannot be used, a warning is logged and the model is packed as without a cache.
 
     max_bytes: limit for the total size of the files. A model that is larger than this is not kept.
+    turn: makes the context manager in which a thread makes one system call that reads a file.
     """
 
-    def __init__(self, directory: Path, max_bytes: int) -> None:
-        self._directory, self._max_bytes = directory, max_bytes
+    def __init__(self, directory: Path, max_bytes: int, turn: ReadTurn = contextlib.nullcontext) -> None:
+        self._directory, self._max_bytes, self._turn = directory, max_bytes, turn
         self._has_warned = False
 
     def load(
@@ -95,7 +96,9 @@ class PackedCache:
             with self._find(directory, key, model) as file:
                 if file is not None:
                     try:
-                        with contextlib.closing(ReadingMemory(file, memory is not PRIVATE, progress)) as reading:
+                        with contextlib.closing(
+                            ReadingMemory(file, memory is not PRIVATE, progress, self._turn)
+                        ) as reading:
                             loaded = load(reading)
                             reading.finish()
                     except PackedFileError as error:
@@ -230,9 +233,14 @@ class PackedCache:
             raise OSError(errno.EFBIG, f"the {self._max_bytes:,} bytes of --packed-cache-size have no room for it")
 
 
-def packed_cache(options: EngineOptions) -> PackedCache | None:
-    """The cache in the directory that the options of a worker name; None if they name none."""
-    return PackedCache(Path(options.packed_cache), options.packed_cache_bytes) if options.packed_cache else None
+def packed_cache(options: EngineOptions, turn: ReadTurn = contextlib.nullcontext) -> PackedCache | None:
+    """The cache in the directory that the options of a worker name; None if they name none.
+
+    turn: makes the context manager in which a thread makes one system call that reads a file.
+    """
+    if not options.packed_cache:
+        return None
+    return PackedCache(Path(options.packed_cache), options.packed_cache_bytes, turn)
 
 
 def packed_key(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> str:

@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 import torch
@@ -29,9 +30,15 @@ _SYNCED_BYTES = 64 << 20
 """Bytes after which the file is flushed to the disk. A larger flush would delay the heartbeats of a loading worker."""
 _HASHED_BYTES = 16 << 20
 _READ_BYTES = 16 << 20
-"""Bytes that a thread reads at a time, so that a large tensor is read by all threads."""
+"""Bytes that a thread is given at a time, so that a large tensor is read by all threads."""
+_CALL_BYTES = 2 << 20
+"""Bytes that one system call reads. During the call, the kernel may not give the core to another thread."""
 _MAX_THREADS = 4
 """Threads that read a file. More threads would only wait for the memory."""
+
+
+ReadTurn = Callable[[], AbstractContextManager[None]]
+"""Makes the context manager in which a thread makes one system call that reads a file."""
 
 
 class PackedFileError(Exception):
@@ -170,11 +177,12 @@ class PackedFile:
         if found.digest() != self._index.sha256:
             raise PackedFileError("its tensors have changed since they were written")
 
-    def read_into(self, target: memoryview, offset: int) -> None:
-        """Fill memory with the bytes of the file from `offset` on. Raises PackedFileError."""
+    def read_into(self, target: memoryview, offset: int, turn: ReadTurn = nullcontext) -> None:
+        """Fill memory with the bytes of the file from `offset` on. turn: see `ReadTurn`. Raises PackedFileError."""
         try:
             while len(target):
-                count = os.preadv(self.descriptor, [target], offset)
+                with turn():
+                    count = os.preadv(self.descriptor, [target[:_CALL_BYTES]], offset)
                 if count == 0:
                     raise PackedFileError("it was cut off")
                 target, offset = target[count:], offset + count
@@ -190,10 +198,11 @@ class PackedFile:
 class _TensorReads:
     """Reads all tensors of a file in their order, with several threads, while the model is built.
 
-    The threads have the priority of the thread that creates this object.
+    The threads have the priority of the thread that creates this object. turn: see `ReadTurn`.
     """
 
-    def __init__(self, file: PackedFile) -> None:
+    def __init__(self, file: PackedFile, turn: ReadTurn) -> None:
+        self._turn = turn
         self._pool = ThreadPoolExecutor(min(torch.get_num_threads(), _MAX_THREADS), "read")
         self._reads: list[tuple[Tensor, list[Future[None]]]] = []
         for entry in file.tensors:
@@ -205,7 +214,7 @@ class _TensorReads:
             )
 
     def _submit(self, file: PackedFile, target: memoryview, offset: int) -> Future[None]:
-        return self._pool.submit(file.read_into, target, offset)
+        return self._pool.submit(file.read_into, target, offset, self._turn)
 
     def tensor(self, index: int) -> Tensor:
         """A tensor as bytes, [size], in huge pages where the system has them. Raises PackedFileError."""
@@ -225,13 +234,16 @@ class ReadingMemory:
     file: the file, which must stay open while tensors are kept.
     maps: True to map the file, for tensors that will be copied; False to read it into memory of this process.
     progress: called with the bytes of the kept tensors so far and in total.
+    turn: see `ReadTurn`; not used for a mapped file.
     """
 
     is_filled = True
 
-    def __init__(self, file: PackedFile, maps: bool, progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, file: PackedFile, maps: bool, progress: Callable[[int, int], None], turn: ReadTurn = nullcontext
+    ) -> None:
         self.kept: list[Tensor] = []
-        self._file, self._progress = file, progress
+        self._file, self._progress, self._turn = file, progress, turn
         self._entries = iter(file.tensors)
         self._done, self._total = 0, sum(entry.size for entry in file.tensors)
         size = os.fstat(file.descriptor).st_size
@@ -260,7 +272,7 @@ class ReadingMemory:
             content = torch.empty(0, dtype=torch.uint8)
         elif self._map is None:
             if self._reads is None:
-                self._reads = _TensorReads(self._file)
+                self._reads = _TensorReads(self._file, self._turn)
             content = self._reads.tensor(len(self.kept))
         else:
             content = torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=entry.offset)

@@ -19,8 +19,12 @@ def warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
     engine.stats()
 
 
-def add_warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
-    """Add the warm-up requests of models and their adapters to the engine, without running them."""
+def add_warm_up(engine: Engine, models: list[LoadedCheckpoint], num_tokens: int = 3) -> None:
+    """Add the warm-up requests of models and their adapters to the engine, without running them.
+
+    num_tokens: number of tokens that each model generates. Each token is one step, for which the streams of other
+        models wait. The first step makes the programs of a model.
+    """
     names = [(model, name) for model in models for name in (model.spec.name, *model.model.adapters)]
     for index, (model, name) in enumerate(names):
         if model.num_mels:
@@ -39,7 +43,7 @@ def add_warm_up(engine: Engine, models: list[LoadedCheckpoint]) -> None:
         if model.generates:
             starts = [0] if model.model.config.is_encoder_decoder else []
             params = GenerationParams(do_sample=True, top_k=5)
-            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * index - 1, 3, 0, starts)]))
+            engine.add(Generate(name, params, [[0, 0]], [GenerateRow(-2 * index - 1, num_tokens, 0, starts)]))
         if model.encodes:
             item = EncodeItem([0, 0], mask_index=0, spans=[(0, 1)], label_indices=[1])
             targets = [0] if model.model.head_settings.answers else []
