@@ -75,6 +75,12 @@ async def test_a_second_attempt_that_is_a_loop_too_is_counted(bench, http):
     assert answer["usage"]["completion_tokens"] == len(TEXT) + len(LOOP) + len(again)
 
 
+async def test_a_request_that_allows_repetitions_has_no_second_attempt(bench, http):
+    answer = await translated(bench, http, LOOP, LOOP, no_repeat_ngram_size=0)
+    assert answer["translations"][0]["flags"] == ["loop"]
+    assert answer["usage"]["completion_tokens"] == 2 * len(LOOP)
+
+
 async def test_usage_is_what_the_key_and_the_log_count(bench, http):
     """The call counts the tokens of all messages for the limits of an API key."""
     calls = []

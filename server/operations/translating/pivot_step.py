@@ -98,7 +98,8 @@ async def to_pivot(
     def new_answers(row: int, place: int) -> list[GeneratedText]:
         return hypotheses(model, params, place, shown, sources[row] if step.frame is not None else [])
 
-    await second_attempt(call, message, run, new_answers)
+    if options.no_repeat_ngram_size is None:
+        await second_attempt(call, message, run, new_answers)
     kept = [row for row in range(len(rows)) if run.failure_of(row) is None]
     await _read_pivots(
         runtime,

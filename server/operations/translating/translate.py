@@ -293,7 +293,9 @@ async def translate(runtime: Runtime, call: Call, spec: TranslateSpec) -> Transl
     await next_iteration()
     call.submit(message)
     run = TextRun(call, answers, items=items, logprob_memory=memory)
-    again = partial(second_attempt, call, message, new_answers=new_answers)
+    # 0 is a setting too: it allows repetitions.
+    is_default = options.no_repeat_ngram_size is None
+    again = partial(second_attempt, call, message, new_answers=new_answers) if is_default else None
     return TranslateRun(
         run, path, spec.options, resolved.seed, inputs, places, first, again, check if spec.quality else None
     )
