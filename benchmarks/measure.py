@@ -94,7 +94,7 @@ class Results:
             content = json.loads(self.path.read_text())
             earlier, here = content["about"].get("processor"), self.about.get("processor")
             if earlier != here:
-                raise ValueError(f"{self.path} has results of {earlier}, and this is {here}: use --out for another page")
+                raise ValueError(f"{self.path} has results of {earlier}, this is {here}: use --out for another page")
             self.entries, self.loads = content["entries"], content["loads"]
             self.sections = content["sections"]
 

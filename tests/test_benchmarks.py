@@ -498,5 +498,5 @@ def test_results_of_two_processors_never_share_a_page(tmp_path: Path) -> None:
     added = Results(path, {"processor": "A"})
     added.read()
     assert added.entries == [{"workload": "L"}]
-    with pytest.raises(ValueError, match=r"results of A, and this is B: use --out"):
+    with pytest.raises(ValueError, match=r"results of A, this is B: use --out"):
         Results(path, {"processor": "B"}).read()
