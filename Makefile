@@ -193,7 +193,7 @@ soak: $(DEV)  ## Send 100,000 mixed requests and watch the memory; a stopped run
 	@$(BIN)/python -m tests.chaos.soak $(ARGS)
 
 soak-models: $(DEV)  ## Forty declared models under a quarter of their size, with faults, for 20 minutes (12 GB of disk)
-	@$(BIN)/python -m tests.soak.models --published --seconds 1200 $(ARGS)
+	@$(BIN)/python -m tests.soak.models --published --of-files --seconds 1200 $(ARGS)
 
 soak-loading: $(DEV)  ## Load times of a 1B model (cold, packed, mapped), and gaps of 16 streams beside its loads
 	@$(BIN)/python -m tests.soak.loading $(ARGS)

@@ -1,7 +1,7 @@
 """Many declared models under a quarter of their memory: Zipf order, a broken checkpoint, a killed worker.
 
     python -m tests.soak.models                                     copies of the demo models, two minutes
-    python -m tests.soak.models --published --seconds 1200          forty models of published sizes
+    python -m tests.soak.models --published --of-files --seconds 1200    forty models of published sizes
 
 Each model is loaded alone first: its answer, its memory, its load times and the memory that its unload gives back are
 recorded. Then clients ask for the models in Zipf order, under a budget. An answer must be that of the model alone.
@@ -69,6 +69,7 @@ class Alone:
 class Numbers:
     """The numbers of a run. Sizes are in MiB, times in seconds. Memory of a run is that above the empty server.
 
+    all_models_mib: size of all models, of which the budget is a part.
     unloads: models that left to make room for others.
     """
 
@@ -273,14 +274,18 @@ def soak(
     count: int,
     clients: int,
     command: tuple[str, ...] = COMMAND,
+    of_files: bool = False,
 ) -> Numbers:
     """Measure each model alone, then send the requests under a budget.
 
-    directory: has the checkpoints in `models`. share: budget as a part of the memory of all models.
+    directory: has the checkpoints in `models`. share: budget as a part of the size of all models.
+    of_files: the size is that of the checkpoints' files; otherwise the memory that the server counts for each model
+        alone, which includes a KV cache as large as the server allows without a budget.
     """
     flags = ("--models-dir", str(directory / "models"), "--device", "cpu", "--no-access-log")
     alone = measure_alone(directory, models, flags, command)
-    total = sum(each.bytes for each in alone.values())
+    files = (path for path in (directory / "models").rglob("*") if path.is_file())
+    total = sum(path.stat().st_size for path in files) if of_files else sum(each.bytes for each in alone.values())
     budget = int(total * share)
     flags = (*flags, "--memory", str(budget), "--packed-cache", str(directory / "packed"))
     with serving(directory / "soak.log", *flags, command=command) as server:
@@ -307,7 +312,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--requests", type=int, default=0, help="default: 2,000 in 20 minutes, or in proportion")
     parser.add_argument("--clients", type=int, default=6)
-    parser.add_argument("--share", type=float, default=0.25, help="budget as a part of the memory of all models")
+    parser.add_argument("--share", type=float, default=0.25, help="budget as a part of the size of all models")
+    parser.add_argument("--of-files", action="store_true", help="the size is that of the files, not of the memory")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -316,7 +322,9 @@ def main() -> int:
         (directory / "models").mkdir()
         models = make(directory / "models", *arguments)
         count = options.requests or max(int(options.seconds * 2000 / 1200), 40)
-        numbers = soak(directory, models, options.share, options.seconds, count, options.clients)
+        numbers = soak(
+            directory, models, options.share, options.seconds, count, options.clients, of_files=options.of_files
+        )
         print(json.dumps(asdict(numbers), indent=1))
         if numbers.faults:
             print((directory / "soak.log").read_text()[-4000:], *numbers.faults, sep="\n", file=sys.stderr)
